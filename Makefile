@@ -1,0 +1,127 @@
+# Everything one does with this repository. Needs Python 3.11 or later and the network once; the rest it sets up itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# Handed to the program of a target:  make demo ARGS="--plant no-fence",  make test ARGS="-k fence -x"
+ARGS ?=
+# Test processes; the default is what two cores carry. JOBS=0 runs the tests in one process.
+JOBS ?= 2
+# The lock is made with the oldest Python that `make setup` must work with (Debian 12: 3.11.2): packages drop patch releases.
+LOCK_PYTHON ?= /usr/bin/python3.11
+
+VENV := .venv
+PEERS := .venv-peers
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PEERS_READY := $(PEERS)/.ready
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The first Python that is new enough.
+define find_python
+python=; \
+for name in python3.11 python3.12 python3.13 python3.14 python3; do \
+    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+done; \
+if [ -z "$$python" ]; then echo "onefold needs Python 3.11 or later, and none is on the PATH. Install one and run make again." >&2; exit 1; fi
+endef
+
+# $(call debian_package,name): install a Debian package; as root, or with sudo.
+define debian_package
+sudo=; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+if ! command -v apt-get >/dev/null || ! command -v "$${sudo:-true}" >/dev/null; then \
+    echo "The package $(1) is missing and cannot be installed from here. Install it and run make again." >&2; exit 1; \
+fi; \
+echo "installing the Debian package $(1)"; \
+$$sudo apt-get update -qq; \
+$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null
+endef
+
+# $(call environment,directory): a virtual environment with the locked pip; kept when it is there and works.
+define environment
+$(find_python); \
+if ! $(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+    version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+    if ! "$$python" -c 'import ensurepip' 2>/dev/null; then $(call debian_package,python$$version-venv); fi; \
+    "$$python" -m venv --clear $(1); \
+fi; \
+$(1)/bin/python $(PIP_INSTALL) --constraint constraints.txt pip setuptools
+endef
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## The environment (.venv) with pinned packages; the other targets call it when needed
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV)"
+	@$(call environment,$(VENV))
+	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[all]' --group dev
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## 25,943 real invoices under fire: duplicates, kills, a slow partner; three tables, twice 0, never 0
+	@$(BIN)/onefold demo $(ARGS)
+
+.PHONY: test
+test: $(READY) ## Every test that gates; at most 20 minutes on two cores
+	$(PYTEST) tests $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(READY) ## The tests that are not slow: under a minute, offline, no servers
+	$(PYTEST) -m "not slow" tests $(ARGS)
+
+.PHONY: soak
+soak: $(READY) ## The long loops: random kills and interleavings with large counts, new seeds each time
+	ONEFOLD_SOAK=1 $(PYTEST) -m soak --timeout 0 tests $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Format, lint, strict types, layer contracts, docs, and test-fast (make test has all the tests)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory docs test-fast
+
+.PHONY: docs
+docs: $(READY) ## The documentation site, into site/; a broken link or an orphan page is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: bench
+bench: $(READY) $(PEERS_READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
+	$(BIN)/python -m benchmarks.harness $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: $(READY) $(PEERS_READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold
+	@if ! command -v redis-server >/dev/null; then $(call debian_package,redis-server); fi
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+# Others' tools, and onefold for the jobs they share, away from the environment the tests run in.
+$(PEERS_READY): pyproject.toml constraints.txt
+	@echo "setting up $(PEERS)"
+	@$(call environment,$(PEERS))
+	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation --editable . --group peers
+	@touch $@
+
+.PHONY: lock
+lock: ## Renew constraints.txt: the newest of everything, in a clean environment
+	@rm -rf build/lock; $(LOCK_PYTHON) -m venv build/lock
+	@build/lock/bin/python $(PIP_INSTALL) --upgrade pip setuptools
+	@build/lock/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[all]' --group dev
+	@build/lock/bin/python -m pip freeze --all --exclude-editable | LC_ALL=C sort --ignore-case >build/constraints.txt
+	@if grep --invert-match --extended-regexp --line-regexp '[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+' build/constraints.txt; then \
+	    echo "These lines are no name==version; constraints.txt is as it was." >&2; exit 1; fi
+	@mv build/constraints.txt constraints.txt
+	@rm -rf build/lock
+	@echo "constraints.txt: $$(wc -l <constraints.txt) packages, chosen by $$($(LOCK_PYTHON) --version)"
+
+.PHONY: clean
+clean: ## Remove what the targets above wrote, except the environments and the benchmarks' results
+	rm -rf build dist site .hypothesis .import_linter_cache .grimp_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""Runs the benchmark and writes its page: `python -m benchmarks.harness --date 2026-11-20` (`make bench`).
+
+Subject and reference of a pair run alternately, five times or more; medians. Progress goes to standard error, the table
+to standard output. A goal that is missed is printed and shown on the page, and is no error of the program: exit code 0.
+Never here: what is measured (`rows`) and how (`trials`, `raw`, `subjects`). Invariant: only a whole run writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from benchmarks import report
+from benchmarks.report import Row
+from benchmarks.rows import Bench, Pair, Planned, pairs
+from benchmarks.trials import ROOT, Figures, TrialFailed
+
+RUNS = 5
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_pair(pair: Pair, bench: Bench, runs: int) -> list[Row]:
+    """Runs subject, reference, subject, reference...; a reference that cannot be had leaves the subject's figures."""
+    subjects: list[Figures] = []
+    references: list[Figures] = []
+    problem = ""
+    for number in range(runs):
+        say(f"{pair.rows[0].name}: run {number + 1} of {runs}")
+        try:
+            subjects.append(pair.subject(bench))
+        except TrialFailed as error:
+            say(str(error))
+            return [not_measured(planned, pair, str(error)) for planned in pair.rows]
+        if pair.reference is not None and not problem:
+            try:
+                references.append(pair.reference(bench))
+            except TrialFailed as error:
+                say(str(error))
+                problem = f"No reference: {first_line(error)}."
+    return [row(planned, pair, subjects, references, problem) for planned in pair.rows]
+
+
+def words(planned: Planned) -> str:
+    return planned.goal.words if planned.goal else ""
+
+
+def first_line(error: object) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+def not_measured(planned: Planned, pair: Pair, why: str) -> Row:
+    passed = None if planned.goal is None else False
+    return Row(
+        name=planned.name, unit=planned.unit, median=None, min=None, max=None, n=0, reference=pair.reference_name or None,
+        reference_median=None, ratio=None, goal=words(planned), passed=passed, note=f"Not measured: {first_line(why)}",
+    )  # fmt: skip
+
+
+def row(
+    planned: Planned, pair: Pair, subjects: Sequence[Figures], references: Sequence[Figures], problem: str
+) -> Row:
+    """Makes a row of the figures that both programs gave in the pairs."""
+    if any(planned.figure not in figures for figures in subjects):
+        return not_measured(planned, pair, f"a run gave no {planned.figure}")
+    values = [figures[planned.figure] for figures in subjects]
+    others = [figures[planned.reference_figure or planned.figure] for figures in references]
+    ratio = median(a / b for a, b in zip(values, others, strict=False)) if others else None
+    judged = {"figure": median(values), "ratio": ratio}[planned.goal.of] if planned.goal else None
+    passed = planned.goal.met(judged) if planned.goal and judged is not None else None
+    return Row(
+        name=planned.name, unit=planned.unit, median=median(values), min=min(values), max=max(values), n=len(values),
+        reference=pair.reference_name or None, reference_median=median(others) if others else None, ratio=ratio,
+        goal=words(planned), passed=passed, note=" ".join(part for part in (planned.note, problem) if part),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
+    parser.add_argument(
+        "--only", help="only pairs with a row whose name contains this; the page is not written"
+    )
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument(
+        "--quick", action="store_true", help="one run with few messages; the page is not written"
+    )
+    options = parser.parse_args()
+    runs = 1 if options.quick else options.runs
+    rows: list[Row] = []
+    (ROOT / "build").mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=ROOT / "build", prefix="bench-") as directory:
+        work = Path(directory)
+        machine = report.this_machine(options.date or "undated", work)
+        (work / "prepared").mkdir()
+        bench = Bench(work, work / "prepared", options.quick)
+        for pair in pairs():
+            if any((options.only or "") in planned.name for planned in pair.rows):
+                rows += run_pair(pair, bench, runs)
+    print(machine.sentence())
+    print(report.table_of_rows(rows))
+    for failing in (row for row in rows if row.passed is False):
+        say(f"FAIL {failing.name}: {failing.goal}. {failing.note}")
+    if options.date and not options.only and not options.quick:
+        report.write("rows", machine, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,510 @@
+"""Declarations: an `App` with its queues and jobs. Wiring happens when something is first sent, run or asked.
+
+Importing a module that declares an app opens nothing and costs little. Every option is checked here, at the door, and a
+misspelt one is answered with the name that was meant. Never here: how messages travel, storage, threads.
+Invariant: two processes that import the same declarations agree on every queue, key and lifetime.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import Struct
+
+from onefold import duration, errors, limits
+from onefold.clock import Clock, SystemClock
+from onefold.codec import payload_type
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery
+from onefold.decide.backoff import Backoff, Jitter
+from onefold.decide.delivery import AfterFailure, Effect, Policy
+from onefold.decide.keys import KeyFunction, key_rule
+from onefold.decide.rate import parse_rate
+from onefold.duration import Duration
+from onefold.entropy import Entropy, SystemEntropy
+from onefold.run.context import Context
+from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
+
+if TYPE_CHECKING:
+    from onefold.run.events import Sink
+    from onefold.service.wiring import Runtime
+
+T = TypeVar("T")
+R = TypeVar("R")
+A = ParamSpec("A")
+
+KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
+_GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """How often and how soon a run that failed for now is tried again.
+
+    Args:
+        attempts: runs in all, the first one included; 1 means no retry.
+        base, factor, cap: the pause before attempt n+1 is base x factor^(n-1), at most cap.
+        jitter: `full` (anything from 0 to the pause), `half` (+-50 %), `none`.
+        crashes: runs that may end with their worker process before the operation is quarantined.
+    """
+
+    attempts: int = 5
+    base: Duration = "1s"
+    factor: float = 2.0
+    cap: Duration = "15m"
+    jitter: Jitter = "full"
+    crashes: int = 3
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """The queue for messages that could not be done.
+
+    Args:
+        after: the queue's own maximum receive count, 1 to 1,000; the last net, onefold itself decides earlier.
+        retention: how long dead letters stay, at most 14 days; longer than the source's.
+        name: `<queue>-dead` unless given.
+    """
+
+    after: int = 10
+    retention: Duration = "14d"
+    name: str | None = None
+
+
+class Throttle(Struct, frozen=True, kw_only=True):
+    """How much of a job may happen, counted over all processes on the engine.
+
+    Args:
+        rate: starts per time, for example "100/s" or "30/m".
+        concurrency: runs at one time.
+        per: key rule that divides the limit, for example "{customer}"; None limits the job as a whole.
+    """
+
+    rate: str | None = None
+    concurrency: int | None = None
+    per: str | KeyFunction | None = None
+
+
+class Queue(Struct, frozen=True):
+    """A declared queue. Made by `App.queue`.
+
+    Attributes:
+        settings: of the queue itself; `dead_letter` and `held` of its two companions.
+    """
+
+    settings: QueueSettings
+    dead_letter: QueueSettings
+    held: QueueSettings
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.settings.name
+
+
+class Decorator(Protocol):
+    """Turns a handler into a job; the payload and result types are the handler's own."""
+
+    @overload
+    def __call__(self, handler: Callable[[T, Context], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
+
+
+def _checked_options(function: Callable[A, R]) -> Callable[A, R]:
+    """Answer an unknown option with the name that was probably meant."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: A.args, **kwargs: A.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise errors.UsageError(
+                    f"{function.__name__}() has no option {name!r}.",
+                    todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}.",
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+class App:
+    """A set of jobs on one engine.
+
+    Args:
+        name: 1-40 of a-z 0-9 - _; names the default file.
+        url: the engine; unless given, the environment's ONEFOLD_URL, else `sqlite:///.onefold/<name>.db`.
+        history: what the ledger keeps beside the records: `off`, `brief` (what was not a clean first run), `full`.
+        sinks: receive events (see `onefold.run.events`); a structured log is `onefold.LogSink()`.
+        clock, entropy: where time and chance come from; tests pass their own.
+
+    Raises:
+        UsageError: a name out of range, an unknown history level.
+    """
+
+    @_checked_options
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        history: History = "brief",
+        sinks: Iterable[Sink] = (),
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        if not name or len(name) > 40 or not all(char.isascii() and (char.isalnum() or char in "-_") for char in name):
+            raise errors.UsageError(f"{name!r} is not a name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _.")
+        if history not in typing.get_args(History):
+            raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
+        self.name = name
+        self.url = url or os.environ.get("ONEFOLD_URL") or f"sqlite:///.onefold/{name}.db"
+        self.history: History = history
+        self.sinks = tuple(sinks)
+        self.queues: dict[str, Queue] = {}
+        self.jobs: dict[str, Job[Any, Any]] = {}
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._runtime: Runtime | None = None
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    @_checked_options
+    def queue(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        visibility: Duration = "30s",
+        retention: Duration = "4d",
+        delay: Duration = "0s",
+        dead_letter: DeadLetter | None = None,
+        max_bytes: int = limits.MESSAGE_BYTES_MAX,
+        content_dedup: bool = False,
+        dedup_scope: Literal["queue", "messageGroup"] = "queue",
+    ) -> Queue:
+        """Declare a queue, with its dead-letter queue and the queue for unknown outcomes beside it.
+
+        Args:
+            name: 1-80 of A-Z a-z 0-9 - _; FIFO queues get the suffix `.fifo` when it is missing.
+            fifo: strict order per message group.
+            visibility: hidden after a receive by consumers without a heartbeat, 0 s to 12 h.
+            retention: how long a message stays, 60 s to 14 d.
+            delay: of every message, 0 s to 15 min.
+            dead_letter: after how many receives, and how long dead letters stay.
+            max_bytes: 1,024 to 1,048,576 per message.
+            content_dedup, dedup_scope: FIFO deduplication, as SQS has it.
+
+        Raises:
+            UsageError: a value out of range (the same ranges as SQS).
+            ConflictError: declared before with other settings.
+        """
+        dead = dead_letter or DeadLetter()
+        stem = name.removesuffix(".fifo")
+        suffix = ".fifo" if fifo else ""
+        dead_name = f"{(dead.name or stem + '-dead').removesuffix('.fifo')}{suffix}"
+        companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
+        keep_ms = duration.to_ms(
+            dead.retention, "dead_letter.retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
+        )
+        if not 1 <= dead.after <= limits.RECEIVES_MAX:
+            raise errors.UsageError(f"dead_letter.after={dead.after} is out of range.", todo="It may be 1 to 1000.")
+        declared = Queue(
+            settings=QueueSettings(
+                name=stem + suffix,
+                fifo=fifo,
+                visibility_ms=duration.to_ms(visibility, "visibility", most_ms=limits.VISIBILITY_MS_MAX),
+                retention_ms=duration.to_ms(
+                    retention, "retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
+                ),
+                delay_ms=duration.to_ms(delay, "delay", most_ms=limits.DELAY_MS_MAX),
+                message_bytes_max=max_bytes,
+                dead_letter=dead_name,
+                receives_max=dead.after,
+                held=f"{stem}-held{suffix}",
+                content_dedup=content_dedup,
+                dedup_scope=dedup_scope,
+            ),
+            dead_letter=companion(name=dead_name, retention_ms=keep_ms),
+            held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
+        )
+        known = self.queues.setdefault(declared.name, declared)
+        if known != declared:
+            raise errors.ConflictError(
+                f"Queue {declared.name} was declared twice with different settings.",
+                todo="Declare it once and pass the object that app.queue returned.",
+            )
+        return declared
+
+    @_checked_options
+    def job(
+        self,
+        queue: Queue,
+        *,
+        key: str | KeyFunction,
+        name: str | None = None,
+        tenant: str | KeyFunction | None = None,
+        group: str | KeyFunction | None = None,
+        effect: Effect = "external",
+        on_unknown: Literal["rerun", "hold"] | Callable[..., Found | Awaitable[Found]] = "rerun",
+        timeout: Duration = "5m",
+        retry: Retry | None = None,
+        throttle: Throttle | None = None,
+        after_failure: AfterFailure = "stop",
+        keep: Duration = KEEP_DEFAULT,
+        owner: str | None = None,
+        unique: bool = False,
+        source: str = "json",
+        transient: Sequence[type[BaseException] | str] = (),
+        permanent: Sequence[type[BaseException] | str] = (),
+        unknown: Sequence[type[BaseException] | str] = (),
+    ) -> Decorator:
+        """Declare a job: the function below handles messages of `queue`, once per key.
+
+        Args:
+            key: which operation a payload is: a template over its fields ("{order_id}"), a JMESPath expression
+                ("jmespath:detail.id"), or a function of the payload. Never null, never empty.
+            name: the function's name unless given. Stored in records: renaming makes every key new.
+            tenant: scope of the key, by a rule as `key`. group: the FIFO message group, by a rule; required on FIFO.
+            effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
+                `transactional` (all effects are rows written through ctx.connection: level 4).
+            on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
+                function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.
+            timeout: of one run. Enforced with processes and asyncio; told with threads.
+            retry: attempts and pauses. throttle: rate and concurrency over all processes.
+            after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
+            keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
+            owner: the team that owns a fix; shown with every failure.
+            unique: sending a key that is known already (waiting, running or done) adds nothing.
+            source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
+            transient, permanent, unknown: exception classes, or their dotted names, that mean just that.
+
+        Raises:
+            UsageError: an option that cannot be right; says which, and what to do.
+        """
+        self._own(queue)
+        pauses = retry or Retry()
+        policy = self._policy(queue, effect, on_unknown, timeout, pauses, after_failure, keep, owner)
+
+        def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
+            job_name = name or handler.__name__
+            if job_name in self.jobs:
+                raise errors.ConflictError(f"Job {job_name} is declared twice.", todo="Give one of them another name=.")
+            annotation, returned = _types(handler)
+            if queue.settings.fifo and group is None:
+                raise errors.UsageError(
+                    f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
+                    todo='Say what is kept in order, for example group="{customer}".',
+                )
+            job: Job[Any, Any] = Job(
+                handler,
+                name=job_name,
+                policy=policy(job_name),
+                rules=Rules(
+                    payload=payload_type(annotation, result=returned),
+                    key=key_rule(key, annotation, what=f"key of {job_name}"),
+                    tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
+                    group=key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX) if group else None,
+                    source=source,
+                ),
+                sender=self,
+                probe=on_unknown if callable(on_unknown) else None,
+                classes={"transient": tuple(transient), "permanent": tuple(permanent), "unknown": tuple(unknown)},
+                limit=_limit(throttle, annotation, job_name),
+                unique=unique,
+            )
+            functools.update_wrapper(job, handler)
+            self.jobs[job_name] = job
+            return job
+
+        return declare
+
+    def _own(self, queue: Queue) -> None:
+        if self.queues.get(queue.name) is not queue:
+            raise errors.UsageError(
+                f"Queue {queue.name} was not declared on app {self.name}.", todo="Pass what app.queue(...) returned."
+            )
+
+    def _policy(
+        self,
+        queue: Queue,
+        effect: Effect,
+        on_unknown: object,
+        timeout: Duration,
+        retry: Retry,
+        after_failure: AfterFailure,
+        keep: Duration,
+        owner: str | None,
+    ) -> Callable[[str], Policy]:
+        for value, allowed, what in (
+            (effect, typing.get_args(Effect), "effect"),
+            (after_failure, typing.get_args(AfterFailure), "after_failure"),
+            (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
+        ):
+            if value not in allowed:
+                near = difflib.get_close_matches(str(value), allowed, n=1)
+                raise errors.UsageError(
+                    f"{what}={value!r} is not known.",
+                    todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
+                )
+        after = queue.settings.receives_max or 1
+        if not 1 <= retry.attempts <= after:
+            raise errors.UsageError(
+                f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
+                meaning="The queue itself would dead-letter the message before onefold could say why.",
+                todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
+            )
+        if retry.crashes < 1:
+            raise errors.UsageError(f"retry.crashes={retry.crashes} is out of range.", todo="It is 1 or more.")
+        return functools.partial(
+            _make_policy,
+            queue=queue.name,
+            effect=effect,
+            attempts_max=retry.attempts,
+            crashes_max=retry.crashes,
+            backoff=Backoff(
+                base_ms=duration.to_ms(retry.base, "retry.base"),
+                factor=retry.factor,
+                cap_ms=duration.to_ms(retry.cap, "retry.cap", most_ms=limits.VISIBILITY_MS_MAX),
+                jitter=retry.jitter,
+            ),
+            on_unknown=on_unknown if isinstance(on_unknown, str) else "probe",
+            after_failure=after_failure,
+            timeout_ms=duration.to_ms(timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
+            keep_ms=_keep_ms(queue, keep),
+            fifo=queue.settings.fifo,
+            owner=owner,
+        )
+
+    # -- doing -------------------------------------------------------------------------------------------------------
+
+    def runtime(self) -> Runtime:
+        """The opened engine, with all declared queues created; opened at the first call.
+
+        Raises:
+            StorageError: the file cannot be used. ConflictError: a queue exists with other settings.
+        """
+        if self._runtime is None:
+            from onefold.service.wiring import Runtime
+
+            declared = [
+                settings
+                for queue in self.queues.values()
+                for settings in (queue.dead_letter, queue.held, queue.settings)
+            ]
+            self._runtime = Runtime(self.url, declared, clock=self._clock, entropy=self._entropy)
+        return self._runtime
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Accept messages durably; all or none. Used by `Job.send`.
+
+        Raises:
+            UsageError: a queue refused a message; none was sent.
+        """
+        from onefold.service.sending import send_all
+
+        return send_all(self.runtime(), outgoing)
+
+    def now_ms(self) -> int:
+        """Wall time of this app's clock."""
+        return self._clock.now_ms()
+
+    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
+        """The job a message is for: the one it names, else the only one on its queue.
+
+        Raises:
+            NotFoundError: it names a job that is not declared, or names none and the queue has several or none.
+        """
+        named = delivery.attributes.get(JOB_ATTRIBUTE)
+        if named is not None:
+            job = self.jobs.get(str(named.value))
+            if job is not None:
+                return job
+            raise errors.NotFoundError(
+                f"Message {delivery.message_id} on {delivery.queue} is for job {named.value!r}, which is not declared.",
+                todo="Start the worker with the app that declares it, or redrive the message after you have deployed it.",
+            )
+        on_queue = [job for job in self.jobs.values() if job.policy.queue == delivery.queue]
+        if len(on_queue) == 1:
+            return on_queue[0]
+        raise errors.NotFoundError(
+            f"Message {delivery.message_id} on {delivery.queue} names no job, and the queue has {len(on_queue)}.",
+            todo="Give a queue that others send to exactly one job.",
+        )
+
+    @contextmanager
+    def reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
+        """Use another engine, clock and chance for a while; for tests and simulations. Not safe from several threads."""
+        before = (self._runtime, self.url, self._clock, self._entropy)
+        self._runtime, self.url, self._clock, self._entropy = None, url, clock, entropy
+        try:
+            yield self.runtime()
+        finally:
+            self.close()
+            self._runtime, self.url, self._clock, self._entropy = before
+
+    def close(self) -> None:
+        """Close the engine, if it was opened. The app may be used again."""
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
+
+
+def _make_policy(job: str, **settings: Any) -> Policy:
+    return Policy(job=job, **settings)
+
+
+def _keep_ms(queue: Queue, keep: Duration) -> int:
+    keep_ms = duration.to_ms(keep, "keep")
+    needed_ms = queue.settings.retention_ms + queue.dead_letter.retention_ms + _GRACE_MS
+    if keep_ms < needed_ms:
+        parts = (queue.settings.retention_ms, queue.dead_letter.retention_ms, _GRACE_MS)
+        spelled = " + ".join(duration.to_text(part) for part in parts)
+        raise errors.UsageError(
+            f"keep={keep!r} is shorter than {duration.to_text(needed_ms)} = {spelled}.",
+            meaning="(retention of the queue + retention of its dead letters + grace.) A late redrive would run again.",
+            todo=f'Keep records for at least "{duration.to_text(needed_ms)}", or shorten the retentions.',
+        )
+    return keep_ms
+
+
+def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit | None:
+    if throttle is None:
+        return None
+    if throttle.rate is None and throttle.concurrency is None:
+        raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
+    if throttle.concurrency is not None and throttle.concurrency < 1:
+        raise errors.UsageError(f"concurrency={throttle.concurrency} is out of range.", todo="It is 1 or more.")
+    return Limit(
+        rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
+        concurrency=throttle.concurrency,
+        key=key_rule(throttle.per, annotation, what=f"throttle of {job_name}") if throttle.per else None,
+    )
+
+
+def _types(handler: Callable[..., Any]) -> tuple[Any, Any]:
+    """The payload's and the result's annotation; Any where there is none."""
+    parameters = list(inspect.signature(handler).parameters.values())
+    if not parameters:
+        raise errors.UsageError(
+            f"{handler.__name__} takes no payload.", todo="Its first parameter is the payload; a second one the Context."
+        )
+    try:
+        hints: Mapping[str, Any] = typing.get_type_hints(handler)
+    except NameError as error:
+        raise errors.UsageError(
+            f"The annotations of {handler.__name__} name something that is not defined: {error}.",
+            todo="Define payload types at module level.",
+        ) from error
+    return hints.get(parameters[0].name, Any), hints.get("return", Any)

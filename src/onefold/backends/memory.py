@@ -1,0 +1,93 @@
+"""Idempotency records in a dict of this process: for tests, and for the guard where records may end with the process.
+
+The whole Store contract and nothing else; the rules are those of `contracts/transitions.py`. Never here: durability,
+operator verbs, other processes. Invariant: records change under one lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from onefold.contracts import transitions
+from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
+
+_SWEEP_RECORDS_MIN: Final = 1024  # below this many records nothing is looked through
+
+
+class MemoryStore:
+    """The Store contract in memory. Expired records are removed whenever the number of records has doubled."""
+
+    def __init__(self) -> None:
+        self.capabilities = StoreCapabilities(durable=False, proves_death=False)
+        self._records: dict[RecordKey, Record] = {}
+        self._lock = threading.Lock()
+        self._sweep_at_records = _SWEEP_RECORDS_MIN
+
+    def __len__(self) -> int:
+        """How many records there are, expired ones that were not yet removed included."""
+        return len(self._records)
+
+    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+        """As the contract says."""
+        answers: list[Answer] = []
+        with self._lock:
+            for ask in asks:
+                answer, after = transitions.claim(self._records.get(ask.key), ask, now_ms)
+                if after is not None:
+                    self._records[ask.key] = after
+                answers.append(answer)
+            if len(self._records) >= self._sweep_at_records:
+                self._sweep(now_ms)
+        return answers
+
+    def _sweep(self, now_ms: int) -> None:
+        for key in [key for key, record in self._records.items() if transitions.is_expired(record, now_ms)]:
+            del self._records[key]
+        self._sweep_at_records = max(_SWEEP_RECORDS_MIN, 2 * len(self._records))
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        """As the contract says."""
+        with self._lock:
+            return [
+                self._put(hold, transitions.start(self._records.get(hold.key), hold, now_ms))
+                for hold in holds
+            ]
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        """As the contract says."""
+        with self._lock:
+            return [
+                self._put(hold, transitions.renew(self._records.get(hold.key), hold, lease_until_ms))
+                for hold in holds
+            ]
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        """As the contract says."""
+        with self._lock:
+            return [
+                self._put(hold, transitions.write(self._records.get(hold.key), hold, outcome, now_ms))
+                for hold, outcome in writes
+            ]
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        """As the contract says."""
+        with self._lock:
+            return [
+                self._put(hold, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds
+            ]
+
+    def _put(self, hold: Hold, after: Record | None) -> bool:
+        if after is None:
+            return False
+        self._records[hold.key] = after
+        return True
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        """As the contract says."""
+        with self._lock:
+            found = [self._records.get(key) for key in keys]
+        return [
+            None if record is None or transitions.is_expired(record, now_ms) else record for record in found
+        ]

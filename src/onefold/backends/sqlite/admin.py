@@ -1,0 +1,370 @@
+"""The queues of one file: create, change, look, move, purge, sweep. The QueueAdmin contract on SQLite.
+
+Each verb is one transaction, except sweeping and move tasks, which take a bounded piece per transaction so that no
+other writer waits long. What single verbs do is in the rooms next door (`browse`, `moving`, `retention`).
+Never here: anything a worker does per message. Invariant: what an operator's verb did not name, it does not touch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from onefold import errors, limits
+from onefold.backends.sqlite import browse, dedup, groups, moving, retention
+from onefold.backends.sqlite.catalogue import Catalogue, names_in, stored_in
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.migrations import migrate
+from onefold.backends.sqlite.queue import SqliteQueue, depth_in
+from onefold.backends.sqlite.rows import QueueRow, message_number
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings
+from onefold.contracts.queue import Depth
+from onefold.contracts.rules import check_settings, check_target, differences
+from onefold.entropy import Entropy, SystemEntropy
+
+PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
+_SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds
+_SWEEPS_MAX: Final = 20  # pieces a call and queue, so that a sweep ends
+
+
+class SqliteQueues:
+    """All queues of one file. Safe to call from any thread.
+
+    Args:
+        engine: the file; its schema is brought up to date here.
+        owner: id of the process that receives; stored with what it holds, so that its death can be noticed.
+        entropy: where tokens and handles come from.
+
+    Raises:
+        StorageError: the file belongs to another program or to a newer onefold.
+        StorageBusy: another process holds it.
+    """
+
+    def __init__(self, engine: Engine, owner: str | None = None, entropy: Entropy | None = None) -> None:
+        self.owner = owner
+        self._engine = engine
+        self._clock = engine.clock
+        self._entropy = entropy or SystemEntropy()
+        migrate(engine)
+        self._catalogue = Catalogue(engine, self._entropy)
+
+    def open(self, queue: str) -> SqliteQueue:
+        """The hot-path object of one queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        self._engine.read(lambda connection: self._catalogue.row_in(connection, queue))
+        return SqliteQueue(self._engine, self._catalogue, queue, self.owner)
+
+    def row_in(self, connection: sqlite3.Connection, queue: str) -> QueueRow:
+        """The queue as the transaction open on `connection` sees it; for the functions that end in `_in`.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._catalogue.row_in(connection, queue)
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings) -> None:
+        """Create a queue; again with equal settings does nothing.
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting out of its range, a dead-letter queue of another type or with shorter retention.
+            NotFoundError: its dead-letter or held queue does not exist.
+        """
+        check_settings(settings)
+
+        def run(connection: sqlite3.Connection) -> None:
+            if settings.name in names_in(connection):
+                _refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
+                return
+            self._check_targets(connection, settings)
+            connection.execute(
+                "INSERT INTO onefold_queue (name, settings) VALUES (?, ?)", (settings.name, _text(settings))
+            )
+            self._catalogue.changed_in(connection)
+
+        if settings not in self.settings():  # the usual case at every start needs no writer's turn
+            self._engine.write(run)
+
+    def change(self, settings: QueueSettings) -> None:
+        """Replace an existing queue's settings.
+
+        A new retention also applies to messages that wait; a new delay to those of FIFO queues, as on SQS.
+
+        Raises:
+            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            NotFoundError: no such queue.
+        """
+        check_settings(settings)
+
+        def run(connection: sqlite3.Connection) -> None:
+            row = self._catalogue.row_in(connection, settings.name)
+            self._check_targets(connection, settings)
+            for source in stored_in(connection):
+                if source.dead_letter == settings.name:
+                    check_target(source, settings)
+            connection.execute(
+                "UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id)
+            )
+            if settings.fifo:
+                if settings.delay_ms != row.settings.delay_ms:
+                    _apply_delay(connection, row.id, settings.delay_ms)
+                groups.look_again_in(connection, row.id, self._clock.now_ms())
+            self._catalogue.changed_in(connection)
+
+        self._engine.write(run)
+
+    def settings(self) -> list[QueueSettings]:
+        """All queues, by name."""
+        return self._engine.read(stored_in)
+
+    def drop(self, queue: str) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            UsageError: another queue dead-letters or holds its messages there.
+            NotFoundError: no such queue.
+        """
+
+        def run(connection: sqlite3.Connection) -> None:
+            row = self._catalogue.row_in(connection, queue)
+            users = [
+                other.name for other in stored_in(connection) if queue in (other.dead_letter, other.held)
+            ]
+            if users:
+                raise errors.UsageError(
+                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
+                    meaning="Nothing was changed.",
+                    todo="Change those queues first.",
+                )
+            _empty(connection, row.id)
+            connection.execute("DELETE FROM onefold_queue WHERE id = ?", (row.id,))
+            self._catalogue.changed_in(connection)
+
+        self._engine.write(run)
+
+    def depth(self, queue: str) -> Depth:
+        """As Queue.depth."""
+        return self._engine.read(
+            lambda connection: depth_in(
+                connection, self._catalogue.row_in(connection, queue), self._clock.now_ms()
+            )
+        )
+
+    def purge(self, queue: str) -> int:
+        """Delete every message, in flight, delayed and scheduled ones too; how many there were.
+
+        On FIFO the deduplication memory goes with them, as on SQS.
+
+        Raises:
+            UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
+        """
+
+        def run(connection: sqlite3.Connection) -> int:
+            row, now_ms = self._catalogue.row_in(connection, queue), self._clock.now_ms()
+            purged_at_ms = connection.execute(
+                "SELECT purged_at_ms FROM onefold_queue WHERE id = ?", (row.id,)
+            ).fetchone()[0]
+            if purged_at_ms is not None and 0 <= now_ms - purged_at_ms < PURGE_GAP_MS:
+                raise errors.UsageError(
+                    f"Only one PurgeQueue operation on {queue} is allowed every 60 seconds.",
+                    meaning=f"It was purged {(now_ms - purged_at_ms) // limits.SECOND_MS} s ago. Nothing was deleted.",
+                    todo="Wait, then purge again.",
+                )
+            connection.execute("UPDATE onefold_queue SET purged_at_ms = ? WHERE id = ?", (now_ms, row.id))
+            return _empty(connection, row.id)
+
+        return self._engine.write(run)
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
+        """Messages from the oldest on, `after` a message id; no receive is counted.
+
+        Raises:
+            UsageError: `after` is no message id of this file.
+        """
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            row = self._catalogue.row_in(connection, queue)
+            number = 0 if after is None else message_number(row.token, after)
+            if number is None:
+                raise errors.UsageError(
+                    f"{after!r} is no message id of this file.",
+                    todo="Pass the id of the last message of the page before.",
+                )
+            return browse.peek_in(connection, self._catalogue, row, limit, number, self._clock.now_ms())
+
+        return self._engine.read(run)
+
+    def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
+        """Each message wherever it is now."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked | None]:
+            token, now_ms = self._catalogue.token_in(connection), self._clock.now_ms()
+            return [
+                browse.look_in(connection, self._catalogue, message_number(token, message_id), now_ms)
+                for message_id in message_ids
+            ]
+
+        return self._engine.read(run)
+
+    def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
+        """Messages sent with this business key, in any queue. Reads the whole file: no index pays for it on a send."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            now_ms = self._clock.now_ms()
+            numbers = browse.numbers_of_key_in(connection, key, limit)
+            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            return [peeked for peeked in found if peeked is not None]
+
+        return self._engine.read(run)
+
+    def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
+        """Send messages on (id, target or None for where each came from, edit or None); None: gone, or in flight.
+
+        Raises:
+            UsageError: no source to go back to; contents or type the target does not take. Nothing was moved.
+            NotFoundError: no such target.
+        """
+        return self._engine.write(
+            lambda connection: moving.send_on_in(connection, self._catalogue, moves, self._clock.now_ms())
+        )
+
+    def edit(self, message_id: str, edit: Edit) -> bool:
+        """Replace a waiting message's body and attributes in place; False when it is gone or in flight.
+
+        Raises:
+            UsageError: the queue would not accept them.
+        """
+
+        def run(connection: sqlite3.Connection) -> bool:
+            number = message_number(self._catalogue.token_in(connection), message_id)
+            return browse.edit_in(connection, self._catalogue, number, edit, self._clock.now_ms())
+
+        return self._engine.write(run)
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """Delete messages by id, whatever their state."""
+
+        def run(connection: sqlite3.Connection) -> list[bool]:
+            now_ms = self._clock.now_ms()
+            return [
+                browse.remove_in(connection, self._catalogue, message_id, now_ms)
+                for message_id in message_ids
+            ]
+
+        return self._engine.write(run)
+
+    # -- move tasks ------------------------------------------------------------------------------------------
+
+    def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
+        """Begin a move task; `step_moves` carries it out.
+
+        Raises:
+            UsageError: as SQS: the source is no dead-letter queue, or has a task running.
+            NotFoundError: no such queue.
+        """
+        handle = self._entropy.token()
+        return self._engine.write(
+            lambda connection: moving.start_in(
+                connection, self._catalogue, source, to, per_second_max, handle, self._clock.now_ms()
+            )
+        )
+
+    def step_moves(self) -> int:
+        """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
+        moved = 0
+        for handle in self._engine.read(moving.running_in):
+            moved += self._engine.write(
+                lambda connection, handle=handle: moving.step_in(  # type: ignore[misc]
+                    connection, self._catalogue, handle, self._clock.now_ms()
+                )
+            )
+        return moved
+
+    def moves(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first."""
+        return self._engine.read(lambda connection: moving.tasks_in(connection, source))
+
+    def cancel_move(self, handle: str) -> MoveTask:
+        """Stop a running task; what moved stays moved.
+
+        Raises:
+            NotFoundError: no such task.
+            UsageError: it is not running.
+        """
+        return self._engine.write(lambda connection: moving.cancel_in(connection, handle))
+
+    # -- maintenance -----------------------------------------------------------------------------------------
+
+    def sweep(self) -> int:
+        """Give back what time took: expired messages, deduplication ids past their window; let due messages in.
+
+        Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number.
+        """
+        done, now_ms = 0, self._clock.now_ms()
+        for name in self._engine.read(names_in):
+            done += self._in_pieces(
+                lambda connection, name=name: retention.sweep_in(  # type: ignore[misc]
+                    connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE
+                )
+            )
+        return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
+
+    def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:
+        done = 0
+        for _ in range(_SWEEPS_MAX):
+            found = self._engine.write(piece)
+            done += found
+            if found < _SWEPT_AT_ONCE:
+                break
+        return done
+
+    def _check_targets(self, connection: sqlite3.Connection, settings: QueueSettings) -> None:
+        for target in (settings.dead_letter, settings.held):
+            if target is not None:
+                check_target(settings, self._catalogue.row_in(connection, target).settings)
+
+
+def _text(settings: QueueSettings) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:
+    different = differences(stored, asked)
+    if different:
+        raise errors.ConflictError(
+            f"Queue {stored.name!r} exists with other settings: {'; '.join(different)}.",
+            meaning="It was left as it is.",
+            todo="Declare it with the settings it has, or change it on purpose (QueueAdmin.change).",
+        )
+
+
+def _apply_delay(connection: sqlite3.Connection, queue: int, delay_ms: int) -> None:
+    connection.execute(
+        "UPDATE onefold_message SET visible_at_ms = sent_at_ms + ? "
+        "WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ?)",
+        (delay_ms, queue),
+    )
+    connection.execute(
+        "UPDATE onefold_waiting SET visible_at_ms = sent_at_ms + ? WHERE queue = ?", (delay_ms, queue)
+    )
+
+
+def _empty(connection: sqlite3.Connection, queue: int) -> int:
+    deleted = connection.execute(
+        "DELETE FROM onefold_message WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ?1 "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1)",
+        (queue,),
+    ).rowcount
+    for table in ("waiting", "received", "scheduled", "group", "dedup"):
+        connection.execute(f"DELETE FROM onefold_{table} WHERE queue = ?", (queue,))
+    return deleted

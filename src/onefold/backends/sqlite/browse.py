@@ -1,0 +1,152 @@
+"""Looking at messages without receiving them, and changing single ones by an operator's hand.
+
+A look changes no count and hides nothing. An edit is checked by the rules of the queue it is made in.
+Never here: anything a worker does per message. Invariant: a message that somebody holds is not changed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Literal
+
+from onefold import errors
+from onefold.backends.sqlite import groups
+from onefold.backends.sqlite.catalogue import Catalogue
+from onefold.backends.sqlite.dedup import body_digest
+from onefold.backends.sqlite.rows import (
+    QueueRow,
+    erase,
+    message_number,
+    meta_text,
+    packed,
+    read_meta,
+    sequence_text,
+    unpacked,
+)
+from onefold.contracts.admin import Edit, Peeked
+from onefold.contracts.queue import Entry
+from onefold.contracts.rules import check_entry
+
+
+def peek_in(
+    connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
+) -> list[Peeked]:
+    """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
+    expired_at_ms = now_ms - row.settings.retention_ms
+    numbers = connection.execute(
+        "SELECT id FROM onefold_waiting WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 ORDER BY id LIMIT ?4",
+        (row.id, after, expired_at_ms, limit),
+    ).fetchall()
+    found = [look_in(connection, catalogue, number, now_ms) for (number,) in numbers]
+    return [peeked for peeked in found if peeked is not None]
+
+
+def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> list[int]:
+    """Messages sent with this business key, oldest first. Looks through all messages: no index pays for it."""
+    found = connection.execute(
+        "SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit)
+    )
+    return [number for (number,) in found]
+
+
+def look_in(
+    connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int
+) -> Peeked | None:
+    """One message wherever it stands; None when it is gone or has expired."""
+    found = connection.execute(
+        "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
+        "m.position, m.dedup_id, g.name, r.receives, r.first_received_at_ms, r.owner FROM onefold_message m "
+        "LEFT JOIN onefold_received r ON r.id = m.id LEFT JOIN onefold_group g ON g.id = m.grp WHERE m.id = ?",
+        (number,),
+    ).fetchone()
+    if found is None:
+        return None
+    queue, sent_at_ms, visible_at_ms, body, key, text, position, dedup_id, group, receives, first, owner = (
+        found
+    )
+    row = catalogue.row_of(connection, queue)
+    expires_at_ms = sent_at_ms + row.settings.retention_ms
+    if expires_at_ms <= now_ms:
+        return None
+    meta = read_meta(text)
+    state: Literal["visible", "in_flight", "delayed"] = "visible"
+    if visible_at_ms > now_ms:
+        state = "delayed" if receives is None else "in_flight"
+    return Peeked(
+        queue=row.settings.name,
+        message_id=f"{row.token}-{number}",
+        state=state,
+        body=body,
+        attributes=unpacked(meta.attributes),
+        receive_count=receives or 0,
+        sent_at_ms=sent_at_ms,
+        visible_at_ms=visible_at_ms,
+        expires_at_ms=expires_at_ms,
+        first_received_at_ms=first,
+        group=group or meta.group,
+        dedup_id=(dedup_id or body_digest(body)) if row.settings.fifo else None,
+        sequence=sequence_text(position),
+        key=key,
+        source=meta.source,
+        reason=meta.reason,
+        owner=owner,
+    )
+
+
+def edit_in(
+    connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, edit: Edit, now_ms: int
+) -> bool:
+    """Replace body and attributes of a message that nobody holds; False when it is gone or in flight.
+
+    Raises:
+        UsageError: the queue would not accept the new contents.
+    """
+    standing = look_in(connection, catalogue, number, now_ms)
+    if standing is None or standing.state == "in_flight":
+        return False
+    check_edit(catalogue.row_in(connection, standing.queue), standing, edit)
+    text = connection.execute("SELECT meta FROM onefold_message WHERE id = ?", (number,)).fetchone()[0]
+    meta = read_meta(text)
+    meta.attributes = packed(edit.attributes)
+    connection.execute(
+        "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ? WHERE id = ?",
+        (edit.body, meta_text(meta), standing.dedup_id, number),
+    )
+    return True
+
+
+def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
+    """Refuse contents that the queue would not accept from a sender.
+
+    Raises:
+        UsageError: with the rule.
+    """
+    is_fifo = row.settings.fifo
+    refused = check_entry(
+        Entry(
+            body=edit.body,
+            attributes=edit.attributes,
+            group=standing.group,
+            dedup_id=standing.message_id if is_fifo else None,
+        ),
+        row.settings,
+    )
+    if refused is not None:
+        raise errors.UsageError(
+            f"Message {standing.message_id} cannot be changed like that: {refused.message}",
+            meaning=f"Queue {row.settings.name!r} would not accept it ({refused.code}). Nothing was changed.",
+            todo="Correct the body or the attributes.",
+        )
+
+
+def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
+    """Delete one message, whatever its state; False when it is not there."""
+    number = message_number(catalogue.token_in(connection), message_id)
+    found = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,)).fetchone()
+    if number is None or found is None:
+        return False
+    erase(connection, [number])
+    if found[1] is not None:
+        groups.refresh_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
+    return True

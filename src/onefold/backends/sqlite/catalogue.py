@@ -1,0 +1,106 @@
+"""The queues of a file by name, remembered until anybody changes one.
+
+Every change of settings gives the file a new version token, so one short read tells whether what is remembered still
+holds, also when another process made the change. Tokens are never used twice: a change that was rolled back cannot be
+mistaken for a later one. Never here: checking settings, messages.
+Invariant: a row that was looked up is the queue as the open transaction sees it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from onefold import errors
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.rows import QueueRow
+from onefold.contracts.admin import QueueSettings
+from onefold.entropy import Entropy
+
+
+class Catalogue:
+    """The queues of one file. Safe to use from any thread, each inside its own transaction.
+
+    Args:
+        engine: the file; its schema is up to date.
+        entropy: where the file's token and versions come from.
+    """
+
+    def __init__(self, engine: Engine, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._known: tuple[str, dict[str, QueueRow]] = ("", {})
+        if (
+            engine.read(lambda connection: connection.execute("SELECT 1 FROM onefold_file").fetchone())
+            is None
+        ):
+            engine.write(self._begin_file)
+
+    def _begin_file(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT OR IGNORE INTO onefold_file (one, token, last_id, settings_version) VALUES (1, ?, 0, ?)",
+            (self._entropy.token(), self._entropy.token()),
+        )
+
+    def row_in(self, connection: sqlite3.Connection, name: str) -> QueueRow:
+        """The queue of that name.
+
+        Raises:
+            NotFoundError: there is none; names those that there are.
+        """
+        version, token = connection.execute("SELECT settings_version, token FROM onefold_file").fetchone()
+        known = self._known
+        if known[0] != version:
+            known = self._known = (version, {})
+        row = known[1].get(name)
+        if row is None:
+            row = known[1][name] = _load(connection, name, token)
+        return row
+
+    def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:
+        """The queue of that number in the file."""
+        name = connection.execute("SELECT name FROM onefold_queue WHERE id = ?", (number,)).fetchone()[0]
+        return self.row_in(connection, name)
+
+    def token_in(self, connection: sqlite3.Connection) -> str:
+        """How the ids of this file's messages start."""
+        token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
+        return token
+
+    def changed_in(self, connection: sqlite3.Connection) -> None:
+        """Tell everybody that settings changed in this transaction."""
+        connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
+
+
+def names_in(connection: sqlite3.Connection) -> list[str]:
+    """All queues' names, sorted."""
+    return [name for (name,) in connection.execute("SELECT name FROM onefold_queue ORDER BY name")]
+
+
+def stored_in(connection: sqlite3.Connection) -> list[QueueSettings]:
+    """All queues' settings, by name."""
+    return [
+        msgspec.json.decode(text, type=QueueSettings)
+        for (text,) in connection.execute("SELECT settings FROM onefold_queue ORDER BY name")
+    ]
+
+
+def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool = False) -> QueueRow:
+    found = connection.execute("SELECT id, settings FROM onefold_queue WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        there = names_in(connection)
+        raise errors.NotFoundError(
+            f"There is no queue {name!r}.",
+            meaning=f"The queues of this file are: {', '.join(there)}."
+            if there
+            else "This file has no queue.",
+            todo="Check the name, or create the queue.",
+        )
+    settings = msgspec.json.decode(found[1], type=QueueSettings)
+    targets: dict[str, QueueRow] = {}
+    if not alone:
+        for role in ("dead_letter", "held"):
+            target = getattr(settings, role)
+            if target is not None:
+                targets[role] = _load(connection, target, token, alone=True)
+    return QueueRow(id=found[0], settings=settings, token=token, **targets)

@@ -1,0 +1,104 @@
+"""One SQLite file as an engine: queues, records, ledger, state, commit, presence and wake-up, wired together.
+
+Composition only; each part is a room of its own. Never here: SQL. Invariant: a file is migrated before any part touches it,
+and the presence lock is taken before the owner's id can appear in a claim.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from onefold.backends.registry import WakeableWaiter
+from onefold.backends.sqlite.admin import SqliteQueues
+from onefold.backends.sqlite.commit import SqliteCommit
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.ledger import SqliteLedger
+from onefold.backends.sqlite.migrations import migrate
+from onefold.backends.sqlite.presence import Presence
+from onefold.backends.sqlite.state import SqliteState
+from onefold.backends.sqlite.store import SqliteStore
+from onefold.backends.sqlite.sweep import sweep_in
+from onefold.backends.sqlite.wakeup import Wakeup
+from onefold.clock import Clock
+from onefold.entropy import Entropy
+
+_SWEEP_MS = 5_000  # how often expired messages and records are looked for
+_SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the file's writer
+
+
+class SqliteEngine:
+    """An opened database.
+
+    Args:
+        path: file name or `:memory:`.
+        clock, entropy: where time and chance come from.
+        owner: id of this process; names its leases.
+        url: as the user wrote it.
+
+    Raises:
+        StorageError: the file cannot be used. StorageBusy: another process holds it.
+    """
+
+    def __init__(self, path: str, *, clock: Clock, entropy: Entropy, owner: str, url: str) -> None:
+        self.url = url
+        self.shared = path != ":memory:"
+        self._clock = clock
+        self._owner = owner
+        self.database = Engine(path, clock)
+        try:
+            migrate(self.database)
+        except BaseException:
+            self.database.close()
+            raise
+        self.queues = SqliteQueues(self.database, owner=owner)
+        self.store = self.records = SqliteStore(self.database)
+        self.ledger = SqliteLedger(self.database)
+        self.state = SqliteState(self.database)
+        self._wakeup = Wakeup(path, entropy)
+        self.commit = SqliteCommit(self.database, self.queues, self.notify)
+        self._presence: Presence | None = None
+        self._swept_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
+
+    def appear(self) -> str | None:
+        """Take this process's presence lock; where its file is, for child processes. None in memory."""
+        if not self.shared:
+            return None
+        with self._lock:
+            if self._presence is None:
+                self._presence = Presence(self.database.path, self._owner)
+            return str(self._presence.lock_file)
+
+    def waiter(self) -> WakeableWaiter:
+        """What an idle worker waits on."""
+        return self._wakeup.waiter()
+
+    def notify(self) -> None:
+        """Wake idle workers of all processes."""
+        self._wakeup.notify()
+
+    def maintain(self, told: Callable[[str], None]) -> int:
+        """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""
+        done = self.queues.step_moves()
+        if self._presence is not None:
+            for owner in self._presence.find_dead():
+                if self._presence.bury_dead(self.database, owner, self._clock.now_ms()):
+                    told(owner)
+                    done += 1
+        if self._clock.monotonic_ms() - self._swept_ms >= _SWEEP_MS:
+            self._swept_ms = self._clock.monotonic_ms()
+            now_ms = self._clock.now_ms()
+            done += self.queues.sweep()
+            done += self.database.write(lambda connection: sweep_in(connection, now_ms, limit=_SWEEP_ROWS))
+        if done:
+            self.notify()
+        return done
+
+    def close(self) -> None:
+        """Close everything; harmless twice."""
+        self._wakeup.close()
+        if self._presence is not None:
+            self._presence.close()
+            self._presence = None
+        self.database.close()

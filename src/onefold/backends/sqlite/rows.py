@@ -1,0 +1,216 @@
+"""How a message stands in the file: ids, receipts, the rare parts, and the few statements that every verb shares.
+
+All functions take a connection and run inside the transaction that is open on it. An id is drawn from one counter of
+the file and never used again; a message id is that number behind the file's token, a receipt is id, delivery number and,
+on FIFO queues, the group. Never here: what a verb means, order, time.
+Invariant: a message has its row in `message` and exactly one in `waiting` or `received`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Attribute, Entry, Reason
+
+
+class QueueRow(Struct, frozen=True, kw_only=True):
+    """One queue as it stands in the file; valid inside the transaction that looked it up.
+
+    Args:
+        id: its number in the file.
+        settings: as they were created or last changed.
+        token: how message ids of this file start.
+        dead_letter, held: the queues it names, without their own.
+    """
+
+    id: int
+    settings: QueueSettings
+    token: str
+    dead_letter: QueueRow | None = None
+    held: QueueRow | None = None
+
+
+class Meta(Struct, omit_defaults=True, gc=False):
+    """What few messages have.
+
+    Args:
+        attributes: name -> (type, text), the bytes of a Binary in base64.
+        group: the tenant on a standard queue; on FIFO the group of a scheduled message.
+        trace: the trace header.
+        source: the queue a dead letter came from.
+        reason: why it was buried.
+    """
+
+    attributes: dict[str, tuple[str, str]] = {}
+    group: str | None = None
+    trace: str | None = None
+    source: str | None = None
+    reason: Reason | None = None
+
+
+# A message on its way in: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
+NewMessage = tuple[int, int, int, int, int | None, int | None, str | None, str | None, str | None, str]
+Receipt = tuple[int, int, int | None]  # message, delivery, group
+
+
+class Found(NamedTuple):
+    """A message that can be received now.
+
+    Args:
+        id, sent_at_ms, key, meta, body, dedup_id, position: as in `message`.
+        visible_at_ms: since when it can be received.
+        receives, delivery, first_received_at_ms, received_at_ms: as in `received`; None when it never was.
+        grp, group: FIFO: number and name of its group.
+    """
+
+    id: int
+    sent_at_ms: int
+    key: str | None
+    meta: str | None
+    body: str
+    visible_at_ms: int
+    receives: int | None
+    delivery: int | None
+    first_received_at_ms: int | None
+    received_at_ms: int | None
+    grp: int | None = None
+    group: str | None = None
+    position: int | None = None
+    dedup_id: str | None = None
+
+
+_META_DECODER: Final = msgspec.json.Decoder(Meta)
+_META_ENCODER: Final = msgspec.json.Encoder()
+
+
+def read_meta(text: str | None) -> Meta:
+    """The rare parts of a message."""
+    return Meta() if text is None else _META_DECODER.decode(text)
+
+
+def meta_text(meta: Meta) -> str | None:
+    """The rare parts as they are stored; None when there are none."""
+    text = _META_ENCODER.encode(meta).decode()
+    return None if text == "{}" else text
+
+
+def entry_meta(entry: Entry, group: str | None) -> str | None:
+    """What is stored of an entry beside its columns."""
+    if not entry.attributes and group is None and entry.trace is None:
+        return None
+    return meta_text(Meta(attributes=packed(entry.attributes), group=group, trace=entry.trace))
+
+
+def packed(attributes: Mapping[str, Attribute]) -> dict[str, tuple[str, str]]:
+    """User attributes in the form JSON can hold."""
+    return {
+        name: (
+            attribute.type,
+            attribute.value if isinstance(attribute.value, str) else b64encode(attribute.value).decode(),
+        )
+        for name, attribute in attributes.items()
+    }
+
+
+def unpacked(attributes: Mapping[str, tuple[str, str]]) -> dict[str, Attribute]:
+    """User attributes as they were sent."""
+    if not attributes:
+        return {}
+    return {
+        name: Attribute(b64decode(text) if kind.startswith("Binary") else text, kind)
+        for name, (kind, text) in attributes.items()
+    }
+
+
+# -- ids and receipts --------------------------------------------------------------------------------------
+
+
+def draw_ids(connection: sqlite3.Connection, count: int) -> int:
+    """Reserve `count` consecutive ids of the file; the first of them."""
+    last: int = connection.execute(
+        "UPDATE onefold_file SET last_id = last_id + ? RETURNING last_id", (count,)
+    ).fetchone()[0]
+    return last - count + 1
+
+
+def message_number(token: str, message_id: str) -> int | None:
+    """The row a message id stands for; None for an id that this file never gave out."""
+    start, _, number = message_id.rpartition("-")
+    return (
+        int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
+    )
+
+
+def receipt_text(message: int, delivery: int, group: int | None) -> str:
+    """The receipt of one receive."""
+    return f"{message}:{delivery}" if group is None else f"{message}:{delivery}:{group}"
+
+
+def read_receipts(receipts: Iterable[str], fifo: bool) -> list[Receipt]:
+    """Take receipts apart.
+
+    Raises:
+        UsageError: one of them was not made by a queue of this type (SQS: ReceiptHandleIsInvalid).
+    """
+    parts: list[Receipt] = []
+    for receipt in receipts:
+        try:
+            if fifo:
+                message, delivery, group = receipt.split(":")
+                parts.append((int(message), int(delivery), int(group)))
+            else:
+                message, delivery = receipt.split(":")
+                parts.append((int(message), int(delivery), None))
+        except (ValueError, AttributeError) as error:
+            raise errors.UsageError(
+                f'The input receipt handle "{receipt}" is not a valid receipt handle.',
+                meaning="Nothing was changed.",
+                todo="Pass the receipt of a delivery as it came, to the queue that it came from.",
+            ) from error
+    return parts
+
+
+def sequence_text(position: int | None) -> str | None:
+    """A FIFO position as a sequence number: 20 digits, so that order as text is order as number."""
+    return None if position is None else f"{position:020d}"
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+def insert(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> None:
+    """Put messages into their queues, to be received when they become visible."""
+    connection.executemany(
+        "INSERT INTO onefold_message (queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        messages,
+    )
+    connection.executemany(
+        "INSERT INTO onefold_waiting (queue, id, sent_at_ms, visible_at_ms) VALUES (?, ?, ?, ?)",
+        [message[:4] for message in messages],
+    )
+
+
+def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
+    """Delete messages wherever they stand. Their groups are the caller's to bring up to date."""
+    ids = [(message,) for message in messages]
+    connection.executemany("DELETE FROM onefold_received WHERE id = ?", ids)
+    connection.executemany(
+        "DELETE FROM onefold_waiting WHERE (queue, visible_at_ms, id) = "
+        "(SELECT queue, visible_at_ms, id FROM onefold_message WHERE id = ?)",
+        ids,
+    )
+    connection.executemany(
+        "DELETE FROM onefold_scheduled WHERE (queue, due_at_ms, id) = "
+        "(SELECT queue, sent_at_ms, id FROM onefold_message WHERE id = ?)",
+        ids,
+    )
+    connection.executemany("DELETE FROM onefold_message WHERE id = ?", ids)

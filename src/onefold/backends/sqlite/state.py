@@ -1,0 +1,102 @@
+"""Named values with versions on SQLite: the State contract.
+
+A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back goes on counting and
+a writer who read the old value cannot overwrite the new one. Never here: what the values mean.
+Invariant: a version that was replaced never fits again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Final
+
+from onefold import errors
+from onefold.backends.sqlite.connection import Engine
+from onefold.contracts.state import Change, Versioned
+
+NAME_CHARS_MAX: Final = 300  # contracts/state.py
+VALUE_BYTES_MAX: Final = 64 * 1024  # contracts/state.py
+
+_GET: Final = "SELECT version, value FROM onefold_state WHERE name = ?"
+_PUT: Final = """
+INSERT INTO onefold_state (name, version, value, deleted_at_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version, value = excluded.value, deleted_at_ms = excluded.deleted_at_ms
+"""
+
+
+def get_in(connection: sqlite3.Connection, names: Sequence[str]) -> list[Versioned | None]:
+    """As `State.get`, inside the caller's transaction."""
+    found = [connection.execute(_GET, (name,)).fetchone() for name in names]
+    return [None if row is None or row[1] is None else Versioned(*row) for row in found]
+
+
+def put_in(connection: sqlite3.Connection, changes: Sequence[Change], now_ms: int) -> list[bool]:
+    """As `State.put`, inside the caller's transaction.
+
+    Args:
+        now_ms: when, for names that are deleted.
+    """
+    for change in changes:
+        _check(change)
+    return [_put(connection, change, now_ms) for change in changes]
+
+
+def _check(change: Change) -> None:
+    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
+            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
+            todo="Use a shorter name; a digest of the long part will do.",
+        )
+    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
+        raise errors.UsageError(
+            f"The state value of {change.name!r} has {len(change.value)} bytes.",
+            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
+            todo="Keep data that grows in records, messages or tables of your own.",
+        )
+
+
+def _put(connection: sqlite3.Connection, change: Change, now_ms: int) -> bool:
+    version, value = connection.execute(_GET, (change.name,)).fetchone() or (0, None)
+    if change.expected != (0 if value is None else version):
+        return False
+    if value is not None or change.value is not None:  # else: deleting what is not there
+        deleted_at_ms = now_ms if change.value is None else None
+        connection.execute(_PUT, (change.name, version + 1, change.value, deleted_at_ms))
+    return True
+
+
+class SqliteState:
+    """The State contract on one engine.
+
+    Args:
+        engine: an open engine whose file has been migrated.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, names: Sequence[str]) -> list[Versioned | None]:
+        """The values as they stand, in order; None where absent."""
+        return self._engine.read(lambda connection: get_in(connection, names))
+
+    def put(self, changes: Sequence[Change]) -> list[bool]:
+        """Apply each change whose expected version still stands, all in one transaction.
+
+        Raises:
+            UsageError: a name or value is too long; nothing was changed.
+        """
+        now_ms = self._engine.clock.now_ms()
+        return self._engine.write(lambda connection: put_in(connection, changes, now_ms))
+
+    def names(self, prefix: str) -> list[str]:
+        """All names that begin with `prefix`, sorted."""
+        query = "SELECT name FROM onefold_state WHERE name >= ? AND value IS NOT NULL ORDER BY name"
+
+        def run(connection: sqlite3.Connection) -> list[str]:
+            names = (row[0] for row in connection.execute(query, (prefix,)))
+            return list(takewhile(lambda name: name.startswith(prefix), names))
+
+        return self._engine.read(run)

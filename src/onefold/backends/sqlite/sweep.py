@@ -1,0 +1,59 @@
+"""Removing what nobody will ask for again: expired records, old history, and the small tables beside them.
+
+The records are walked by id, a few at a time, from where the last step ended and from the start again; so no index on
+their expiry has to be kept while jobs run. It does not matter when an expired record goes: a claim treats it as absent.
+Never here: parked records, which do not expire. Invariant: one step holds the file for milliseconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from onefold import limits
+
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
+# Longer than any lease: a lease is renewed by a living process only, and no renewal reaches further than 12 hours.
+DEAD_OWNERS_KEPT_MS: Final = 7 * limits.DAY_MS
+COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
+DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long between reading and writing
+_ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
+
+
+def sweep_in(
+    connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS
+) -> int:
+    """One step, inside the caller's transaction; how many rows it removed.
+
+    Args:
+        limit: how many records are looked at, and how many rows of history are removed at most.
+        ledger_kept_ms: rows of history older than that go.
+    """
+    removed = _sweep_records(connection, now_ms, limit)
+    removed += connection.execute(
+        "DELETE FROM onefold_ledger WHERE id IN"
+        " (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
+        (now_ms - ledger_kept_ms, limit),
+    ).rowcount
+    for statement, before in (
+        ("DELETE FROM onefold_dead_owner WHERE at_ms < ?", now_ms - DEAD_OWNERS_KEPT_MS),
+        ("DELETE FROM onefold_completed WHERE second < ?", (now_ms - COUNTS_KEPT_MS) // 1000),
+        ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", now_ms - DELETED_NAMES_KEPT_MS),
+    ):
+        removed += connection.execute(statement, (before,)).rowcount
+    return removed
+
+
+def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> int:
+    (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
+    found = connection.execute(
+        "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
+    ).fetchone()
+    last = _ID_MAX if found is None else found[0]
+    removed = connection.execute(
+        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?", (after, last, now_ms)
+    ).rowcount
+    connection.execute(
+        "UPDATE onefold_sweep SET record_id = ?1 WHERE record_id <> ?1", (0 if found is None else last,)
+    )
+    return removed

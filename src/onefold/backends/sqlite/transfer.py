@@ -1,0 +1,80 @@
+"""Moving a message to another queue as the same message: dead-lettered by its receive count, or buried with a reason.
+
+Id, body, attributes, key and counts stay; the queue, the source's name, the reason and, on FIFO, position and
+deduplication id change. Dead-lettered by count on a standard queue a message keeps its send time (SQS's rule); on FIFO,
+and whenever it is buried, its retention starts anew (on SQS burying is send and delete, so it does the same there).
+Invariant: a message that was transferred stands in `received` of the target, visible at once, held by nobody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from onefold.backends.sqlite import groups
+from onefold.backends.sqlite.rows import Found, QueueRow, draw_ids, meta_text, read_meta
+from onefold.contracts.queue import Reason
+
+
+def worn_out(row: QueueRow, found: Found) -> bool:
+    """Whether one more receive would exceed the queue's maximum."""
+    receives_max = row.settings.receives_max
+    return receives_max is not None and found.receives is not None and found.receives >= receives_max
+
+
+def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence[Found], now_ms: int) -> None:
+    """Move messages that were received as often as they may be to the dead-letter queue."""
+    assert row.dead_letter is not None, "a queue with receives_max has a dead-letter queue"
+    moves = [
+        (
+            found.id,
+            Reason(
+                kind="receives",
+                summary=f"Received {found.receives} times without being deleted; "
+                f"the queue's maximum is {row.settings.receives_max}.",
+                key=found.key,
+                first_at_ms=found.first_received_at_ms,
+                last_at_ms=found.received_at_ms,
+            ),
+        )
+        for found in worn
+    ]
+    transfer_in(connection, moves, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
+
+
+def transfer_in(
+    connection: sqlite3.Connection,
+    moves: Sequence[tuple[int, Reason]],
+    source: QueueRow,
+    target: QueueRow,
+    now_ms: int,
+    *,
+    restarts: bool,
+) -> None:
+    """Move received messages of `source` to `target`, each with its reason, in the order given.
+
+    Args:
+        restarts: retention counts from now instead of from when the message was sent.
+    """
+    fifo = target.settings.fifo
+    first = draw_ids(connection, len(moves)) if fifo else 0
+    for position, (message, reason) in enumerate(moves, start=first):
+        sent_at_ms, group, text = connection.execute(
+            "SELECT m.sent_at_ms, g.name, m.meta FROM onefold_message m LEFT JOIN onefold_group g ON g.id = m.grp "
+            "WHERE m.id = ?",
+            (message,),
+        ).fetchone()
+        meta = read_meta(text)
+        meta.source, meta.reason = source.settings.name, reason
+        at_ms = now_ms if restarts else sent_at_ms
+        grp = groups.ensure_in(connection, target.id, [group], at_ms)[group] if fifo else None
+        connection.execute(
+            "UPDATE onefold_message SET queue = ?, sent_at_ms = ?, visible_at_ms = ?, grp = ?, position = ?, dedup_id = ?, "
+            "meta = ? WHERE id = ?",
+            (target.id, at_ms, at_ms, grp, position if fifo else None,
+             f"{target.token}-{message}" if fifo else None, meta_text(meta), message),
+        )  # fmt: skip
+        connection.execute(
+            "UPDATE onefold_received SET queue = ?, sent_at_ms = ?, visible_at_ms = ?, owner = NULL WHERE id = ?",
+            (target.id, at_ms, at_ms, message),
+        )

@@ -1,0 +1,102 @@
+"""Time comes in through here and nowhere else: two readings and one wait.
+
+A `Clock` tells wall time (`now_ms`, for what others read: records, messages, logs) and monotonic time
+(`monotonic_ms`, for what we hold ourselves: deadlines, rates), and it performs every wait. `SystemClock` is the real
+one; `ManualClock` stands still until a test or the simulator moves it. No other module may read a clock or sleep.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Waiter(Protocol):
+    """Something that can be waited for: an event, a wake-up socket, a queue of finished work."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block for at most `timeout_s` seconds; True when woken, False when time ran out."""
+        ...
+
+
+class Clock(Protocol):
+    """Two readings and a wait. Instants are integer milliseconds since the epoch, UTC."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since the epoch; may jump when the machine's clock is set."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds from an arbitrary start that never go back."""
+        ...
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """Wait until `waiter` is woken or `timeout_ms` have passed; True when woken."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Monotonic time in milliseconds."""
+        return time.monotonic_ns() // 1_000_000
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """Wait on `waiter` for at most `timeout_ms` milliseconds of real time."""
+        return waiter.wait(max(timeout_ms, 0) / 1000)
+
+
+class ManualClock:
+    """A clock that moves only when told to; for tests and the simulator. Safe to share between threads.
+
+    Args:
+        start_ms: the first reading of `now_ms`, milliseconds since the epoch.
+    """
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._lock = threading.Condition()
+        self._now_ms = start_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        """The instant the clock was last moved to."""
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds this clock was advanced by since it was made."""
+        return self._monotonic_ms
+
+    def advance(self, by_ms: int) -> None:
+        """Move time forward by `by_ms` milliseconds (0 or more) and wake whoever waits on this clock.
+
+        Raises:
+            ValueError: `by_ms` is negative; use `jump` for a wall clock that was set back.
+        """
+        if by_ms < 0:
+            raise ValueError(f"advance({by_ms}): a monotonic clock cannot go back; jump() moves the wall clock")
+        with self._lock:
+            self._now_ms += by_ms
+            self._monotonic_ms += by_ms
+            self._lock.notify_all()
+
+    def jump(self, by_ms: int) -> None:
+        """Set the wall clock forward or back by `by_ms` milliseconds; monotonic time stays."""
+        with self._lock:
+            self._now_ms += by_ms
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """Wait until `waiter` is woken or the clock has been advanced by `timeout_ms`."""
+        with self._lock:
+            end_ms = self._monotonic_ms + max(timeout_ms, 0)
+            while True:
+                if waiter.wait(0):
+                    return True
+                if self._monotonic_ms >= end_ms:
+                    return False
+                self._lock.wait(0.005)

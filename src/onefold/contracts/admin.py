@@ -1,0 +1,223 @@
+"""Operator verbs beside the Queue and Store contracts: create, look, move, purge, scan. Nothing a worker needs per message.
+
+A peek is not a receive: it changes no count and hides nothing. A move gives messages a new id and a new receive count, as
+SQS's message move task does. Invariant: what an operator's verb did not name, it does not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts.queue import Attribute, Depth, Queue, Reason
+from onefold.contracts.store import Record, RecordKey, Status
+
+
+class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
+    """The attributes of a queue, in SQS's ranges (see `onefold.limits`).
+
+    Args:
+        name: 1-80 of A-Z a-z 0-9 - _; a FIFO queue's name ends in `.fifo`.
+        fifo: message groups in order, deduplication.
+        visibility_ms: 0 to 12 h.
+        retention_ms: 60 s to 14 days.
+        delay_ms: 0 to 15 min.
+        message_bytes_max: 1,024 to 1,048,576.
+        dead_letter: name of the dead-letter queue; same type.
+        receives_max: 1 to 1,000; the receive after that many moves the message. Required with dead_letter.
+        held: name of the queue for unknown outcomes; same type.
+        content_dedup: FIFO: derive the deduplication id from the SHA-256 of the body.
+        dedup_scope: FIFO: `queue` or `messageGroup`.
+        in_flight_max: SQS: 120,000.
+        redrive_allow: `allowAll`, `denyAll`, or `byQueue` with `redrive_sources`.
+    """
+
+    name: str
+    fifo: bool = False
+    visibility_ms: int = limits.VISIBILITY_MS_DEFAULT
+    retention_ms: int = limits.RETENTION_MS_DEFAULT
+    delay_ms: int = 0
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    dead_letter: str | None = None
+    receives_max: int | None = None
+    held: str | None = None
+    content_dedup: bool = False
+    dedup_scope: Literal["queue", "messageGroup"] = "queue"
+    in_flight_max: int = limits.IN_FLIGHT_MAX
+    redrive_allow: Literal["allowAll", "denyAll", "byQueue"] = "allowAll"
+    redrive_sources: tuple[str, ...] = ()
+
+
+class Peeked(Struct, frozen=True, kw_only=True, gc=False):
+    """A message seen without receiving it. Times by the queue's own clock."""
+
+    queue: str
+    message_id: str
+    state: Literal["visible", "in_flight", "delayed"]
+    body: str
+    attributes: Mapping[str, Attribute]
+    receive_count: int
+    sent_at_ms: int
+    visible_at_ms: int
+    expires_at_ms: int
+    first_received_at_ms: int | None = None
+    group: str | None = None
+    dedup_id: str | None = None
+    sequence: str | None = None
+    key: str | None = None
+    source: str | None = None
+    reason: Reason | None = None
+    owner: str | None = None
+
+
+class MoveTask(Struct, frozen=True, kw_only=True, gc=False):
+    """One message move (redrive), as SQS reports it.
+
+    Args:
+        handle: names the task.
+        source, to: queue names; `to` None sends each message back to the queue it came from.
+        per_second_max: 1 to 500; None: as fast as it goes.
+        status: SQS's word.
+        to_move: messages counted at the start; moved: so far.
+        failure: why it FAILED.
+        started_at_ms: when.
+    """
+
+    handle: str
+    source: str
+    to: str | None
+    per_second_max: int | None
+    status: Literal["RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"]
+    to_move: int
+    moved: int
+    started_at_ms: int
+    failure: str | None = None
+
+
+class Moved(Struct, frozen=True, gc=False):
+    """One message that an operator moved: its old and new id and where it went."""
+
+    message_id: str
+    new_message_id: str
+    queue: str
+
+
+class Edit(Struct, frozen=True, kw_only=True, gc=False):
+    """A replacement of a message's body, or of one of its attributes, on the way of a move or in place."""
+
+    body: str
+    attributes: Mapping[str, Attribute]
+
+
+class QueueAdmin(Protocol):
+    """Operator verbs of a whole backend's queues."""
+
+    def create(self, settings: QueueSettings) -> None:
+        """Create a queue; again with equal settings does nothing.
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting out of its range, a dead-letter queue of another type or with shorter retention.
+            NotFoundError: its dead-letter queue does not exist.
+        """
+        ...
+
+    def change(self, settings: QueueSettings) -> None:
+        """Replace an existing queue's settings (its type never changes)."""
+        ...
+
+    def settings(self) -> list[QueueSettings]:
+        """All queues, by name."""
+        ...
+
+    def drop(self, queue: str) -> None:
+        """Delete a queue with everything in it."""
+        ...
+
+    def open(self, queue: str) -> Queue:
+        """The hot-path object of one queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        ...
+
+    def depth(self, queue: str) -> Depth:
+        """As Queue.depth."""
+        ...
+
+    def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
+        """Messages from the oldest on, `after` a message id; no receive is counted."""
+        ...
+
+    def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
+        """Each message wherever it is now."""
+        ...
+
+    def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
+        """Messages sent with this business key, in any queue."""
+        ...
+
+    def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
+        """Move messages (id, target queue or None for where each came from, edit or None); None: no longer there."""
+        ...
+
+    def edit(self, message_id: str, edit: Edit) -> bool:
+        """Replace a waiting message's body in place; False when it is gone or in flight."""
+        ...
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """Delete messages by id, whatever their state."""
+        ...
+
+    def purge(self, queue: str) -> int:
+        """Delete every message and, on FIFO, the deduplication memory; how many there were.
+
+        Raises:
+            UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
+        """
+        ...
+
+    def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
+        """Begin a move task; errors as SQS gives them (not a dead-letter queue; one task at a time)."""
+        ...
+
+    def step_moves(self) -> int:
+        """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
+        ...
+
+    def moves(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first."""
+        ...
+
+    def cancel_move(self, handle: str) -> MoveTask:
+        """Stop a running task; what moved stays moved."""
+        ...
+
+
+class RecordAdmin(Protocol):
+    """Operator verbs of a store."""
+
+    def scan(
+        self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100
+    ) -> list[Record]:
+        """Records, newest change first."""
+        ...
+
+    def find(self, key: str, limit: int = 20) -> list[Record]:
+        """Records whose business key is exactly `key`, whatever job and scope."""
+        ...
+
+    def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
+        """End a parked unknown record by a person's word; False when it is not parked any more.
+
+        Done completes it with `result`; not done releases it, ends the doubt and closes the budget, as for a redrive.
+        """
+        ...
+
+    def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
+        """How many runs completed in [since_ms, now_ms), per job; counted by whole seconds, kept for a day."""
+        ...

@@ -1,0 +1,68 @@
+"""The Ledger contract: what happened to an operation, appended once and never changed.
+
+Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself tells
+the story of a clean first run (sent, received, started, completed); at level `brief`, the default, rows are written only
+for what the record cannot tell; `full` writes every step; `off` writes none but operators' actions.
+
+Never here: metrics, logs, decisions taken from rows. Invariant: rows of one settlement stand or fall with it (Commit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from onefold.contracts.store import RecordKey
+
+History = Literal["off", "brief", "full"]
+
+
+class Row(Struct, frozen=True, kw_only=True, gc=False):
+    """One thing that happened.
+
+    Args:
+        at_ms: when, wall time.
+        event: short name: `sent`, `received`, `started`, `completed`, `failed`, `retry`, `duplicate`, `running-elsewhere`,
+            `takeover`, `unknown`, `probe`, `held`, `settled`, `dead-letter`, `quarantine`, `conflict`, `released`,
+            `paused`, `lease-lost`, `redrive`, `edit`, `purge`, `owner-dead`, ...
+        key: the operation; None for a row about a queue.
+        queue, message_id: where and which message.
+        run: name of the schedule tick or map run it belongs to.
+        actor: who did it: a process's owner id, or `person:<login>` for an operator.
+        detail: the numbers and rules that decided, for example {"attempt": 2, "of": 5, "delay_ms": 4000}.
+    """
+
+    at_ms: int
+    event: str
+    key: RecordKey | None = None
+    queue: str | None = None
+    message_id: str | None = None
+    run: str | None = None
+    actor: str | None = None
+    detail: Mapping[str, str | int | bool | None] = {}
+
+
+class Ledger(Protocol):
+    """Append-only history. Plain blocking calls, safe from any thread."""
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Write rows durably, in order."""
+        ...
+
+    def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:
+        """The rows of one operation, oldest first."""
+        ...
+
+    def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
+        """The rows of one run, oldest first; `after` skips that many."""
+        ...
+
+    def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
+        """Rows with from_ms <= at_ms < to_ms, oldest first."""
+        ...
+
+    def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
+        """Operations whose business key is exactly `text`, whatever their job and scope."""
+        ...

@@ -1,0 +1,254 @@
+"""The Queue contract: six verbs, and the values that travel through them.
+
+A `Queue` is one queue of one backend. Lists go in, one answer per item comes out, in the same order. Queues take
+durations (a queue's server owns its clock), never instants, except `Entry.run_at_ms`, which is the user's own instant.
+No verb waits: waiting is `run/poll.py`'s. What an operator does (create, peek, move, purge) is in `contracts/admin.py`.
+
+Never here: policy (when to retry, what is poison), storage, or a type that only one backend uses.
+Invariant: a message that `send` accepted stays until it is deleted, buried, purged, or its retention ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+
+class Attribute(Struct, frozen=True, gc=False):
+    """One user attribute of a message (SQS MessageAttributeValue).
+
+    Args:
+        value: the text of a String or Number, the bytes of a Binary. Never empty.
+        type: `String`, `Number` or `Binary`, with an optional `.label`.
+    """
+
+    value: str | bytes
+    type: str = "String"
+
+
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
+    """A message to be sent.
+
+    Args:
+        body: the text, 1 byte to the queue's maximum in UTF-8, of the characters SQS allows.
+        attributes: at most 10, by name.
+        delay_ms: hidden for so long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
+        run_at_ms: wall-clock instant before which the message does not enter the queue; any time ahead. Its retention
+            and its FIFO position count from that instant, as if it were sent then.
+        group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).
+        dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
+        key: the business key, kept beside the message so that people and tools find it; no semantics.
+        trace: the system attribute AWSTraceHeader; not counted in the message size.
+    """
+
+    body: str
+    attributes: Mapping[str, Attribute] = {}
+    delay_ms: int | None = None
+    run_at_ms: int | None = None
+    group: str | None = None
+    dedup_id: str | None = None
+    key: str | None = None
+    trace: str | None = None
+
+
+class Sent(Struct, frozen=True, gc=False):
+    """A message was accepted: it is durable.
+
+    Args:
+        message_id: stable for the life of the message, also across the automatic move to a dead-letter queue.
+        sequence: FIFO only: decimal number, larger for each later message of a group.
+        duplicate: FIFO only: accepted but not delivered, because the same deduplication id was seen within 5 minutes;
+            message_id and sequence are the first one's.
+    """
+
+    message_id: str
+    sequence: str | None = None
+    duplicate: bool = False
+
+
+class Refused(Struct, frozen=True, gc=False):
+    """A message was not accepted; nothing of it was stored.
+
+    Args:
+        code: SQS's error code, for example `InvalidParameterValue`.
+        message: what is wrong with which value, and the rule.
+    """
+
+    code: str
+    message: str
+
+
+class Delivery(Struct, frozen=True, kw_only=True, gc=False):
+    """One receive of one message.
+
+    Args:
+        queue: the name of the queue it was received from.
+        message_id: the message's stable id.
+        receipt: names this receive; new for every receive.
+        body, attributes, group, dedup_id, sequence, key, trace: as sent.
+        receive_count: receives so far, this one included; carried across the move to a dead-letter queue.
+        sent_at_ms, first_received_at_ms: the queue's own clock.
+        visible_ms: how long this receive hides the message, counted from the receive.
+        received_at_ms: when this receive happened, the queue's own clock.
+        source: name of the queue a dead letter came from; None otherwise.
+        reason: why it was buried, when onefold buried it.
+    """
+
+    queue: str
+    message_id: str
+    receipt: str
+    body: str
+    attributes: Mapping[str, Attribute]
+    receive_count: int
+    sent_at_ms: int
+    first_received_at_ms: int
+    received_at_ms: int
+    visible_ms: int
+    group: str | None = None
+    dedup_id: str | None = None
+    sequence: str | None = None
+    key: str | None = None
+    trace: str | None = None
+    source: str | None = None
+    reason: Reason | None = None
+
+
+class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Why a message was buried. Travels with the message; never holds the payload.
+
+    Args:
+        kind: `permanent`, `attempts`, `conflict`, `malformed`, `quarantine`, `unknown`, `group-stopped`, `operator`,
+            or `receives` (the queue's own maximum receive count).
+        error: class name of the exception, where there was one.
+        summary: one line for a person; at most 500 characters.
+        job, key: which operation.
+        attempts, crashes: runs of this budget, and how many of them ended with their worker.
+        first_at_ms, last_at_ms: first and last time this operation was tried.
+        owner: the team that owns the fix, from the job's declaration.
+    """
+
+    kind: str
+    summary: str
+    error: str | None = None
+    job: str | None = None
+    key: str | None = None
+    attempts: int = 0
+    crashes: int = 0
+    first_at_ms: int | None = None
+    last_at_ms: int | None = None
+    owner: str | None = None
+
+
+class Ack(Struct, frozen=True, gc=False, tag=True):
+    """Settle by deleting the message."""
+
+
+class RetryIn(Struct, frozen=True, gc=False, tag=True):
+    """Settle by hiding the message for a while.
+
+    Args:
+        delay_ms: 0 to 43,200,000, counted from now. 0: visible at once.
+        uncounted: take this receive back off the receive count (capability `uncounted`); waiting is no attempt.
+    """
+
+    delay_ms: int
+    uncounted: bool = False
+
+
+class Bury(Struct, frozen=True, gc=False, tag=True):
+    """Settle by moving the message to another queue for people, with its reason.
+
+    Args:
+        to: `dead-letter`, or `held` for the queue of unknown outcomes.
+        reason: travels with the message.
+    """
+
+    to: Literal["dead-letter", "held"]
+    reason: Reason
+
+
+class Leave(Struct, frozen=True, gc=False, tag=True):
+    """Settle nothing: someone else owns the message's run."""
+
+
+Settle = Ack | RetryIn | Bury | Leave
+
+
+class Depth(Struct, frozen=True, kw_only=True, gc=False):
+    """How many messages a queue holds. Approximate on SQS, exact on the embedded queue.
+
+    Args:
+        visible: ready to be received.
+        in_flight: received, not deleted, visibility not over.
+        delayed: hidden by a delay, or waiting for their `run_at`.
+        oldest_age_ms: age of the oldest message that is not delayed; None when there is none.
+    """
+
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age_ms: int | None = None
+
+
+class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
+    """What a queue backend can do beyond the contract's minimum. The contract suite skips by these, never by name.
+
+    Args:
+        fifo: message groups in order.
+        uncounted: can hide a message without the receive having counted.
+        run_at: can hold a message until any later instant.
+        atomic_bury: moves to the dead-letter queue in one step.
+    """
+
+    fifo: bool
+    uncounted: bool
+    run_at: bool
+    atomic_bury: bool
+
+
+class Queue(Protocol):
+    """One queue. Every verb is a plain blocking call, safe to call from any thread."""
+
+    name: str
+    capabilities: QueueCapabilities
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """Accept messages durably; on return the accepted ones survive a crash of this machine.
+
+        Raises:
+            StorageBusy: nothing was accepted (disk full, file locked).
+        """
+        ...
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
+        """Receive up to `count_max` messages (1 or more) and hide each for `visible_ms` (None: the queue's setting).
+
+        Raises:
+            OverLimitError: standard queue at its in-flight cap; a FIFO queue at the cap returns nothing instead.
+        """
+        ...
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Hide each receipt's message for a new time counted from now; False where the receipt holds nothing any more.
+
+        Also the heartbeat. Past 12 hours from the receive it answers False and changes nothing.
+        """
+        ...
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Delete each receipt's message; False where a FIFO receipt has expired. Deleting twice is True twice."""
+        ...
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """Move each receipt's message to its dead-letter or held queue with the reason; False as for `delete`.
+
+        Raises:
+            UsageError: the queue has no dead-letter queue.
+        """
+        ...
+
+    def depth(self) -> Depth:
+        """How many messages there are."""
+        ...

@@ -1,0 +1,329 @@
+"""The Store contract: idempotency records, six verbs, and the values that travel through them.
+
+A record is one operation: scope (tenant) + job + business key. Stores take instants and read no clock; they hold no
+policy. Every write names owner and fence; an answer of False means the lease was lost and must be read.
+
+    absent/expired --claim--> in_progress --write--> completed | failed | unknown | released
+    failed, released, unknown (not parked), in_progress (lease over, or owner dead) --claim--> in_progress, fence + 1
+
+A claim is not a start: `started_fence` names the fence under which the handler was last called. Taking over a run that
+had started makes the record doubtful (`doubt`), and so does writing Unknown. Doubt outlives releases, failures and
+further takeovers; only a later start, Complete, or a person's word ends it. `transitions.py` has the rules as code.
+
+Never here: message ids as identity, policies, settings of a job. Invariant: row and fence survive a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+Status = Literal["in_progress", "completed", "failed", "unknown", "released"]
+
+
+class RecordKey(Struct, frozen=True, gc=False):
+    """Names one operation.
+
+    Args:
+        scope: the tenant; empty for none.
+        job: the job's name, 1 to 120 characters.
+        key: the business key, 1 to 512 characters.
+    """
+
+    scope: str
+    job: str
+    key: str
+
+
+class Hold(Struct, frozen=True, gc=False):
+    """Proof of a claim: every later write must present it.
+
+    Args:
+        key: the operation.
+        owner: id of the process that claimed.
+        fence: 1 or more; grows by one at every claim and never restarts.
+    """
+
+    key: RecordKey
+    owner: str
+    fence: int
+
+
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
+    """One claim to be made.
+
+    Args:
+        key: the operation.
+        fingerprint: digest of the payload, 32 hexadecimal characters.
+        owner: who asks.
+        lease_until_ms: instant until which the claim holds unless renewed.
+        start: also mark the run as started when the claim is fresh (the handler is called at once).
+        amends: fingerprint of an earlier payload that an operator replaced by this one; allowed while not completed.
+        message_id, sent_at_ms: the message this claim serves; kept for people, no semantics.
+        expires_at_ms: when the record may be forgotten if nothing ever settles it.
+    """
+
+    key: RecordKey
+    fingerprint: str
+    owner: str
+    lease_until_ms: int
+    start: bool
+    expires_at_ms: int
+    amends: str | None = None
+    message_id: str | None = None
+    sent_at_ms: int | None = None
+
+
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
+    """What went wrong, without the payload.
+
+    Args:
+        kind: `transient`, `permanent`, `attempts`, `dependency-down`, `quarantine`, `unknown`, `released`...
+        error: class name of the exception.
+        summary: one line, at most 500 characters.
+    """
+
+    kind: str
+    error: str
+    summary: str
+
+
+class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):
+    """A message that leaves when, and only when, the run that made it completes.
+
+    Args:
+        queue: name of the queue it goes to.
+        body, attributes (name -> text), group, dedup_id, delay_ms, run_at_ms, key: as in `contracts.queue.Entry`.
+    """
+
+    queue: str
+    body: str
+    attributes: dict[str, str] = {}
+    group: str | None = None
+    dedup_id: str | None = None
+    delay_ms: int | None = None
+    run_at_ms: int | None = None
+    key: str | None = None
+
+
+class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
+    """The claim succeeded.
+
+    Args:
+        hold: to be presented with every later write.
+        found: `absent`, `released`, `failed` (fresh work), `unknown` or `in_progress` (taken over).
+        doubt: an earlier started run's outcome is not known; the policy must decide before the handler runs.
+        started: this claim also marked the run as started (asked for, and not in doubt).
+        attempts, crashes: of the current budget, this run included when started.
+        previous_owner: who had the operation before, when `unknown` or `in_progress` was found.
+        failure: how the last run failed, when one did.
+        first_at_ms: when this operation was first claimed.
+    """
+
+    hold: Hold
+    found: Literal["absent", "released", "failed", "unknown", "in_progress"]
+    doubt: bool
+    started: bool
+    attempts: int
+    crashes: int
+    first_at_ms: int
+    previous_owner: str | None = None
+    failure: Failure | None = None
+
+
+class Completed(Struct, frozen=True, kw_only=True, gc=False, tag="completed"):
+    """The work was finished before: answer from here.
+
+    Args:
+        result: the stored JSON.
+        completed_at_ms: when.
+        hold: owner and fence of the run that completed, for clearing its outbox.
+        outbox: messages of that run not yet known to be sent.
+        message_id: the message that run served.
+    """
+
+    result: bytes
+    completed_at_ms: int
+    hold: Hold
+    outbox: list[OutboxItem]
+    message_id: str | None = None
+
+
+class Running(Struct, frozen=True, kw_only=True, gc=False, tag="running"):
+    """Someone else runs this operation now.
+
+    Args:
+        until_ms: when that lease ends unless renewed.
+        owner, fence: who holds it.
+    """
+
+    until_ms: int
+    owner: str
+    fence: int
+
+
+class Held(Struct, frozen=True, kw_only=True, gc=False, tag="held"):
+    """The operation's outcome is unknown and parked for a person; nothing may run until it is settled."""
+
+    since_ms: int
+
+
+class Conflict(Struct, frozen=True, kw_only=True, gc=False, tag="conflict"):
+    """The same key was used with another payload.
+
+    Args:
+        fingerprint: of the payload that came first.
+        status: of the record that stands.
+        message_id: the message that came first.
+    """
+
+    fingerprint: str
+    status: Status
+    message_id: str | None = None
+
+
+Answer = Claimed | Completed | Running | Held | Conflict
+
+
+class Complete(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Write: the run finished.
+
+    Args:
+        result: JSON.
+        outbox: messages that leave now; kept in the record until `clear_outbox`.
+        expires_at_ms: end of the record's life.
+    """
+
+    result: bytes
+    expires_at_ms: int
+    outbox: list[OutboxItem] = []
+
+
+class Fail(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Write: the run failed; the key is claimable at once.
+
+    Args:
+        failure: class and summary.
+        closes_budget: dead-lettered or quarantined: the next claim counts attempts and crashes from 0 again. Doubt stays.
+    """
+
+    failure: Failure
+    expires_at_ms: int
+    closes_budget: bool = False
+
+
+class Unknown(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Write: it is not known whether the effect happened.
+
+    Args:
+        parked: nothing may claim it until a person settles it; such a record does not expire.
+        crashed: the run ended with its process (counts as a crash).
+    """
+
+    failure: Failure
+    expires_at_ms: int
+    parked: bool = False
+    crashed: bool = False
+
+
+class Release(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Write: never started, or no attempt to be counted; claimable at once.
+
+    Args:
+        refund: take the attempt of a started run back (the dependency was down as a whole).
+        failure: why, for people; None for a plain hand-back, which leaves an earlier failure standing.
+    """
+
+    expires_at_ms: int
+    refund: bool = False
+    failure: Failure | None = None
+
+
+Outcome = Complete | Fail | Unknown | Release
+
+
+class Record(Struct, frozen=True, kw_only=True, gc=False):
+    """One record as it stands, for people and tools. Times in milliseconds since the epoch."""
+
+    key: RecordKey
+    status: Status
+    fence: int
+    owner: str
+    lease_until_ms: int
+    fingerprint: str
+    parked: bool
+    doubt: bool
+    started_fence: int
+    attempts: int
+    attempts_total: int
+    crashes: int
+    crashes_total: int
+    budget_closed: bool
+    created_at_ms: int
+    started_at_ms: int | None
+    updated_at_ms: int
+    expires_at_ms: int | None
+    result: bytes | None
+    failure: Failure | None
+    outbox: list[OutboxItem]
+    message_id: str | None
+    sent_at_ms: int | None
+
+
+class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):
+    """What a store can do beyond the minimum.
+
+    Args:
+        durable: a write that returned survives a crash of the machine.
+        proves_death: knows when an owner on this host is dead before its lease ends.
+    """
+
+    durable: bool
+    proves_death: bool
+
+
+class Store(Protocol):
+    """Idempotency records. Plain blocking calls, safe from any thread; each list is answered item by item, in order.
+
+    Two asks of one key in one `claim` are answered as if made one after the other.
+    """
+
+    capabilities: StoreCapabilities
+
+    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+        """Claim each operation by one atomic conditional write.
+
+        Another fingerprint is a Conflict whatever the record's state, unless it is amended. A record whose `expires_at_ms`
+        has come (now_ms >= expires_at_ms) is absent; a lease is over when now_ms >= lease_until_ms. A run that had
+        started and is taken over counts one crash and no attempt, and is never started by the claim itself.
+        """
+        ...
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        """Mark claimed runs as started, durably, before the handler is called: attempt + 1, doubt cleared.
+
+        False: lease lost. A second start under the same hold answers True and counts nothing.
+        """
+        ...
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        """Move the end of each lease; False: lost."""
+        ...
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        """Write each outcome if owner and fence still hold and the record is in progress; False: lost, nothing changed.
+
+        Complete with the same result again under the same hold answers True (a retry after a lost reply). A lease that
+        is over but was not taken over still takes its outcome.
+        """
+        ...
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        """Forget the outbox of each completed run after its messages were sent; True also when it was empty already."""
+        ...
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        """The records as they stand; None where absent or expired."""
+        ...

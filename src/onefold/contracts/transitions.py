@@ -1,0 +1,273 @@
+"""What each verb makes of a record: the state machine as pure functions from one record to the next.
+
+For stores that can run Python inside their atomic step (SQLite, memory). Others say the same in conditions and scripts;
+`testing/store_contract.py` is the text that all of them are held to.
+
+    claim   absent, expired, released, failed, unknown, or in_progress with its lease over -> in_progress, fence + 1
+    start   in_progress -> the same, attempts + 1, doubt over
+    write   in_progress -> completed | failed | unknown | released
+    settle  unknown and parked -> completed | released, by a person's word
+
+Never here: storage, locks, time. Invariant: a function answers a new record or says that nothing changes; the fence of a
+record never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from onefold.contracts.store import (
+    Answer,
+    Ask,
+    Claimed,
+    Complete,
+    Completed,
+    Conflict,
+    Fail,
+    Held,
+    Hold,
+    Outcome,
+    Record,
+    Release,
+    Running,
+    Unknown,
+)
+
+
+def is_expired(record: Record, now_ms: int) -> bool:
+    """Whether the record counts as absent; a parked one never does."""
+    return record.expires_at_ms is not None and now_ms >= record.expires_at_ms
+
+
+def claim(
+    record: Record | None, ask: Ask, now_ms: int, dead_owners: Container[str] = ()
+) -> tuple[Answer, Record | None]:
+    """The answer to a claim, and the record it leaves behind (None: unchanged).
+
+    Args:
+        record: what stands there; None when there is nothing.
+        ask: who asks for what.
+        now_ms: the instant of the claim.
+        dead_owners: ids of processes known to be dead; their leases are over.
+    """
+    if record is None or is_expired(record, now_ms):
+        return _claim_fresh(ask, now_ms, fence=1 if record is None else record.fence + 1)
+    amended = ask.amends == record.fingerprint and record.status != "completed"
+    if ask.fingerprint != record.fingerprint and not amended:
+        return Conflict(
+            fingerprint=record.fingerprint, status=record.status, message_id=record.message_id
+        ), None
+    if record.status == "completed":
+        return _completed(record), None
+    if record.parked:
+        return Held(since_ms=record.updated_at_ms), None
+    if record.status == "in_progress" and now_ms < record.lease_until_ms and record.owner not in dead_owners:
+        return Running(until_ms=record.lease_until_ms, owner=record.owner, fence=record.fence), None
+    return _claim_again(record, ask, now_ms)
+
+
+def _claim_fresh(ask: Ask, now_ms: int, *, fence: int) -> tuple[Claimed, Record]:
+    hold = Hold(ask.key, ask.owner, fence)
+    runs = 1 if ask.start else 0
+    answer = Claimed(
+        hold=hold,
+        found="absent",
+        doubt=False,
+        started=ask.start,
+        attempts=runs,
+        crashes=0,
+        first_at_ms=now_ms,
+    )
+    return answer, Record(
+        key=ask.key,
+        status="in_progress",
+        fence=fence,
+        owner=ask.owner,
+        lease_until_ms=ask.lease_until_ms,
+        fingerprint=ask.fingerprint,
+        parked=False,
+        doubt=False,
+        started_fence=fence if ask.start else 0,
+        attempts=runs,
+        attempts_total=runs,
+        crashes=0,
+        crashes_total=0,
+        budget_closed=False,
+        created_at_ms=now_ms,
+        started_at_ms=now_ms if ask.start else None,
+        updated_at_ms=now_ms,
+        expires_at_ms=ask.expires_at_ms,
+        result=None,
+        failure=None,
+        outbox=[],
+        message_id=ask.message_id,
+        sent_at_ms=ask.sent_at_ms,
+    )
+
+
+def _claim_again(record: Record, ask: Ask, now_ms: int) -> tuple[Claimed, Record]:
+    assert record.status != "completed", record.key
+    crashed = record.status == "in_progress" and record.started_fence == record.fence
+    doubt = record.doubt or crashed
+    started = ask.start and not doubt
+    fence = record.fence + 1
+    after = replace(
+        record,
+        status="in_progress",
+        fence=fence,
+        owner=ask.owner,
+        lease_until_ms=ask.lease_until_ms,
+        fingerprint=ask.fingerprint,
+        doubt=doubt,
+        started_fence=fence if started else record.started_fence,
+        attempts=(0 if record.budget_closed else record.attempts) + started,
+        attempts_total=record.attempts_total + started,
+        crashes=(0 if record.budget_closed else record.crashes) + crashed,
+        crashes_total=record.crashes_total + crashed,
+        budget_closed=False,
+        started_at_ms=now_ms if started else record.started_at_ms,
+        updated_at_ms=now_ms,
+        expires_at_ms=ask.expires_at_ms,
+        message_id=ask.message_id,
+        sent_at_ms=ask.sent_at_ms,
+    )
+    answer = Claimed(
+        hold=Hold(ask.key, ask.owner, fence),
+        found=record.status,
+        doubt=doubt,
+        started=started,
+        attempts=after.attempts,
+        crashes=after.crashes,
+        first_at_ms=record.created_at_ms,
+        previous_owner=record.owner if record.status in ("in_progress", "unknown") else None,
+        failure=record.failure,
+    )
+    return answer, after
+
+
+def _completed(record: Record) -> Completed:
+    assert record.result is not None, record.key
+    return Completed(
+        result=record.result,
+        completed_at_ms=record.updated_at_ms,
+        hold=Hold(record.key, record.owner, record.fence),
+        outbox=record.outbox,
+        message_id=record.message_id,
+    )
+
+
+def holds(record: Record | None, hold: Hold) -> bool:
+    """Whether this hold is the one that stands on the record, whatever became of it."""
+    return record is not None and record.fence == hold.fence and record.owner == hold.owner
+
+
+def start(record: Record | None, hold: Hold, now_ms: int) -> Record | None:
+    """The record with its run marked as started; None: lease lost. Twice under one hold counts once."""
+    if record is None or not holds(record, hold) or record.status != "in_progress":
+        return None
+    if record.started_fence == record.fence:
+        return record
+    return replace(
+        record,
+        started_fence=record.fence,
+        attempts=record.attempts + 1,
+        attempts_total=record.attempts_total + 1,
+        doubt=False,
+        started_at_ms=now_ms,
+        updated_at_ms=now_ms,
+    )
+
+
+def renew(record: Record | None, hold: Hold, lease_until_ms: int) -> Record | None:
+    """The record with another end of its lease; None: lease lost."""
+    if record is None or not holds(record, hold) or record.status != "in_progress":
+        return None
+    return replace(record, lease_until_ms=lease_until_ms)
+
+
+def write(record: Record | None, hold: Hold, outcome: Outcome, now_ms: int) -> Record | None:
+    """The record after an outcome; the very same object when this Complete stands there already; None: lease lost."""
+    if record is None or not holds(record, hold):
+        return None
+    if record.status == "completed" and isinstance(outcome, Complete) and outcome.result == record.result:
+        return record
+    if record.status != "in_progress":
+        return None
+    match outcome:
+        case Complete():
+            return replace(
+                record,
+                status="completed",
+                result=outcome.result,
+                outbox=outcome.outbox,
+                doubt=False,
+                failure=None,
+                updated_at_ms=now_ms,
+                expires_at_ms=outcome.expires_at_ms,
+            )
+        case Fail():
+            return replace(
+                record,
+                status="failed",
+                failure=outcome.failure,
+                budget_closed=outcome.closes_budget,
+                updated_at_ms=now_ms,
+                expires_at_ms=outcome.expires_at_ms,
+            )
+        case Unknown():
+            return replace(
+                record,
+                status="unknown",
+                parked=outcome.parked,
+                doubt=True,
+                failure=outcome.failure,
+                crashes=record.crashes + outcome.crashed,
+                crashes_total=record.crashes_total + outcome.crashed,
+                updated_at_ms=now_ms,
+                expires_at_ms=None if outcome.parked else outcome.expires_at_ms,
+            )
+        case Release():
+            refund = int(outcome.refund and record.started_fence == record.fence)
+            return replace(
+                record,
+                status="released",
+                failure=outcome.failure or record.failure,
+                attempts=record.attempts - refund,
+                attempts_total=record.attempts_total - refund,
+                updated_at_ms=now_ms,
+                expires_at_ms=outcome.expires_at_ms,
+            )
+        case _:
+            assert_never(outcome)
+
+
+def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
+    """The record without its outbox; the very same object when that was empty; None: not the run that completed."""
+    if record is None or not holds(record, hold) or record.status != "completed":
+        return None
+    return replace(record, outbox=[]) if record.outbox else record
+
+
+def settle(
+    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int
+) -> Record | None:
+    """The record after a person settled it; None when it is not parked (any more).
+
+    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget.
+    """
+    if record is None or not record.parked:
+        return None
+    return replace(
+        record,
+        status="completed" if done else "released",
+        result=result if done else None,
+        failure=None if done else record.failure,
+        parked=False,
+        doubt=False,
+        budget_closed=not done,
+        updated_at_ms=now_ms,
+        expires_at_ms=expires_at_ms,
+    )

@@ -1,0 +1,130 @@
+"""What the answer to a claim means: run, answer, wait, park, refuse.
+
+One pure function, `answer`, from what the store found to either a `Decision` (the delivery is over) or a `Go` (the handler
+may run, perhaps after asking a probe or marking the start). Never here: the state machine's own conditions, which are each
+store's and are held to `testing/store_contract.py`.
+Invariant: a run in doubt is never started before the job's policy said so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+from msgspec import Struct
+
+from onefold.contracts import store
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.decide.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy, bury_failed, park
+
+
+class Go(Struct, frozen=True, gc=False):
+    """The handler may run.
+
+    Args:
+        how: `call` (already marked as started), `start` (mark it first) or `probe` (ask first whether it happened).
+        notes: what to tell about the claim itself.
+    """
+
+    how: Literal["call", "start", "probe"]
+    notes: tuple[Note, ...] = ()
+
+
+def answer(found: store.Answer, policy: Policy, now_ms: int, key: str | None = None) -> Decision | Go:
+    """What to do with a delivery, given what its claim found; `key` is its business key, for people."""
+    match found:
+        case store.Claimed():
+            return _claimed(found, policy, now_ms)
+        case store.Completed():
+            pending = tuple(found.outbox)
+            return Decision(
+                write=None,
+                settle=Ack(),
+                notes=(Note("duplicate", {"of": found.message_id, "completed_at_ms": found.completed_at_ms}),),
+                clear=found.hold if pending else None,
+                outbox=pending,
+            )
+        case store.Running():
+            left_ms = max(found.until_ms - now_ms, 0) + 1
+            wait_ms = min(left_ms, WAIT_MS_MAX) if policy.uncounted else left_ms
+            return Decision(
+                write=None,
+                settle=RetryIn(wait_ms, uncounted=policy.uncounted),
+                notes=(Note("running-elsewhere", {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}),),
+            )
+        case store.Held():
+            reason = Reason(
+                kind="unknown",
+                summary="Waits for a person to settle an earlier run of the same key, whose outcome is unknown.",
+                job=policy.job,
+                key=key,
+                owner=policy.owner,
+                first_at_ms=found.since_ms,
+                last_at_ms=now_ms,
+            )
+            return Decision(
+                write=None,
+                settle=Bury("held", reason),
+                notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
+            )
+        case store.Conflict():
+            return _conflict(found, policy, now_ms, key)
+        case _:
+            assert_never(found)
+
+
+def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go:
+    taken = found.previous_owner is not None and found.found == "in_progress"
+    notes: tuple[Note, ...] = ()
+    if taken:
+        detail = {"from": found.previous_owner, "fence": found.hold.fence, "crashes": found.crashes}
+        notes = (Note("takeover", detail | {"doubt": found.doubt}),)
+    if found.started:
+        return Go("call", notes)
+    in_doubt = found.doubt and policy.effect != "transactional"
+    if in_doubt and policy.on_unknown == "hold":
+        told = Note("unknown", {"policy": "hold", "crashes": found.crashes})
+        held = park(
+            "WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False, told=told
+        )
+        return _with_notes(held, notes)
+    if found.crashes >= policy.crashes_max:
+        died = Failed(kind="permanent", error="WorkerDied", summary=f"{found.crashes} runs ended with their process.")
+        return _with_notes(bury_failed(died, "quarantine", policy, found, found.attempts, now_ms), notes)
+    if in_doubt and policy.on_unknown == "probe":
+        return Go("probe", notes)
+    if found.attempts >= policy.attempts_max:
+        last = found.failure or store.Failure(kind="unknown", error="WorkerDied", summary=_DIED)
+        used = Failed(kind="transient", error=last.error, summary=last.summary)
+        return _with_notes(bury_failed(used, "attempts", policy, found, found.attempts, now_ms), notes)
+    if in_doubt:
+        notes = (*notes, Note("unknown", {"policy": "rerun", "crashes": found.crashes}))
+    return Go("start", notes)
+
+
+_DIED = "The process that ran it ended before it could say whether the effect happened."
+
+
+def _conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None) -> Decision:
+    summary = (
+        f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
+        f"{found.fingerprint[:12]}, now {found.status}). This payload was not run."
+    )
+    reason = Reason(
+        kind="conflict",
+        error="ConflictError",
+        summary=summary,
+        job=policy.job,
+        key=key,
+        first_at_ms=now_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+    )
+    return Decision(
+        write=None,
+        settle=Bury("dead-letter", reason),
+        notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
+    )
+
+
+def _with_notes(decision: Decision, notes: tuple[Note, ...]) -> Decision:
+    return Decision(write=decision.write, settle=decision.settle, notes=(*notes, *decision.notes))

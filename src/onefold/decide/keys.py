@@ -1,0 +1,430 @@
+"""The business key of an operation: a rule declared once, checked against the payload's type, applied to each payload.
+
+Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
+(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A tenant's scope and a message group come
+from the same rules. What evaluates to null, empty, a boolean, a float or anything that is no text or whole number is
+an error that names the field, never a key: two customers must not share a record because both had no id.
+
+Never here: message ids, receive counts, the clock; a key is made of what the caller means.
+Invariant: equal payloads give equal keys, and no two different lists of values give one key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from msgspec import Struct
+
+from onefold import codec
+from onefold.contracts.store import RecordKey
+from onefold.errors import PayloadError, UsageError
+
+KEY_CHARS_MAX = 512  # contracts.store.RecordKey: 1 to 512 characters
+IDEMPOTENCY_KEY_CHARS_MAX = 64  # the shortest limit we know of among partners (Adyen: 64; Stripe: 255)
+_SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a dash stay
+
+_PREFIX = "jmespath:"
+_TOKEN = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
+_NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_MISSING = object()
+
+# Names that usually hold something new for every send, so that a second send of the same order would run again.
+_VOLATILE = re.compile(
+    r"attempts?|correlationid|createdat|eventtime|guid|messageid|nonce|now|random|receipt|receipthandle|receivecount|"
+    r"requestid|sentat|sequence|sequencenumber|spanid|time|timestamp|traceid|ts|updatedat|uuid"
+)
+
+
+class JmesPath(Struct, frozen=True):
+    """A JMESPath expression over the payload's JSON; made by `jmespath`."""
+
+    expression: str
+
+
+def jmespath(expression: str) -> JmesPath:
+    """A key rule in JMESPath, for example `jmespath("detail.order.id")`. Needs the package jmespath."""
+    return JmesPath(expression)
+
+
+KeyFunction = JmesPath | Callable[[Any], object]  # what a rule may be beside a template
+
+
+class KeyRule:
+    """A compiled rule. Immutable, safe from any thread.
+
+    Attributes:
+        text: the rule as declared, for people.
+        what: what it gives: `key`, `tenant`, `group`...
+        volatile: fields it uses whose names say that they differ at every send; a warning, not an error.
+    """
+
+    __slots__ = ("_chars_max", "_find", "text", "volatile", "what")
+
+    def __init__(
+        self, text: str, what: str, find: Callable[[Any], str], volatile: tuple[str, ...], chars_max: int
+    ) -> None:
+        self.text = text
+        self.what = what
+        self.volatile = volatile
+        self._find = find
+        self._chars_max = chars_max
+
+    def __repr__(self) -> str:
+        return f"<{self.what} {self.text}>"
+
+    def of(self, payload: Any) -> str:
+        """The key of a payload: 1 to `chars_max` characters, none of them a control character.
+
+        Raises:
+            PayloadError: a field is missing, null, empty, or of a type that is no identity; or the key is too long.
+        """
+        key = self._find(payload)
+        if len(key) > self._chars_max:
+            raise PayloadError(
+                f"The {self.what} {self.text} gives {len(key)} characters.",
+                meaning=f"It begins with {key[:40]!r}; at most {self._chars_max} are possible.",
+                todo="Use a shorter identifier, or a function that derives one.",
+            )
+        if _UNFIT.search(key):
+            raise PayloadError(
+                f"The {self.what} {self.text} gives control characters or broken Unicode.",
+                meaning=f"It begins with {key[:40]!r}.",
+                todo="Clean the field where it comes from, or use a function that does.",
+            )
+        return key
+
+
+def key_rule(
+    declared: str | KeyFunction, payload: Any = Any, *, what: str = "key", chars_max: int = KEY_CHARS_MAX
+) -> KeyRule:
+    """Compile a rule and check it against the payload's type, as far as the type tells.
+
+    Args:
+        declared: template, JMESPath or function.
+        payload: annotation of the payload; `Any` checks nothing.
+        what: the name of the setting, for errors.
+        chars_max: longest result, in characters.
+
+    Raises:
+        UsageError: not a rule; a template without a field, with a field that the type does not have (names the nearest),
+            or with a field that can be no key; jmespath is not installed or cannot read the expression.
+    """
+    if isinstance(declared, str) and declared.startswith(_PREFIX):
+        declared = JmesPath(declared.removeprefix(_PREFIX).strip())
+    if isinstance(declared, str):
+        parts = _parse(declared, payload, what)
+        names = tuple(name for _, name in parts if name is not None)
+        for name in names:
+            _check_field(declared, name, payload, what)
+        volatile = tuple(name for name in names if is_volatile(name))
+        return KeyRule(declared, what, _template(declared, parts, what), volatile, chars_max)
+    if isinstance(declared, JmesPath):
+        text = _PREFIX + declared.expression
+        names = tuple(re.findall(r"[A-Za-z_]\w*(?![\w.(\[])", declared.expression))
+        volatile = tuple(name for name in names if is_volatile(name))
+        return KeyRule(text, what, _jmespath(declared.expression, what), volatile, chars_max)
+    if callable(declared):
+        name = getattr(declared, "__name__", type(declared).__name__)
+        return KeyRule(f"{name}()", what, _function(declared, name, what), (), chars_max)
+    raise UsageError(
+        f"{what}={declared!r} is not a rule.",
+        todo='Give a template such as "{order_id}", onefold.jmespath("detail.id"), or a function of the payload.',
+    )
+
+
+def is_volatile(name: str) -> bool:
+    """Whether a field's name says that its value is new at every send (timestamp, uuid, message_id...)."""
+    return _VOLATILE.fullmatch(re.sub(r"[_-]", "", name.rpartition(".")[2]).lower()) is not None
+
+
+def idempotency_key(record: RecordKey, *parts: str) -> str:
+    """The key a run hands to a partner: the same for every attempt of the operation, whoever runs it.
+
+    Args:
+        record: the operation.
+        parts: what tells several calls of one run apart, for example `"refund"`.
+
+    Returns:
+        At most 64 characters of A-Z a-z 0-9 _ -: the job's name, shortened, and 128 bits of scope, job, key and parts.
+    """
+    named = codec.digest(codec.encode([record.scope, record.job, record.key, *parts]))
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", record.job)[:_SLUG_CHARS].strip("-")
+    return f"{slug}-{named}" if slug else named
+
+
+# --------------------------------------------------------------------------------------------------------- templates
+
+
+def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None]]:
+    """Pairs of (text before, field name); the last pair has the text after the last field and no name."""
+    parts: list[tuple[str, str | None]] = []
+    before, at = "", 0
+    for token in _TOKEN.finditer(template):
+        before += template[at : token.start()]
+        at = token.end()
+        literal, name, stray = token.groups()
+        if literal:
+            before += literal[0]
+            continue
+        if stray or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{what}={template!r} is no template: {token.group()!r} is not a field.",
+                meaning="A field is {name} or {name.name}; formats and conversions do not exist here.",
+                todo="Use a function for more, and {{ or }} for a brace itself.",
+            )
+        if parts and not before:
+            raise UsageError(
+                f"{what}={template!r} has two fields with nothing between them.",
+                meaning='"1" and "23" would give the same key as "12" and "3".',
+                todo="Put a sign between them, for example #.",
+            )
+        parts.append((before, name))
+        before = ""
+    if not parts:
+        names = _fields(payload)
+        hint = "{" + (template if names is None or template in names else next(iter(names), "order_id")) + "}"
+        raise UsageError(
+            f"{what}={template!r} names no field of the payload.",
+            meaning=f"Every message would have the same {what}.",
+            todo=f'Write the field in braces: "{hint}".',
+        )
+    return [*parts, (before + template[at:], None)]
+
+
+def _check_field(template: str, name: str, payload: Any, what: str) -> None:
+    """Follow a dotted name through the payload's type as far as the type tells."""
+    at = payload
+    for step in name.split("."):
+        names = _fields(at)
+        if names is None:
+            kind = _unwrapped(at)
+            if (get_origin(kind) or kind) in (list, tuple) and not step.isdigit():
+                raise UsageError(
+                    f"{what}={template!r}: {step} stands behind {codec.type_name(at)}, which has numbers, not names.",
+                    todo="Name one item by its place, for example {lines.0.id}, or use a function of the payload.",
+                )
+            at = _item(kind, step)
+            continue
+        if step not in names:
+            owner = codec.type_name(at)
+            near = _nearest(step, names)
+            raise UsageError(
+                f"{what}={template!r}: {owner} has no field {step}.",
+                meaning=f"It has {', '.join(names)}." if names else f"{owner} has no fields at all.",
+                todo=f"Did you mean {near}?"
+                if near
+                else "Name one of its fields, or use a function of the payload.",
+            )
+        at = names[step]
+    reason = _unfit_type(at)
+    if reason is not None:
+        raise UsageError(
+            f"{what}={template!r}: the field {name} can be no {what}: {reason}.",
+            meaning=f"A {what} is an identity: text, a whole number, a UUID, an Enum or a date.",
+            todo="Name another field, or use a function that derives a text from it.",
+        )
+
+
+def _nearest(name: str, names: Mapping[str, Any]) -> str | None:
+    from difflib import get_close_matches  # only a typing error pays for it
+
+    plain = {re.sub(r"[_-]", "", one).lower(): one for one in names}
+    found = get_close_matches(re.sub(r"[_-]", "", name).lower(), plain, n=1)
+    return plain[found[0]] if found else None
+
+
+def _unwrapped(kind: Any) -> Any:
+    """A type without Annotated, NewType and `| None`; Any where more than one type is left."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif isinstance(kind, NewType):
+            kind = kind.__supertype__
+        elif get_origin(kind) in (Union, UnionType):
+            some = [one for one in get_args(kind) if one is not type(None)]
+            if len(some) != 1:
+                return Any
+            kind = some[0]
+        else:
+            return kind
+
+
+def _fields(kind: Any) -> dict[str, Any] | None:
+    """The fields of a type with their types; empty for a scalar; None where the type does not tell."""
+    kind = _unwrapped(kind)
+    cls = get_origin(kind) or kind
+    if not isinstance(cls, type) or cls in (Any, object):
+        return None
+    for attribute in ("__struct_fields__", "__dataclass_fields__", "_fields"):
+        if hasattr(cls, attribute):
+            return _hints(cls, tuple(getattr(cls, attribute)))
+    if is_typeddict(cls):
+        return _hints(cls, tuple(cls.__annotations__))
+    if hasattr(cls, "model_fields") and hasattr(cls, "model_config"):  # pydantic
+        open_ended = cls.model_config.get("extra") == "allow"
+        return None if open_ended else {name: one.annotation for name, one in cls.model_fields.items()}
+    return None if issubclass(cls, Collection) and not issubclass(cls, str | bytes) else {}
+
+
+def _hints(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(cls)
+    except (NameError, TypeError, AttributeError):  # a forward reference to a class inside a function
+        hints = {}
+    return {name: hints.get(name, Any) for name in names}
+
+
+def _item(kind: Any, step: str) -> Any:
+    """The type behind one step into a list or dict; Any where the type does not tell."""
+    arguments = get_args(kind)
+    if get_origin(kind) is list and step.isdigit():
+        return arguments[0]
+    return arguments[1] if get_origin(kind) is dict else Any
+
+
+def _unfit_type(kind: Any) -> str | None:
+    kind = _unwrapped(kind)
+    if get_origin(kind) is Literal:
+        kind = type(get_args(kind)[0])
+    if (get_origin(kind) or kind) in (list, set, frozenset, tuple, dict) or _fields(kind):
+        return f"it is {codec.type_name(kind)}, which has parts"
+    if kind is datetime:
+        return "it is a datetime, and an instant differs when the same thing is sent again"
+    if kind in (bool, float, Decimal, bytes, type(None)):
+        return f"it is {codec.type_name(kind)}"
+    return None
+
+
+def _template(template: str, parts: list[tuple[str, str | None]], what: str) -> Callable[[Any], str]:
+    compiled = [(before, name, tuple(name.split("."))) for before, name in parts if name is not None]
+    after = parts[-1][0]
+    if len(compiled) == 1 and not after and not compiled[0][0]:
+        _, only, steps = compiled[0]
+
+        def alone(payload: Any) -> str:
+            return _text(_value(payload, steps), only, template, what)
+
+        return alone
+    # All but the last value are followed by a literal; what could be mistaken for it is written as %XX, so that no two
+    # lists of values give one key.
+    signs = [before[0] for before, _ in parts[1:-1]] + [""]
+
+    def joined(payload: Any) -> str:
+        found = []
+        for (before, name, steps), sign in zip(compiled, signs, strict=True):
+            text = _text(_value(payload, steps), name, template, what)
+            if sign and (sign in text or "%" in text):
+                text = text.replace("%", "%25").replace(sign, f"%{ord(sign):02X}")
+            found.append(before + text)
+        return "".join(found) + after
+
+    return joined
+
+
+def _value(value: Any, steps: tuple[str, ...]) -> Any:
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step, _MISSING)
+        elif isinstance(value, list | tuple) and step.isdigit():
+            value = value[int(step)] if int(step) < len(value) else _MISSING
+        else:
+            value = getattr(value, step, _MISSING)
+        if value is None or value is _MISSING:
+            return value
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------- other rules
+
+
+def _jmespath(expression: str, what: str) -> Callable[[Any], str]:
+    try:
+        import jmespath as library
+    except ImportError:
+        raise UsageError(
+            f"{what}={expression!r} is JMESPath, and the package jmespath is not installed.",
+            todo='pip install jmespath (it is in the extra "onefold[cli]"), or use a template or a function.',
+        ) from None
+    try:
+        compiled = library.compile(expression)
+    except ValueError as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise UsageError(
+            f"{what}={expression!r} is not JMESPath: {reason}.",
+            todo="See https://jmespath.org for the language.",
+        ) from None
+
+    def find(payload: Any) -> str:
+        try:
+            found = compiled.search(codec.plain(payload))
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # no JSON form; a function that met a value of the wrong type
+            raise _failed(f"{what} {_PREFIX}{expression}", error) from error
+        return _text(found, expression, _PREFIX + expression, what)
+
+    return find
+
+
+def _function(function: Callable[[Any], object], name: str, what: str) -> Callable[[Any], str]:
+    def find(payload: Any) -> str:
+        try:
+            found = function(payload)
+        except Exception as error:
+            raise _failed(f"{what} function {name}", error) from error
+        return _text(found, f"the result of {name}()", f"{name}()", what)
+
+    return find
+
+
+def _failed(rule: str, error: Exception) -> PayloadError:
+    return PayloadError(
+        f"The {rule} raised {type(error).__qualname__} for this payload.",
+        meaning=f"It said: {str(error)[:200]}",
+        todo="Send what the rule expects, or make the rule cover this case.",
+    )
+
+
+def _text(value: Any, name: str, rule: str, what: str) -> str:
+    """A value as part of a key.
+
+    Raises:
+        PayloadError: it is no identity; names the field.
+    """
+    if type(value) is str:  # by far the most frequent
+        if value.strip():
+            return value
+        found = "empty" if not value else "white space only"
+    elif isinstance(value, Enum):
+        return _text(value.value, name, rule, what)
+    elif isinstance(value, bool):
+        found = f"the boolean {value}"
+    elif isinstance(value, int):
+        return str(int(value))
+    elif isinstance(value, str):
+        return _text(str(value), name, rule, what)
+    elif value is None:
+        found = "null"
+    elif value is _MISSING:
+        found = "missing"
+    elif isinstance(value, datetime):
+        found = "an instant, which differs when the same thing is sent again"
+    elif isinstance(value, date):
+        return value.isoformat()
+    elif any(cls.__module__ == "uuid" and cls.__qualname__ == "UUID" for cls in type(value).__mro__):
+        return str(value)
+    else:
+        found = f"of type {type(value).__qualname__}"
+    raise PayloadError(
+        f"The {what} {rule} cannot be made: {name} is {found}.",
+        meaning=f"A {what} must be text, a whole number, a UUID, an Enum or a date; nothing else tells operations apart.",
+        todo="Send the field filled, or declare another rule.",
+    )

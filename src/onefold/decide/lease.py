@@ -1,0 +1,106 @@
+"""When to extend a lease, for how long, and until when to trust it.
+
+One arithmetic for a record's lease and a message's visibility; they are extended together. Times are milliseconds of one
+clock (monotonic, in the process that holds the lease): the instant of *asking* counts, not of the answer, because the
+lease may have begun that early.
+
+    asked ---- a third of the lease ----> due -- retries every twelfth --> trusted until ...margin... > lease ends
+
+Due after a third: an extension that fails (throttled, file locked) can be tried again and again for more than half of the
+lease before anything is lost, for at most three writes per lease. Trusted until asked + lease - margin: the margin covers
+what clocks of two hosts differ and what it takes to stop a handler; after it another worker may already run.
+
+Never here: threads, clocks, what becomes of the run. Invariant: nobody trusts a lease that the store may have given away.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from onefold import limits
+
+MARGIN_SHARE = 10  # the margin is a tenth of the lease,
+MARGIN_MS_MIN = 100  # at least so much (a slow fsync),
+MARGIN_MS_MAX = 5_000  # at most so much (hosts that keep time by NTP differ by less than a second)
+CEILING_SLACK_MS = (
+    2_000  # an extension must reach the queue before the 12 hours are over by the queue's clock
+)
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """A lease as its holder knows it. All instants by one clock.
+
+    Args:
+        asked_at_ms: when the claim, or the last extension that succeeded, was asked for.
+        lease_ms: how long it holds from then on, 1 or more.
+        received_at_ms: when the receive was asked for; None for a lease without a message.
+        tried_at_ms: when an extension last failed since `asked_at_ms`; None when none did.
+    """
+
+    asked_at_ms: int
+    lease_ms: int
+    received_at_ms: int | None = None
+    tried_at_ms: int | None = None
+
+
+class Extend(Struct, frozen=True):
+    """Extend now, for `lease_ms` from now (shorter than the lease only near the 12-hour ceiling)."""
+
+    lease_ms: int
+
+
+class Rest(Struct, frozen=True):
+    """Nothing to do before `until_ms`."""
+
+    until_ms: int
+
+
+class Over(Struct, frozen=True):
+    """Not trusted any more: stop the handler. `ceiling`: because a message cannot be hidden for more than 12 hours."""
+
+    ceiling: bool
+
+
+Step = Extend | Rest | Over
+
+
+def margin_ms(lease_ms: int) -> int:
+    """How long before its end a lease is no longer trusted: a tenth of it, 100 ms to 5 s, never more than half."""
+    return min(max(lease_ms // MARGIN_SHARE, MARGIN_MS_MIN), MARGIN_MS_MAX, lease_ms // 2)
+
+
+def trusted_until_ms(asked_at_ms: int, lease_ms: int) -> int:
+    """The instant after which the holder must not rely on a lease asked for at `asked_at_ms`."""
+    return asked_at_ms + lease_ms - margin_ms(lease_ms)
+
+
+def ceiling_ms(received_at_ms: int) -> int:
+    """The instant up to which a message received then can be kept hidden: 12 hours, less a slack for the way."""
+    return received_at_ms + limits.VISIBILITY_MS_MAX - CEILING_SLACK_MS
+
+
+def due_at_ms(lease: Lease) -> int:
+    """When the next extension should be asked for."""
+    due_ms = lease.asked_at_ms + lease.lease_ms // 3
+    if lease.tried_at_ms is not None:
+        due_ms = max(due_ms, lease.tried_at_ms + max(lease.lease_ms // 12, 1))
+    return due_ms
+
+
+def next_step(lease: Lease, now_ms: int) -> Step:
+    """What to do about a lease at `now_ms`: extend it, rest, or stop trusting it."""
+    trusted_ms = trusted_until_ms(lease.asked_at_ms, lease.lease_ms)
+    if now_ms >= trusted_ms:
+        reached = lease.received_at_ms is not None and lease.asked_at_ms + lease.lease_ms >= ceiling_ms(
+            lease.received_at_ms
+        )
+        return Over(ceiling=reached)
+    due_ms = due_at_ms(lease)
+    if now_ms < due_ms:
+        return Rest(min(due_ms, trusted_ms))
+    if lease.received_at_ms is None:
+        return Extend(lease.lease_ms)
+    room_ms = ceiling_ms(lease.received_at_ms) - now_ms
+    if now_ms + room_ms <= lease.asked_at_ms + lease.lease_ms:
+        return Rest(trusted_ms)  # extending would not move the end
+    return Extend(min(lease.lease_ms, room_ms))

@@ -1,0 +1,103 @@
+"""The demo's input: real invoices of a UK retailer, read row by row from the file beside this module.
+
+Here: the file's name and the one reader of it. Source, licence and what was changed: `SOURCE.md` in this
+folder. Never here: what should become of a row (that is the job's business, in `fulfilment`, and, worked out
+a second time and apart from it, the judge's, in `figures`). Invariant: a row is handed on as it stands in the
+file or not at all; nothing is cleaned, skipped or rounded on the way.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from itertools import islice
+from pathlib import Path
+
+from onefold.errors import PayloadError
+
+INVOICES = Path(__file__).with_name("online-retail-invoices.csv.gz")
+"""The shipped file."""
+
+ROWS = 25_943
+"""Invoice rows in the shipped file, the header not counted (counted by `figures`, asserted by a test)."""
+
+COLUMNS = ["InvoiceNo", "InvoiceDate", "CustomerID", "Country", "Quantity", "UnitPrice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Invoice:
+    """One row of the file.
+
+    Attributes:
+        line: line number in the file, 1 is the header; tells rows apart but is no part of the invoice, so it
+            must not go into a payload (the same invoice sent twice would look like two different ones).
+        number: invoice number; `C...` is a cancellation. Not unique: 43 numbers stand twice.
+        invoice_date: date and time as in the file, month/day/year hour:minute, in the shop's local time.
+        customer: customer number, None where the file has `(blank)`.
+        country: country of the customer.
+        quantity: pieces, summed over the invoice; negative on cancellations and on written-off stock.
+        unit_price: mean price of a piece in pounds sterling, exactly as written in the file.
+    """
+
+    line: int
+    number: str
+    invoice_date: str
+    customer: str | None
+    country: str
+    quantity: int
+    unit_price: Decimal
+
+
+def read_invoices(path: Path = INVOICES, *, count_max: int | None = None) -> Iterator[Invoice]:
+    """Stream the invoices of a gzip-compressed CSV file in the file's order; only one row is held at a time.
+
+    Args:
+        path: the file; the shipped one unless told otherwise.
+        count_max: stop after this many rows, 0 or more; None reads all.
+
+    Raises:
+        PayloadError: a header or row does not have the six columns, or a number is none; names line and
+            value.
+        OSError: the file cannot be read or is not gzip.
+    """
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
+        lines = csv.reader(text)
+        header = next(lines, [])
+        if header != COLUMNS:
+            raise PayloadError(
+                f"{path.name} line 1 reads {header!r}.",
+                meaning=f"The demo reads files with the columns {','.join(COLUMNS)}.",
+                todo="Give it such a file, or none to use the shipped one.",
+            )
+        for row in islice(lines, count_max):
+            yield _invoice(lines.line_num, row, path.name)
+
+
+def _invoice(line: int, row: list[str], name: str) -> Invoice:
+    try:
+        number, invoice_date, customer, country, quantity, unit_price = row
+        return Invoice(
+            line=line,
+            number=number,
+            invoice_date=invoice_date,
+            customer=None if customer == "(blank)" else customer,
+            country=country,
+            quantity=int(quantity),
+            unit_price=_price(unit_price),
+        )
+    except (ValueError, InvalidOperation):
+        raise PayloadError(
+            f"{name} line {line} reads {row!r}.",
+            meaning="A row has six columns, of which Quantity is an integer and UnitPrice a decimal number.",
+            todo="Correct the line; nothing after it was read.",
+        ) from None
+
+
+def _price(text: str) -> Decimal:
+    price = Decimal(text)
+    if not price.is_finite():
+        raise ValueError(text)
+    return price

@@ -1,0 +1,220 @@
+"""What the courier partner decides: its books and its temper, without network, files or clock.
+
+Here: which request makes a booking, which is answered from an earlier one, which is turned away; and what
+goes wrong on purpose, drawn from a seed. Never here: sockets, SQLite, time, or an import of onefold: the
+partner is a stranger.
+Invariant: a decision is one call on one thread, so the order of the calls is the order of the books.
+
+The three modes, which are three kinds of partner that exist:
+
+- `honours-keys`: a POST that repeats an Idempotency-Key is answered with the first booking; no second one is
+  made.
+- `fences`: keys are ignored, each POST that is let in is a new booking, but the partner cancels or tells: a
+  fence at number N answers with the bookings made so far and refuses for ever each later POST of that
+  reference whose `Onefold-Fence` is below N (or missing: an unnumbered request counts as 0). Why a look alone
+  is not enough: the POST of a worker that is dead may still be on its way. A look that says "nothing there"
+  may be wrong a moment later; after a fence at N it stays right, because everything older is refused. The
+  attempt that fenced, N itself, may book. A fence below the highest one is refused too: whoever sends it was
+  overtaken. The same fence twice is answered alike.
+- `no-keys`: keys are ignored, there is no fence, each POST is a new booking. One can look.
+
+What goes wrong: requests are slow, before the booking is made (it is still on its way while the caller is
+already dead) or after (the answer is lost). 429 and 503 always mean "turned away at the door, nothing was
+done" and carry Retry-After. 500 means "something broke", before the booking or after it, and does not say
+which: with keys one may send it again, without keys the outcome is unknown. No reference meets more than
+ERRORS_IN_A_ROW_MAX planned errors in a row, because transient means that it passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Mode = Literal["honours-keys", "fences", "no-keys"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+ERRORS_IN_A_ROW_MAX = 2
+"""Planned errors that one reference meets in a row at most; below the three tries of a usual in-call
+retry."""
+
+DOOR_RETRY_AFTER_S = 1
+"""Seconds in the Retry-After header of a 429 or 503: the smallest whole number that asks for a wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a POST asks for: `reference` is the invoice number, `unit_price` stays the text that came."""
+
+    reference: str
+    kind: str
+    quantity: int
+    unit_price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A booking that was made; numbers start at 1 and follow the order of the books."""
+
+    number: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the books answer.
+
+    Attributes:
+        status: HTTP status.
+        outcome: one word for the ledger: booked, repeated, other-order, fenced, told, nothing, overtaken,
+            no-fences;
+            the partner itself adds turned-away, broke and malformed.
+        made: the booking this request made, if it made one.
+        told: bookings the answer shows.
+        error: text for the caller when the request was refused, else empty.
+    """
+
+    status: int
+    outcome: str
+    made: Booking | None = None
+    told: tuple[Booking, ...] = ()
+    error: str = ""
+
+
+class Books:
+    """The partner's memory of one run. Not safe for threads; one event loop calls it."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.bookings_count = 0
+        self._by_reference: dict[str, list[Booking]] = defaultdict(list)
+        self._by_key: dict[str, Booking] = {}
+        self._fences: dict[str, int] = {}
+
+    def book(self, order: Order, key: str | None, fence: int) -> Decision:
+        """Book `order`, unless the mode's rule says otherwise.
+
+        Args:
+            order: what to book.
+            key: the Idempotency-Key header; looked at in honours-keys mode only.
+            fence: the Onefold-Fence header, 0 when it is missing; looked at in fences mode only.
+        """
+        if self.mode == "honours-keys" and key is not None and (first := self._by_key.get(key)):
+            if first.order == order:
+                return Decision(200, "repeated", told=(first,))
+            return Decision(
+                422, "other-order", error=f"key {key} was used for another order of {first.order.reference}"
+            )
+        if self.mode == "fences" and fence < (lowest := self._fences.get(order.reference, 0)):
+            return Decision(
+                409, "fenced", error=f"attempt {fence} of {order.reference} is fenced off below {lowest}"
+            )
+        self.bookings_count += 1
+        booking = Booking(self.bookings_count, order)
+        self._by_reference[order.reference].append(booking)
+        if key is not None:
+            self._by_key[key] = booking
+        return Decision(201, "booked", made=booking, told=(booking,))
+
+    def look(self, reference: str) -> Decision:
+        """Tell the bookings of `reference` made so far. Says nothing about requests still on their way."""
+        told = tuple(self._by_reference.get(reference, ()))
+        return Decision(200, "told" if told else "nothing", told=told)
+
+    def fence(self, reference: str, fence: int) -> Decision:
+        """Cancel or tell: refuse later POSTs of `reference` below `fence` (1 or more); tell what was made."""
+        if self.mode != "fences":
+            return Decision(
+                404, "no-fences", error=f"this partner ({self.mode}) has no fences; look with GET /bookings"
+            )
+        highest = self._fences.get(reference, 0)
+        if fence < highest:
+            return Decision(409, "overtaken", error=f"fence {fence} of {reference} comes after {highest}")
+        self._fences[reference] = fence
+        return self.look(reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """What goes wrong with one request.
+
+    Attributes:
+        before_ms: wait before the books are asked.
+        after_ms: wait between the books' decision and the answer.
+        door_status: 429 or 503 when it is turned away before anything is done, else 0.
+        breaks: 500 "before" or "after" the books were asked, else "".
+    """
+
+    before_ms: float
+    after_ms: float
+    door_status: int = 0
+    breaks: Literal["", "before", "after"] = ""
+
+
+@dataclass(frozen=True)
+class Temper:
+    """How often what goes wrong; rates are shares from 0 to 1.
+
+    Attributes:
+        seed: the same seed gives the n-th request of a reference the same mood, whatever else runs.
+        slow_rate: share of slow requests; half of them wait before the books are asked, half after.
+        slow_ms_min, slow_ms_max: how long a slow one waits, milliseconds.
+        fast_ms_max: the others wait from 0 to this many milliseconds, before the books are asked.
+        refuse_rate: share turned away at the door, half 429, half 503.
+        break_rate: share of bookings answered with 500, half before, half after the booking.
+    """
+
+    seed: int = 0
+    slow_rate: float = 0.01
+    slow_ms_min: int = 200
+    slow_ms_max: int = 1_500
+    fast_ms_max: int = 3
+    refuse_rate: float = 0.02
+    break_rate: float = 0.005
+
+    def __post_init__(self) -> None:
+        for name in ("slow_rate", "refuse_rate", "break_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; a rate is a share from 0 to 1")
+        if not 0 <= self.slow_ms_min <= self.slow_ms_max or self.fast_ms_max < 0:
+            raise ValueError(
+                f"waits are {self.slow_ms_min}..{self.slow_ms_max} ms and 0..{self.fast_ms_max} ms;"
+                " each must go from 0 or more up to as much or more"
+            )
+
+    def mood(self, reference: str, nth: int) -> Mood:
+        """The mood for the `nth` request (from 0) of `reference`; a hash of the three gives six draws."""
+        digest = hashlib.blake2b(f"{self.seed}/{reference}/{nth}".encode(), digest_size=24).digest()
+        slow, length, side, refuse, breaks, half = (draw / 2**32 for draw in struct.unpack("<6I", digest))
+        before_ms, after_ms = length * self.fast_ms_max, 0.0
+        if slow < self.slow_rate:
+            slow_ms = self.slow_ms_min + length * (self.slow_ms_max - self.slow_ms_min)
+            before_ms, after_ms = (slow_ms, 0.0) if side < 0.5 else (0.0, slow_ms)
+        if refuse < self.refuse_rate:
+            return Mood(before_ms, after_ms, door_status=429 if half < 0.5 else 503)
+        if breaks < self.break_rate:
+            return Mood(before_ms, after_ms, breaks="before" if half < 0.5 else "after")
+        return Mood(before_ms, after_ms)
+
+
+class Weather:
+    """Hands out moods request by request and keeps errors from piling up on one reference."""
+
+    def __init__(self, temper: Temper) -> None:
+        self._temper = temper
+        self._seen: dict[str, int] = defaultdict(int)
+        self._errors_in_a_row: dict[str, int] = defaultdict(int)
+
+    def next_mood(self, reference: str, *, may_break: bool) -> Mood:
+        """The next mood of `reference`: 500 only if it `may_break`, no third error in a row."""
+        nth = self._seen[reference]
+        self._seen[reference] = nth + 1
+        mood = self._temper.mood(reference, nth)
+        goes_wrong = mood.door_status != 0 or (may_break and mood.breaks != "")
+        if not goes_wrong or self._errors_in_a_row[reference] >= ERRORS_IN_A_ROW_MAX:
+            self._errors_in_a_row.pop(reference, None)
+            return Mood(mood.before_ms, mood.after_ms)
+        self._errors_in_a_row[reference] += 1
+        return mood

@@ -1,0 +1,166 @@
+"""The judge of a demo run: the partner's ledger and the dead letters against the figures of the file.
+
+Here: pure functions from values to what is wrong. Never here: files, processes, an import of onefold proper, or a
+look at onefold's own records: what onefold believes is not evidence. Invariant: a run passes only if every invoice
+number has what one of its rows, coming first, would have left, and nothing else.
+
+- twice: an invoice number with more than one booking, whatever they say.
+- never: an invoice number that must have a booking and has no acceptable one.
+- unexpected: a booking that no row of its invoice number asks for (a refused row, other figures, an unknown number).
+- dead letters: the refused rows, and of each number with other figures the rows that did not win it. They are
+  compared as a set: a duplicate of a conflicting message is a conflict again, and says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onefold.demo.figures import CONFLICT, REFUSED, Figures, Row, what_is_left
+from onefold.demo.partner_books import Booking
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the partner's ledger shows; every tuple is in order and empty when all is well.
+
+    Attributes:
+        bookings: number of bookings.
+        twice: invoice numbers booked more than once.
+        never: invoice numbers that should be booked and are not.
+        unexpected: bookings that nothing asks for.
+    """
+
+    bookings: int
+    twice: tuple[str, ...]
+    never: tuple[str, ...]
+    unexpected: tuple[Booking, ...]
+
+    @property
+    def right(self) -> bool:
+        """True when nothing is booked twice, never, or without being asked for."""
+        return not (self.twice or self.never or self.unexpected)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeadLetter:
+    """A dead letter as far as the judge looks at it.
+
+    Attributes:
+        reference: invoice number.
+        reason: "refused" or "conflict"; any other word is a dead letter nobody expects.
+        quantity, unit_price: of the message's payload, the price as the text in the file.
+    """
+
+    reference: str
+    reason: str
+    quantity: int
+    unit_price: str
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """What the dead letters show.
+
+    Attributes:
+        refused, conflicts: how many different rows are there with that reason.
+        missing: dead letters that should be there.
+        unexpected: dead letters that should not.
+    """
+
+    refused: int
+    conflicts: int
+    missing: tuple[DeadLetter, ...]
+    unexpected: tuple[DeadLetter, ...]
+
+    @property
+    def right(self) -> bool:
+        """True when exactly the expected rows are there, each for its reason."""
+        return not (self.missing or self.unexpected)
+
+
+def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
+    """Hold the partner's bookings against the figures.
+
+    Args:
+        figures: what the file says must happen.
+        bookings: all bookings of the ledger.
+    """
+    by_reference = _by_reference(bookings)
+    unexpected = [
+        booking
+        for reference, found in by_reference.items()
+        for booking in found
+        if _winner(figures.invoices.get(reference, ()), booking) is None
+    ]
+    never = [
+        reference
+        for reference, rows in figures.invoices.items()
+        if all(row.kind != REFUSED for row in rows)
+        and not any(_winner(rows, booking) for booking in by_reference.get(reference, ()))
+    ]
+    return Effects(
+        bookings=sum(len(found) for found in by_reference.values()),
+        twice=tuple(sorted(reference for reference, found in by_reference.items() if len(found) > 1)),
+        never=tuple(sorted(never)),
+        unexpected=tuple(sorted(unexpected, key=lambda booking: booking.number)),
+    )
+
+
+def judge_dead_letters(
+    figures: Figures, bookings: Iterable[Booking], dead_letters: Iterable[DeadLetter]
+) -> DeadLetters:
+    """Hold the dead letters against the figures, given which row of each invoice number the partner booked.
+
+    Where no row of a number was booked and several could be the refused winner, the one that makes the dead letters
+    right is taken, if there is one.
+
+    Args:
+        figures: what the file says must happen.
+        bookings: all bookings of the ledger.
+        dead_letters: what the dead-letter queue holds at the end; duplicates do not count.
+    """
+    by_reference = _by_reference(bookings)
+    distinct = set(dead_letters)
+    found: dict[str, set[DeadLetter]] = defaultdict(set)
+    for dead_letter in distinct:
+        found[dead_letter.reference].add(dead_letter)
+    missing: set[DeadLetter] = set()
+    unexpected: set[DeadLetter] = set()
+    for reference, rows in figures.invoices.items():
+        here = found.pop(reference, set())
+        booked = [row for booking in by_reference.get(reference, ()) if (row := _winner(rows, booking))]
+        winners = booked or [row for row in rows if row.kind == REFUSED] or rows
+        allowed = [_dead_letters(reference, rows, winner) for winner in winners]
+        expected = here if here in allowed else allowed[0]
+        missing |= expected - here
+        unexpected |= here - expected
+    unexpected.update(*found.values())
+    reasons = Counter(dead_letter.reason for dead_letter in distinct)
+    return DeadLetters(reasons[REFUSED], reasons[CONFLICT], tuple(sorted(missing)), tuple(sorted(unexpected)))
+
+
+def _by_reference(bookings: Iterable[Booking]) -> dict[str, list[Booking]]:
+    by_reference: dict[str, list[Booking]] = defaultdict(list)
+    for booking in bookings:
+        by_reference[booking.order.reference].append(booking)
+    return by_reference
+
+
+def _winner(rows: Iterable[Row], booking: Booking) -> Row | None:
+    """The row this booking carries out; None when no row asks for it."""
+    order = booking.order
+    for row in rows:
+        if row.kind != REFUSED and (row.kind, row.quantity, row.unit_price) == (
+            order.kind,
+            order.quantity,
+            order.unit_price,
+        ):
+            return row
+    return None
+
+
+def _dead_letters(reference: str, rows: tuple[Row, ...], winner: Row) -> set[DeadLetter]:
+    left = what_is_left(rows, winner)
+    return {DeadLetter(reference, reason, row.quantity, row.unit_price) for row, reason in left.items()}

@@ -1,0 +1,58 @@
+"""Chance comes in through here and nowhere else: identifiers and jitter.
+
+`SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a simulation or a
+test can be run again. No other module may draw a random number or make an id.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import Protocol
+
+
+class Entropy(Protocol):
+    """A source of ids and of fractions."""
+
+    def token(self) -> str:
+        """A new identifier: 16 lower-case hexadecimal characters (64 bits)."""
+        ...
+
+    def fraction(self) -> float:
+        """A number drawn evenly from [0, 1)."""
+        ...
+
+
+class SystemEntropy:
+    """Chance from the operating system."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(secrets.randbits(64))  # noqa: S311 - jitter is no secret; ids come from token()
+
+    def token(self) -> str:
+        """64 random bits as 16 hexadecimal characters."""
+        return secrets.token_hex(8)
+
+    def fraction(self) -> float:
+        """A float from [0, 1)."""
+        return self._random.random()
+
+
+class SeededEntropy:
+    """Chance that repeats itself.
+
+    Args:
+        seed: any integer; the same seed gives the same ids and fractions in the same order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+
+    def token(self) -> str:
+        """The next identifier of this seed, 16 hexadecimal characters."""
+        return f"{self._random.getrandbits(64):016x}"
+
+    def fraction(self) -> float:
+        """The next fraction of this seed."""
+        return self._random.random()

@@ -1,0 +1,33 @@
+"""Numbers that are not ours: limits of Amazon SQS that the embedded queue keeps too. Each has its unit and source.
+
+Only constants live here, never a number the user chooses. Sources name the page of the AWS documentation or the
+member of the API model (as in botocore) that states the number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+VISIBILITY_MS_DEFAULT: Final = 30 * SECOND_MS  # SQS CreateQueue, VisibilityTimeout: default 30 s
+VISIBILITY_MS_MAX: Final = 12 * HOUR_MS  # same: 0 to 43,200 s; also the ceiling counted from the receive
+RETENTION_MS_DEFAULT: Final = 4 * DAY_MS  # SQS CreateQueue, MessageRetentionPeriod: default 345,600 s
+RETENTION_MS_MIN: Final = 60 * SECOND_MS  # same: 60 s
+RETENTION_MS_MAX: Final = 14 * DAY_MS  # same: 1,209,600 s
+DELAY_MS_MAX: Final = 15 * MINUTE_MS  # SQS CreateQueue, DelaySeconds: 0 to 900 s
+MESSAGE_BYTES_MIN: Final = 1_024  # SQS CreateQueue, MaximumMessageSize: lower bound
+MESSAGE_BYTES_MAX: Final = 1_048_576  # same: upper bound and default since 2025-08 (1 MiB)
+BATCH_ENTRIES_MAX: Final = 10  # SQS SendMessageBatch, DeleteMessageBatch, ChangeMessageVisibilityBatch
+IN_FLIGHT_MAX: Final = 120_000  # SQS developer guide, visibility timeout: about 120,000 per queue, standard and FIFO
+DEDUP_WINDOW_MS: Final = 5 * MINUTE_MS  # SQS developer guide, FIFO exactly-once processing: fixed at 5 minutes
+FIFO_LOOK_AHEAD: Final = 120_000  # SQS developer guide, avoid a backlog with the same message group id
+ATTRIBUTES_MAX: Final = 10  # SQS developer guide, message quotas: user attributes per message
+ATTRIBUTE_NAME_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
+ID_CHARS_MAX: Final = 128  # SQS SendMessage: MessageGroupId, MessageDeduplicationId
+QUEUE_NAME_CHARS_MAX: Final = 80  # SQS CreateQueue, QueueName, the suffix `.fifo` included
+RECEIVES_MAX: Final = 1_000  # SQS developer guide, configure a dead-letter queue: maxReceiveCount 1 to 1,000
+MOVE_PER_SECOND_MAX: Final = 500  # SQS StartMessageMoveTask, MaxNumberOfMessagesPerSecond

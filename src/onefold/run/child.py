@@ -1,0 +1,103 @@
+"""The main program of a worker's child process: import the app, then perform one order after another.
+
+Started as `python -m onefold.run.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
+reads. When the socket closes, the parent is gone and nobody could record what runs here: the process ends at once, with
+everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
+Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from onefold.clock import Clock, SystemClock
+from onefold.decide.delivery import Failed
+from onefold.entropy import Entropy, SystemEntropy
+from onefold.run import calling, wire
+from onefold.run.context import Context
+from onefold.run.handlers import Job
+
+
+def main(descriptor: int) -> int:
+    """Serve the parent at the other end of `descriptor` until it closes; the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _do_nothing)  # not SIG_IGN: programs that a handler starts would inherit that
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    hello: wire.Hello = wire.receive(end, wire.Hello)
+    try:
+        jobs = _prepare(hello)
+    except BaseException as error:  # noqa: BLE001 - an import runs anything, sys.exit() included
+        wire.send(end, wire.Broken(f"{type(error).__name__}: {error}"[:2_000]))
+        return 1
+    wire.send(end, wire.Ready())
+    orders: SimpleQueue[wire.Order] = SimpleQueue()
+    Thread(target=_read, args=(end, orders), daemon=True).start()
+    clock, entropy = SystemClock(), SystemEntropy()
+    while True:
+        wire.send(end, perform(jobs, orders.get(), clock, entropy))
+
+
+def _prepare(hello: wire.Hello) -> Mapping[str, Job[Any, Any]]:
+    sys.path[:] = hello.path
+    if hello.join is not None:
+        load(hello.join)(hello.lock_file)
+    jobs: Mapping[str, Job[Any, Any]] = load(hello.target).jobs
+    return jobs
+
+
+def load(target: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    found: Any = import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _read(end: socket.socket, orders: SimpleQueue[wire.Order]) -> None:
+    try:
+        while True:
+            orders.put(wire.receive(end, wire.Order))
+    except EOFError:
+        os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of a group of its own
+
+
+def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy) -> wire.Reply:
+    """Carry out one order in this thread."""
+    job = jobs.get(order.job)
+    if job is None:
+        why = f"The child process does not know job {order.job!r}; its app differs from the parent's."
+        return wire.Reply(outcome=Failed(kind="transient", error="NotFoundError", summary=why))
+    facts, payload = job.read(order.delivery)
+    if facts.malformed is not None:
+        why = f"The child process could not read the message that its parent had read: {facts.malformed}"
+        return wire.Reply(outcome=Failed(kind="transient", error="PayloadError", summary=why[:500]))
+    ctx = Context(
+        order.hold,
+        attempt=order.attempt,
+        attempts_max=order.attempts_max,
+        message=order.delivery,
+        clock=clock,
+        entropy=entropy,
+        deadline_ms=clock.monotonic_ms() + order.remaining_ms,
+    )
+    if order.what == "probe":
+        return wire.Reply(answer=calling.probe(job, payload, ctx))
+    return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal by going on."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

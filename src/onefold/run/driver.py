@@ -1,0 +1,326 @@
+"""The one path of a delivery: begin a batch, perform each run, finish the batch.
+
+    begin    read messages, claim them together; what needs no handler is settled at once; the rest is ready to run
+    perform  one run: probe, start, handler; in whatever thread, task or process the caller has
+    finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
+
+The worker, the guard's tests and the simulator are loops around these three. Steps come from the script in
+`decide/attempt.py`; equal steps of a batch go to the backend together. Deliveries of one key, and of one FIFO group, are
+chained: the second begins when the first has been settled, so nobody waits out a lease that ends a moment later.
+Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
+left alone because its lease was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from onefold import errors
+from onefold.clock import Clock, Waiter
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.store import Ask, Claimed
+from onefold.decide import attempt as script
+from onefold.decide import delivery as fate
+from onefold.entropy import Entropy
+from onefold.run import calling
+from onefold.run.chains import Chains
+from onefold.run.context import Context
+from onefold.run.events import Sinks
+from onefold.run.finishing import Finisher, group_flag
+from onefold.run.gates import Gates
+from onefold.run.hand import Hand
+from onefold.run.handlers import Job
+from onefold.run.passage import Run
+from onefold.run.settling import Backend
+
+NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
+
+
+_START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
+
+
+class Caller(Protocol):
+    """Where handlers and probes run; unless told otherwise, in the thread that performs."""
+
+    def call(self, run: Run, ctx: Context) -> fate.Outcome:
+        """Call the run's handler; what it did."""
+        ...
+
+    def probe(self, run: Run, ctx: Context) -> script.ProbeAnswer:
+        """Ask the job's probe; what it found."""
+        ...
+
+
+class Driver:
+    """Performs scripts against one backend on behalf of one owner (process).
+
+    Args:
+        backend: the wired contracts.
+        job_of: the job a delivery is for; None answers who it might be for people.
+        owner: id of this process; names its leases.
+        lease_ms: how long a claim holds until the next heartbeat.
+        sinks: receive events. history: what the ledger keeps.
+        hand: is told what was claimed and what is over; a worker's heartbeat reads it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        never: Waiter,
+        owner: str,
+        lease_ms: int,
+        sinks: Sinks,
+        history: History,
+        gates: Gates,
+        hand: Hand | None = None,
+    ) -> None:
+        self._backend = backend
+        self._job_of = job_of
+        self._clock = clock
+        self._entropy = entropy
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._gates = gates
+        self._chains = Chains()
+        self.hand = hand or Hand()
+        self.finisher = Finisher(
+            backend, clock=clock, never=never, owner=owner, sinks=sinks, history=history, gates=gates, chains=self._chains,
+            hand=self.hand,
+        )
+
+    # -- begin -------------------------------------------------------------------------------------------------------
+
+    def begin(self, deliveries: Sequence[Delivery]) -> list[Run]:
+        """Claim deliveries together. Answers the runs whose handler (or probe) is to be performed now.
+
+        Raises:
+            TransientError: the backend could not write. What was not begun is among `hand.dropped()`, or (never taken into
+                the hand) becomes visible again by itself.
+        """
+        return self._advance(deliveries)
+
+    def _open(self, deliveries: Sequence[Delivery]) -> list[Run]:
+        runs = []
+        stopped = self._stopped_groups(deliveries)
+        for delivery in deliveries:
+            try:
+                job = self._job_of(delivery)
+            except errors.NotFoundError as error:
+                self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
+                continue
+            facts, payload = job.read(delivery)
+            if stopped and delivery.group is not None and job.policy.after_failure == "stop":
+                by = stopped.get(group_flag(delivery.queue, delivery.group))
+                if by is not None and by != delivery.message_id:
+                    facts = script.Facts(
+                        key=facts.key, fingerprint=facts.fingerprint, malformed=facts.malformed, stopped=by,
+                        message_id=facts.message_id, sent_at_ms=facts.sent_at_ms, receive_count=facts.receive_count,
+                    )  # fmt: skip
+            runs.append(Run(job, delivery, facts, payload))
+        return runs
+
+    def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, str]:
+        flags = sorted(
+            {group_flag(one.queue, one.group) for one in deliveries if one.sequence is not None and one.group is not None}
+        )
+        if not flags:
+            return {}
+        found = self._backend.state.get(flags)
+        return {flag: value.value.decode() for flag, value in zip(flags, found, strict=True) if value is not None}
+
+    def _advance(self, deliveries: Sequence[Delivery]) -> list[Run]:
+        """Claim deliveries; settle what ends there, and go on with what waited behind it; the runs to be performed."""
+        ready: list[Run] = []
+        while deliveries:
+            try:
+                runs = self._open(deliveries)
+            except errors.TransientError:
+                self.hand.drop(deliveries)
+                if not ready:
+                    raise
+                return ready  # these must be performed; the next call meets the backend again
+            runs = self._chains.enter(runs)
+            try:
+                over = self._begin(runs, ready)
+            except BaseException as error:
+                self.hand.drop(self._chains.forget(runs))
+                if not ready or not isinstance(error, errors.TransientError):
+                    raise
+                return ready
+            deliveries = self.finisher.settle(over)
+        return ready
+
+    def _begin(self, runs: list[Run], ready: list[Run]) -> list[Run]:
+        """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
+        over = [run for run in runs if isinstance(run.step, script.Commit)]
+        claiming = [run for run in runs if isinstance(run.step, script.Claim)]
+        admitted, refused = self._gates.admit(claiming)
+        if admitted:
+            self._claim(admitted)
+        for run, wait_ms, why in refused:
+            self._refuse(run, wait_ms, why)
+            over.append(run)
+        for run in admitted:
+            (over if isinstance(run.step, script.Commit) else ready).append(run)
+        return over
+
+    def _refuse(self, run: Run, wait_ms: int, why: str) -> None:
+        run.decision = fate.Decision(
+            write=None,
+            settle=RetryIn(wait_ms, uncounted=run.job.policy.uncounted),
+            notes=(fate.Note("released", {"why": why, "delay_ms": wait_ms}),),
+        )
+        run.step = script.Commit(decision=run.decision)
+
+    def _claim(self, runs: list[Run]) -> None:
+        now_ms = self._clock.now_ms()
+        asks = []
+        for run in runs:
+            facts, policy = run.facts, run.job.policy
+            assert facts.key is not None
+            asks.append(
+                Ask(
+                    key=facts.key,
+                    fingerprint=facts.fingerprint,
+                    owner=self._owner,
+                    lease_until_ms=now_ms + self._lease_ms,
+                    start=True,
+                    expires_at_ms=now_ms + policy.keep_ms,
+                    amends=facts.amends,
+                    message_id=facts.message_id,
+                    sent_at_ms=facts.sent_at_ms,
+                )
+            )
+        answers = self._backend.store.claim(asks, now_ms)
+        for run, found in zip(runs, answers, strict=True):
+            step = run.step
+            assert isinstance(step, script.Claim)
+            step.found = found
+            if isinstance(found, Claimed):
+                run.claimed = found
+            run.advance(now_ms)
+        self.hand.claimed(runs)
+
+    # -- perform -----------------------------------------------------------------------------------------------------
+
+    def perform(self, run: Run, caller: Caller | None = None) -> None:
+        """Perform one run up to its Commit, in this thread. An `async def` handler gets an event loop of its own.
+
+        Args:
+            caller: calls handler and probe somewhere else, for example in a child process.
+        """
+        since_ms = self._clock.monotonic_ms()
+        while not isinstance(run.step, script.Commit):
+            match run.step:
+                case script.Probe() as probe:
+                    ctx = self.open_context(run, run.attempt)
+                    probe.answer = calling.probe(run.job, run.payload, ctx) if caller is None else caller.probe(run, ctx)
+                case script.Start():
+                    if not self.start(run):
+                        return
+                case script.Call() as call:
+                    ctx = self.open_context(run, call.attempt)
+                    if run.cut is not None:
+                        outcome = run.cut
+                    elif caller is not None:
+                        outcome = caller.call(run, ctx)
+                    else:
+                        outcome = calling.call(run.job, run.payload, ctx, self._clock)
+                    self.answer(call, outcome)
+                case _:
+                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+            run.advance(self._clock.now_ms())
+        run.took_ms = self._clock.monotonic_ms() - since_ms
+
+    async def perform_in_task(self, run: Run) -> None:
+        """As `perform`, in a task of an event loop; what the backend has to do happens in a thread."""
+        import asyncio
+
+        since_ms = self._clock.monotonic_ms()
+        while not isinstance(run.step, script.Commit):
+            match run.step:
+                case script.Probe() as probe:
+                    ctx = self.open_context(run, run.attempt)
+                    probe.answer = await calling.probe_in_task(run.job, run.payload, ctx)
+                case script.Start():
+                    if not await asyncio.to_thread(self.start, run):
+                        return
+                case script.Call() as call:
+                    ctx = self.open_context(run, call.attempt)
+                    outcome = run.cut or await calling.call_in_task(
+                        run.job, run.payload, ctx, self._clock, lambda: run.cut
+                    )
+                    self.answer(call, outcome)
+                case _:
+                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+            run.advance(self._clock.now_ms())
+        run.took_ms = self._clock.monotonic_ms() - since_ms
+
+    def start(self, run: Run) -> bool:
+        """Mark a run as started, durably. False: the backend could not; the run has been decided as not started."""
+        assert isinstance(run.step, script.Start)
+        assert run.step.hold is not None
+        try:
+            run.step.held = self._backend.store.start([run.step.hold], self._clock.now_ms())[0]
+        except errors.TransientError as error:
+            run.decision = self._not_started(run, str(error))
+            run.step = script.Commit(decision=run.decision)
+            return False
+        return True
+
+    def _not_started(self, run: Run, why: str) -> fate.Decision:
+        assert run.claimed is not None
+        return fate.settle(
+            fate.NotStarted(why[:500], _START_AGAIN_MS), run.job.policy, run.claimed, run.attempt,
+            run.delivery.receive_count, self._clock.now_ms(), 0.0,
+        )  # fmt: skip
+
+    def answer(self, call: script.Call, outcome: fate.Outcome) -> None:
+        """Note what the handler did."""
+        call.outcome = outcome
+        call.fraction = self._entropy.fraction()
+
+    def open_context(self, run: Run, attempt: int) -> Context:
+        """The context for a handler or probe of this run; its time counts from here."""
+        assert run.claimed is not None
+        run.deadline_ms = self._clock.monotonic_ms() + run.job.policy.timeout_ms
+        run.ctx = Context(
+            run.claimed.hold,
+            attempt=attempt,
+            attempts_max=run.job.policy.attempts_max,
+            message=run.delivery,
+            clock=self._clock,
+            entropy=self._entropy,
+            deadline_ms=run.deadline_ms,
+            effects=run.effects,
+        )
+        return run.ctx
+
+    def failed(self, run: Run, error: BaseException) -> fate.Outcome:
+        """The outcome of a run whose handler, or whose own rows, failed with `error`."""
+        return calling.raised(run.job, error, self._clock)
+
+    # -- finish ------------------------------------------------------------------------------------------------------
+
+    def finish(self, runs: Sequence[Run]) -> list[Run]:
+        """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
+        followers = self.finisher.settle(list(runs))
+        try:
+            return self._advance(followers)
+        except errors.TransientError:
+            return []  # the runs are settled; who waited behind them is among `hand.dropped()`
+
+    def withdraw(self) -> list[Delivery]:
+        """Take back the deliveries that wait behind others, in order; for a worker that is to end."""
+        return self._chains.withdraw()
+
+    def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
+        """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
+        self.finisher.give_back(deliveries, why, delay_ms)
+

@@ -1,0 +1,151 @@
+"""What drivers and workers tell: one frozen event type, one table of names, one `Sink` to receive them.
+
+An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
+ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept.
+Never here: decisions, formatting, or anything that changes because someone listens. Invariant: a sink that fails does not
+fail the job (`Sinks` catches and counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, Protocol
+
+from msgspec import Struct
+
+from onefold.contracts.ledger import History, Row
+from onefold.contracts.store import RecordKey
+
+Severity = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class Meaning(Struct, frozen=True):
+    """What an event's name means.
+
+    Args:
+        severity: how loud it is in logs.
+        kept: the history level from which the ledger keeps it (`brief` includes `off` never).
+        text: one line for people.
+    """
+
+    severity: Severity
+    kept: History
+    text: str
+
+
+EVENTS: Final[Mapping[str, Meaning]] = {
+    "received": Meaning("debug", "full", "a worker received the message"),
+    "started": Meaning("debug", "full", "the handler was called"),
+    "completed": Meaning("info", "full", "the effect is done and its record stands"),
+    "duplicate": Meaning("info", "brief", "answered from the record; the handler did not run"),
+    "running-elsewhere": Meaning("debug", "full", "another run of the same key is under way; waits"),
+    "takeover": Meaning("warning", "brief", "an earlier run ended without a word; its record was taken over"),
+    "unknown": Meaning("warning", "brief", "whether the earlier effect happened is not known; the policy decides"),
+    "probe": Meaning("warning", "brief", "the job's probe was asked whether the effect happened"),
+    "held": Meaning("error", "brief", "parked for a person: outcome unknown"),
+    "retry": Meaning("warning", "brief", "failed for now; will be delivered again"),
+    "dead-letter": Meaning("error", "brief", "moved to the dead-letter queue"),
+    "quarantine": Meaning("error", "brief", "it ended its worker too often; moved to the dead-letter queue"),
+    "conflict": Meaning("error", "brief", "the key came with another payload; moved to the dead-letter queue"),
+    "malformed": Meaning("error", "brief", "cannot be read as the job's payload; moved to the dead-letter queue"),
+    "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),
+    "released": Meaning("info", "brief", "given back without having been started"),
+    "dependency-down": Meaning("error", "brief", "the dependency refuses everything; no attempt was used"),
+    "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),
+    "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
+    "overrun": Meaning("error", "brief", "the handler passed its timeout"),
+    "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
+    "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
+    "owner-dead": Meaning("warning", "brief", "a worker process ended without a word; its work was freed"),
+    "worker-started": Meaning("info", "brief", "a worker process started"),
+    "worker-draining": Meaning("info", "brief", "a worker stopped receiving and finishes what it has"),
+    "worker-stopped": Meaning("info", "brief", "a worker process ended"),
+    "sent": Meaning("debug", "full", "a message was accepted"),
+    "redrive": Meaning("warning", "off", "an operator sent a dead letter back"),
+    "edit": Meaning("warning", "off", "an operator changed a dead letter's payload"),
+    "removed": Meaning("warning", "off", "an operator deleted a message"),
+    "purge": Meaning("warning", "off", "an operator emptied a queue"),
+    "settled": Meaning("warning", "off", "an operator settled an unknown outcome"),
+}
+_RANK: Final[Mapping[str, int]] = {"off": 0, "brief": 1, "full": 2}
+
+
+class Event(Struct, frozen=True, kw_only=True, gc=False):
+    """One fact.
+
+    Args:
+        at_ms: wall time.
+        name: a key of EVENTS.
+        key: the operation, where there is one.
+        queue, message_id, group, receive_count: the message, where there is one.
+        actor: owner id of the process, or `person:<login>`.
+        detail: the numbers and rules that decided.
+    """
+
+    at_ms: int
+    name: str
+    key: RecordKey | None = None
+    queue: str | None = None
+    message_id: str | None = None
+    group: str | None = None
+    receive_count: int | None = None
+    actor: str | None = None
+    detail: Mapping[str, str | int | bool | None] = {}
+
+    @property
+    def severity(self) -> Severity:
+        """How loud it is."""
+        return EVENTS[self.name].severity
+
+    def row(self) -> Row:
+        """The same fact as a row of the ledger."""
+        detail = self.detail
+        if self.receive_count is not None and "receive_count" not in detail:
+            detail = {**detail, "receive_count": self.receive_count}
+        return Row(
+            at_ms=self.at_ms,
+            event=self.name,
+            key=self.key,
+            queue=self.queue,
+            message_id=self.message_id,
+            actor=self.actor,
+            detail=detail,
+        )
+
+
+def kept(name: str, history: History) -> bool:
+    """Whether the ledger keeps events of this name at this history level."""
+    return _RANK[EVENTS[name].kept] <= _RANK[history]
+
+
+class Sink(Protocol):
+    """Receives events; must return quickly and may be called from any thread."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+
+class Sinks:
+    """Several sinks as one. A sink's exception is counted and kept, never passed on to the job.
+
+    Args:
+        sinks: in the order they are called.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self._sinks = tuple(sinks)
+        self.failures = 0
+        self.last_failure: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
+    def emit(self, event: Event) -> None:
+        """Hand the event to every sink."""
+        for sink in self._sinks:
+            try:
+                sink.emit(event)
+            except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
+                self.failures += 1
+                self.last_failure = error

@@ -1,0 +1,217 @@
+"""Lanes: where handlers of a worker run. Threads for plain functions and groups, one event loop for coroutines.
+
+A lane takes units of work (one run, or a group of runs) and says when each is done; it never touches the queue, and only the
+marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a lane
+has threads or tasks, because a run is marked as started when it is claimed.
+Never here: which run comes next, settling of single runs. Invariant: every unit that was submitted is answered by exactly
+one `Done`, whatever its handlers do; only a handler that never ends keeps its own unit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from onefold.decide import attempt as script
+from onefold.run.driver import Driver
+from onefold.run.grouping import Grouper
+from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Unit(Struct, frozen=True):
+    """What a slot does at one time.
+
+    Args:
+        runs: to be performed, in order.
+        grouped: the runs are of repeatable or transactional jobs: they are also finished by whoever performs them.
+    """
+
+    runs: Sequence[Run]
+    grouped: bool = False
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """What a lane reports.
+
+    Args:
+        lane: whose slots changed. slots: how many are free again (or for the first time).
+        unit: what was performed; None when only slots changed.
+        ready: runs that waited behind a group and are ready to be performed.
+        error: a defect, or a backend that cannot be used: the worker must end.
+    """
+
+    lane: Lane
+    slots: int = 1
+    unit: Unit | None = None
+    ready: Sequence[Run] = ()
+    error: BaseException | None = None
+
+
+Report = Callable[[Done], None]
+
+
+class Lane(Protocol):
+    """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
+
+    slots: int
+
+    def start(self) -> None:
+        """Begin; free slots are reported as they come."""
+        ...
+
+    def submit(self, unit: Unit) -> None:
+        """Perform a unit as soon as a slot is free; never blocks."""
+        ...
+
+    def stop(self, run: Run) -> None:
+        """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
+        ...
+
+    def end(self, *, wait: bool) -> None:
+        """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+        ...
+
+
+class Threads:
+    """Plain functions, and groups. A thread cannot be stopped: a handler that overruns is told through its context.
+
+    Args:
+        count: threads, 1 or more; made once.
+    """
+
+    def __init__(self, count: int, driver: Driver, grouper: Grouper, report: Report) -> None:
+        self.slots = count
+        self._driver = driver
+        self._grouper = grouper
+        self._report = report
+        self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"onefold-run-{number}", daemon=True) for number in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+        self._report(Done(lane=self, slots=self.slots))
+
+    def submit(self, unit: Unit) -> None:
+        """Hand a unit to the next free thread."""
+        self._inbox.put(unit)
+
+    def stop(self, run: Run) -> None:
+        """Nothing can be done from outside; `ctx.check()` raises from now on."""
+
+    def end(self, *, wait: bool) -> None:
+        """Let the threads end after what they do now; those that do not end die with the process."""
+        for _ in self._threads:
+            self._inbox.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def _serve(self) -> None:
+        while (unit := self._inbox.get()) is not None:
+            self._report(self._perform(unit))
+
+    def _perform(self, unit: Unit) -> Done:
+        try:
+            if unit.grouped:
+                return Done(lane=self, unit=unit, ready=self._grouper.perform(unit.runs))
+            for run in unit.runs:
+                self._driver.perform(run)
+        except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
+            return Done(lane=self, unit=unit, error=error)
+        return Done(lane=self, unit=unit)
+
+
+class Tasks:
+    """Coroutines: one event loop in one thread, a task for each run.
+
+    Args:
+        count: tasks at one time, 1 or more.
+    """
+
+    def __init__(self, count: int, driver: Driver, report: Report) -> None:
+        self.slots = count
+        self._driver = driver
+        self._report = report
+        self._tasks: dict[Run, asyncio.Task[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run_loop, name="onefold-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the loop's thread."""
+        import asyncio
+
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+        self._report(Done(lane=self, slots=self.slots))
+
+    def submit(self, unit: Unit) -> None:
+        """Make a task of each run."""
+        self._call(self._begin, unit)
+
+    def stop(self, run: Run) -> None:
+        """Cancel the run's task, if its handler has been called and has not ended."""
+        self._call(self._cancel, run)
+
+    def end(self, *, wait: bool) -> None:
+        """End the loop; tasks that are under way are cancelled and heard of no more."""
+        self._call(self._end)
+        if wait:
+            self._thread.join()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _run_loop(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+    # In the loop's thread from here on.
+
+    def _begin(self, unit: Unit) -> None:
+        assert self._loop is not None
+        for run in unit.runs:
+            self._tasks[run] = self._loop.create_task(self._perform(run))
+
+    async def _perform(self, run: Run) -> None:
+        unit = Unit([run])
+        try:
+            await self._driver.perform_in_task(run)
+        except BaseException as error:  # noqa: BLE001 - the control loop decides
+            self._report(Done(lane=self, unit=unit, error=error))
+        else:
+            self._report(Done(lane=self, unit=unit))
+        finally:
+            del self._tasks[run]
+
+    def _cancel(self, run: Run) -> None:
+        task = self._tasks.get(run)
+        if task is not None and isinstance(run.step, script.Call | script.Probe):
+            task.cancel()
+
+    def _end(self) -> None:
+        import asyncio
+
+        assert self._loop is not None
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        waiting = asyncio.gather(*tasks, return_exceptions=True)
+        waiting.add_done_callback(lambda _: self._loop.stop() if self._loop is not None else None)

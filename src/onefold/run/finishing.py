@@ -1,0 +1,227 @@
+"""The end of deliveries: settlements built, written (again, when that fails), told, and what waited behind them freed.
+
+A settlement that cannot be written is tried again for a while; when the effect had happened and its record still cannot be
+written, that is the loudest event there is (I11), and the message is left alone: its redelivery meets the unknown outcome.
+Never here: what is decided. Invariant: every run that comes in is told about and freed, whatever fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from onefold import errors
+from onefold.clock import Clock, Waiter
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Bury, Delivery, Leave, RetryIn
+from onefold.contracts.state import Change
+from onefold.contracts.store import Complete
+from onefold.decide import delivery as fate
+from onefold.run import settling
+from onefold.run.chains import Chains
+from onefold.run.events import Event, Sinks, kept
+from onefold.run.gates import Gates
+from onefold.run.hand import Hand
+from onefold.run.passage import Run
+from onefold.run.settling import Backend
+
+_WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
+_WRITE_PAUSE_MS = 50
+
+
+class Finisher:
+    """Settles runs against one backend on behalf of one owner. Arguments as `Driver`'s."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Clock,
+        never: Waiter,
+        owner: str,
+        sinks: Sinks,
+        history: History,
+        gates: Gates,
+        chains: Chains,
+        hand: Hand,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._never = never
+        self._owner = owner
+        self._sinks = sinks
+        self._history = history
+        self._gates = gates
+        self._chains = chains
+        self._hand = hand
+
+    def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
+        """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
+        changes: dict[str, list[str]] = {}
+        for one in reversed(deliveries):
+            changes.setdefault(one.queue, []).append(one.receipt)
+        for name, receipts in changes.items():
+            queue = self._backend.open_queue(name)
+            back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
+            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+                queue.set_visible_in([(receipt, back) for receipt in receipts])
+        self._hand.over(deliveries)
+        if self._sinks:
+            for one in deliveries:
+                self._emit(self._event("released", one, None, {"why": why}))
+
+    def settle(self, runs: list[Run]) -> list[Delivery]:
+        """Write what was decided, tell it, and free keys and groups; the deliveries that were waiting behind them."""
+        built = [self.settlement(run) for run in runs]
+        open_places = [place for place, run in enumerate(runs) if run.verdict is None]
+        verdicts: list[Verdict | None] = [run.verdict for run in runs]
+        done = self._write([built[place][0] for place in open_places], [runs[place] for place in open_places])
+        for place, verdict in zip(open_places, done, strict=True):
+            verdicts[place] = verdict
+        followers: list[Delivery] = []
+        told: list[str] = []
+        for run, (_, events), verdict in zip(runs, built, verdicts, strict=True):
+            if verdict is None:
+                self._emit(self._event("completion-failed", run.delivery, run, {"attempt": run.attempt}))
+                told.append("completion-failed")
+            elif not verdict.written or isinstance(run.decided().settle, Leave):
+                self.lose(run)
+                told.append("lease-lost")
+            else:
+                for event in events:
+                    self._emit(event)
+                told.extend(note.event for note in run.decided().notes)
+            self._gates.told(run, run.decided(), self.tell)
+            followers.extend(self._unchain(run))
+        self._hand.over([run.delivery for run in runs], told)
+        return followers
+
+    def settlement(self, run: Run) -> tuple[Settlement, list[Event]]:
+        decision = run.decided()
+        events, rows = [], []
+        for note in decision.notes:
+            if note.event == "lease-lost":
+                continue  # told by `lose`: at once, and once
+            keep = kept(note.event, self._history)
+            if keep or self._sinks:
+                event = self._event(note.event, run.delivery, run, note.detail)
+                events.append(event)
+                if keep:
+                    rows.append(event.row())
+        hold = run.claimed.hold if run.claimed is not None else None
+        settlement = Settlement(
+            write=(hold, decision.write) if hold is not None and decision.write is not None else None,
+            queue=run.delivery.queue,
+            receipt=run.delivery.receipt,
+            settle=decision.settle,
+            rows=tuple(rows),
+            clear=decision.clear,
+            outbox=decision.outbox,
+        )
+        return settlement, events
+
+    def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:
+        """Settle; when it fails, again and again for a while, then one by one; None for what could not be written."""
+        if not settlements:
+            return []
+        for number in range(_WRITE_TRIES):
+            try:
+                return list(settling.settle(self._backend, settlements, self._clock.now_ms()))
+            except errors.TransientError:
+                if number + 1 < _WRITE_TRIES:
+                    self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
+            except errors.UsageError as error:
+                return [self._write_alone(one, run, error) for one, run in zip(settlements, runs, strict=True)]
+        return [None if _effect_happened(one) else Verdict(True, False) for one in settlements]
+
+    def _write_alone(self, settlement: Settlement, run: Run, error: errors.UsageError) -> Verdict | None:
+        try:
+            return settling.settle(self._backend, [settlement], self._clock.now_ms())[0]
+        except errors.OnefoldError:
+            if not _effect_happened(settlement) or run.claimed is None:
+                return Verdict(True, False)
+            # The effect happened, but its settlement can never be written (an outbox to a queue that does not exist).
+            run.decision = fate.settle(
+                fate.Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
+                run.delivery.receive_count, self._clock.now_ms(), 0.0,
+            )  # fmt: skip
+            parked, _ = self.settlement(run)
+            try:
+                return settling.settle(self._backend, [parked], self._clock.now_ms())[0]
+            except errors.OnefoldError:
+                return None
+
+    def _unchain(self, run: Run) -> list[Delivery]:
+        """Free the run's key and group; what may begin now. Later ones of a group that is not done go back, in order."""
+        decision = run.decided()
+        if isinstance(decision.settle, Bury) and run.job.policy.after_failure == "stop" and run.facts.stopped is None:
+            self._stop_group(run)
+        behind_key, behind_group = self._chains.free(run)
+        if behind_group and isinstance(decision.settle, RetryIn | Leave):
+            self.give_back(behind_group, "an earlier message of its group is not done")
+            return behind_key
+        return behind_key + behind_group
+
+    def _stop_group(self, run: Run) -> None:
+        delivery = run.delivery
+        if not run.job.policy.fifo or delivery.group is None:
+            return
+        flag = group_flag(delivery.queue, delivery.group)
+        self._backend.state.put([Change(flag, delivery.message_id.encode(), 0)])
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _event(
+        self, name: str, delivery: Delivery, run: Run | None, detail: fate.Detail
+    ) -> Event:
+        return Event(
+            at_ms=self._clock.now_ms(),
+            name=name,
+            key=run.facts.key if run is not None else None,
+            queue=delivery.queue,
+            message_id=delivery.message_id,
+            group=delivery.group,
+            receive_count=delivery.receive_count,
+            actor=self._owner,
+            detail=detail,
+        )
+
+    def _emit(self, event: Event) -> None:
+        self._sinks.emit(event)
+        if event.name in ("completion-failed", "lease-lost") and self._history != "off":
+            try:
+                self._backend.ledger.append([event.row()])
+            except errors.OnefoldError:
+                pass  # the store is what failed; the sinks have heard it
+
+    def lose(self, run: Run) -> None:
+        """A run lost its lease: its handler can see it from now on, and it is told once."""
+        if run.ctx is not None:
+            run.ctx.lease_lost = True
+        if not run.lost:
+            run.lost = True
+            self._emit(self._event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
+
+    def tell(self, name: str, run: Run, detail: fate.Detail) -> None:
+        """Tell something of a run that is no part of its settlement."""
+        self._note(self._event(name, run.delivery, run, detail))
+
+    def announce(self, name: str, detail: fate.Detail) -> None:
+        """Tell something of this process."""
+        self._note(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))
+
+    def _note(self, event: Event) -> None:
+        self._sinks.emit(event)
+        if kept(event.name, self._history):
+            with suppress(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
+                self._backend.ledger.append([event.row()])
+
+
+def group_flag(queue: str, group: str) -> str:
+    """The name in State that says a FIFO group is stopped, and by which message."""
+    return f"stopped/{queue}/{group}"
+
+
+def _effect_happened(settlement: Settlement) -> bool:
+    return settlement.write is not None and isinstance(settlement.write[1], Complete)

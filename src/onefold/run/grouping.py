@@ -1,0 +1,101 @@
+"""Groups: runs of repeatable or transactional jobs, performed one after the other in one thread and committed together.
+
+An external effect is recorded as soon as it is done; these need not be, so one fsync serves many. A finished run still
+waits for its siblings at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a savepoint:
+what one wrote is kept with its record, or taken back alone.
+Never here: external jobs. Invariant: a handler's rows and its record are in the same commit, or neither is anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.commit import EffectTransaction
+from onefold.contracts.store import Complete
+from onefold.decide import delivery as fate
+from onefold.entropy import Entropy
+from onefold.run.driver import Driver
+from onefold.run.passage import Run
+from onefold.run.settling import Backend
+
+COMMIT_WITHIN_MS = 5  # how long a finished run may wait for its siblings
+EFFECT_LIMIT_MS = 1_000  # how long a handler's transaction may keep the file's other writers waiting
+
+
+class Grouper:
+    """Performs groups with one driver.
+
+    Args:
+        driver: performs the single runs.
+        backend: for the transaction that transactional handlers share.
+    """
+
+    def __init__(self, driver: Driver, backend: Backend, clock: Clock, entropy: Entropy) -> None:
+        self._driver = driver
+        self._backend = backend
+        self._clock = clock
+        self._entropy = entropy
+
+    def perform(self, runs: Sequence[Run]) -> list[Run]:
+        """Perform and finish runs in order. Answers the runs that were waiting behind them and are ready now."""
+        ready: list[Run] = []
+        waiting: list[Run] = []
+        effects = self._effects(runs)
+        since_ms = self._clock.monotonic_ms()
+        for run in runs:
+            run.effects = effects if run.job.policy.effect == "transactional" else None
+            self._driver.perform(run)
+            waiting.append(run)
+            if run.effects is not None:
+                self._keep_or_undo(run, run.effects)
+            if self._clock.monotonic_ms() - since_ms >= COMMIT_WITHIN_MS:
+                ready.extend(self._finish(waiting, effects))
+                waiting, since_ms = [], self._clock.monotonic_ms()
+        ready.extend(self._finish(waiting, effects))
+        return ready
+
+    def _effects(self, runs: Sequence[Run]) -> EffectTransaction | None:
+        if self._backend.commit is None or all(run.job.policy.effect != "transactional" for run in runs):
+            return None
+        return self._backend.commit.effects(EFFECT_LIMIT_MS)
+
+    def _keep_or_undo(self, run: Run, effects: EffectTransaction) -> None:
+        """Write this handler's settlement into the open transaction, or take its rows back."""
+        if run.ctx is None or not run.ctx.used_connection:
+            return
+        if not isinstance(run.decided().write, Complete):
+            effects.undo()
+            return
+        settlement, _ = self._driver.finisher.settlement(run)
+        try:
+            verdict = effects.finish(settlement, self._clock.now_ms())
+        except errors.OnefoldError as error:
+            effects.undo()
+            self._decide_again(run, error)
+            return
+        if verdict.written:
+            run.verdict = verdict
+        else:
+            self._decide_again(run, None)
+
+    def _finish(self, runs: list[Run], effects: EffectTransaction | None) -> list[Run]:
+        kept = [run for run in runs if run.verdict is not None]
+        if effects is not None and kept:
+            try:
+                effects.commit()
+            except errors.OnefoldError as error:
+                for run in kept:
+                    run.verdict = None
+                    self._decide_again(run, error)
+        return self._driver.finish(runs)
+
+    def _decide_again(self, run: Run, error: errors.OnefoldError | None) -> None:
+        """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
+        assert run.claimed is not None
+        outcome: fate.Outcome = fate.LeaseGone() if error is None else self._driver.failed(run, error)
+        run.decision = fate.settle(
+            outcome, run.job.policy, run.claimed, run.attempt, run.delivery.receive_count,
+            self._clock.now_ms(), self._entropy.fraction(),
+        )  # fmt: skip

@@ -1,0 +1,320 @@
+"""The guard alone, on any function, in any framework: `@onefold.once(key=..., store=...)`, sync and async.
+
+The same claim, lease, fence, fingerprint and unknown-outcome rules as a job's, without queue or worker: the caller is the
+delivery. A second call with the same key answers the stored result; one that runs elsewhere is waited for or refused; an
+exception releases the key and is raised to the caller.
+Never here: retries between calls, queues. Invariant: a result is returned only after its record was written.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from onefold import duration, errors
+from onefold.clock import Clock, SystemClock, Waiter
+from onefold.codec import digest, encode, payload_type
+from onefold.contracts import store as records
+from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Fail, Failure, Held, Running, Unknown
+from onefold.decide.failures import classify
+from onefold.decide.keys import KeyFunction, key_rule
+from onefold.duration import Duration
+from onefold.entropy import Entropy, SystemEntropy
+
+A = ParamSpec("A")
+R = TypeVar("R")
+
+_WAIT_MS = 100  # how often a waiting duplicate looks again
+
+
+class Keeper:
+    """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed."""
+
+    def __init__(self, store: records.Store, clock: Clock, lease_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._holds: dict[records.Hold, None] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, hold: records.Hold) -> None:
+        """Renew from now on."""
+        self._holds[hold] = None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
+            self._thread.start()
+
+    def remove(self, hold: records.Hold) -> None:
+        """The call is over."""
+        self._holds.pop(hold, None)
+
+    def _renew_all(self) -> None:
+        while not self._clock.wait(self._stop, self._lease_ms // 3):
+            holds = list(self._holds)
+            if holds:
+                try:
+                    self._store.renew(holds, self._clock.now_ms() + self._lease_ms)
+                except errors.TransientError:
+                    continue  # tried again a third of a lease later; a lease that ends is noticed when the call is recorded
+
+
+class Guard:
+    """What `once` holds for one function. Not for use by itself."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: str | KeyFunction,
+        store: records.Store,
+        name: str,
+        tenant: str | KeyFunction | None,
+        keep_ms: int,
+        lease_ms: int,
+        on_unknown: Literal["rerun", "hold"],
+        on_running: Literal["wait", "raise"],
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.clock = clock
+        self._signature = inspect.signature(function)
+        self._names = tuple(self._signature.parameters)
+        self._plain = all(
+            parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.default is inspect.Parameter.empty
+            for parameter in self._signature.parameters.values()
+        )
+        self._key = key_rule(key, Any, what=f"key of {name}")
+        self._tenant = key_rule(tenant, Any, what=f"tenant of {name}") if tenant else None
+        self._result = payload_type(Any, result=typing.get_type_hints(function).get("return", Any))
+        self._keep_ms = keep_ms
+        self._lease_ms = lease_ms
+        self._on_unknown = on_unknown
+        self.on_running = on_running
+        self._owner = entropy.token()
+        self._keeper = Keeper(store, clock, lease_ms)
+
+    def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Claimed | Completed | Running:
+        """Claim the call's operation; Running when someone else has it.
+
+        Raises:
+            PayloadError: no key. ConflictError: the key came with other arguments before.
+            OutcomeUnknown: an earlier call's outcome is not known, and the policy is to hold.
+        """
+        arguments = self._arguments(args, kwargs)
+        now_ms = self.clock.now_ms()
+        ask = Ask(
+            key=records.RecordKey(
+                self._tenant.of(arguments) if self._tenant else "", self.name, self._key.of(arguments)
+            ),
+            fingerprint=digest(encode(arguments)),
+            owner=self._owner,
+            lease_until_ms=now_ms + self._lease_ms,
+            start=True,
+            expires_at_ms=now_ms + self._keep_ms,
+        )
+        found = self.store.claim((ask,), now_ms)[0]
+        match found:
+            case Claimed():
+                return self._claimed(found, now_ms)
+            case Completed() | Running():
+                return found
+            case Held():
+                raise self._unknown(ask.key)
+            case Conflict():
+                raise errors.ConflictError(
+                    f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
+                    meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status}).",
+                    todo="Give another operation another key.",
+                )
+
+    def _claimed(self, found: Claimed, now_ms: int) -> Claimed:
+        if not found.started:
+            if found.doubt and self._on_unknown == "hold":
+                failure = Failure(kind="unknown", error="CallerDied", summary="An earlier call ended without a word.")
+                expires_at_ms = now_ms + self._keep_ms
+                parked = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True)
+                self.store.write([(found.hold, parked)], now_ms)
+                raise self._unknown(found.hold.key)
+            if not self.store.start([found.hold], now_ms)[0]:
+                raise errors.LeaseLost(f"{self.name} {found.hold.key.key!r} was taken over.", todo="Call again.")
+        self._keeper.add(found.hold)
+        return found
+
+    def finished(self, claimed: Claimed, value: object) -> None:
+        """Write the record of a call that returned `value`.
+
+        Raises:
+            PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
+            LeaseLost: someone else took the operation over; their result counts.
+        """
+        now_ms = self.clock.now_ms()
+        self._keeper.remove(claimed.hold)
+        try:
+            result = self._result.encode_result(value)
+        except errors.PayloadError as error:
+            failure = Failure(kind="unknown", error="PayloadError", summary=str(error)[:500])
+            parked = Unknown(failure=failure, expires_at_ms=now_ms + self._keep_ms, parked=True)
+            self.store.write([(claimed.hold, parked)], now_ms)
+            raise
+        outcome = Complete(result=result, expires_at_ms=now_ms + self._keep_ms)
+        if not self.store.write(((claimed.hold, outcome),), now_ms)[0]:
+            raise errors.LeaseLost(
+                f"{self.name} {claimed.hold.key.key!r} finished, but its lease had been taken over.",
+                meaning="The run that took over decides what is recorded; this result was dropped.",
+                todo="Give the call a longer lease, or find out why this process could not renew it.",
+            )
+
+    def failed(self, claimed: Claimed, error: BaseException) -> None:
+        """Write the record of a call that raised: claimable at once, or unknown when the error says so."""
+        now_ms = self.clock.now_ms()
+        self._keeper.remove(claimed.hold)
+        told = classify(error, now_ms=now_ms)
+        expires_at_ms = now_ms + self._keep_ms
+        failure = Failure(kind=told.kind, error=told.error, summary=told.summary)
+        outcome: records.Outcome = Fail(failure=failure, expires_at_ms=expires_at_ms)
+        if told.kind == "unknown":
+            outcome = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=self._on_unknown == "hold")
+        self.store.write(((claimed.hold, outcome),), now_ms)
+
+    def stored(self, found: Completed) -> Any:
+        """The result of the call that completed, as the function would have returned it."""
+        return self._result.decode_result(found.result)
+
+    def busy(self, found: Running) -> errors.TransientError:
+        """The error for a duplicate that does not want to wait."""
+        left_ms = max(found.until_ms - self.clock.now_ms(), 0)
+        return errors.TransientError(
+            f"{self.name} runs with the same key in another call (owner {found.owner}, fence {found.fence}).",
+            todo='Try again later, or let calls wait with on_running="wait".',
+            retry_in_ms=left_ms,
+        )
+
+    def _unknown(self, key: records.RecordKey) -> errors.OutcomeUnknown:
+        return errors.OutcomeUnknown(
+            f"Whether {self.name} {key.key!r} took effect is not known.",
+            meaning="An earlier call ended without a word, and on_unknown is hold.",
+            todo="Find out, then settle it: `onefold held settle`.",
+        )
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        if self._plain and not kwargs and len(args) == len(self._names):
+            return dict(zip(self._names, args, strict=True))
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+class _Never:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._event.wait(timeout_s)
+
+
+def once(
+    *,
+    key: str | KeyFunction,
+    store: records.Store,
+    name: str | None = None,
+    tenant: str | KeyFunction | None = None,
+    keep: Duration = "90d",
+    lease: Duration = "60s",
+    on_unknown: Literal["rerun", "hold"] = "rerun",
+    on_running: Literal["wait", "raise"] = "wait",
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+) -> Callable[[Callable[A, R]], Callable[A, R]]:
+    """Let a function take effect once per key; a repeated call is answered with the stored result.
+
+    Args:
+        key: which operation a call is: a template over the argument names ("{order.id}"), a JMESPath expression
+            ("jmespath:..."), or a function of the mapping of arguments.
+        store: where the records are, from `onefold.store(url)`.
+        name: of the operation; the function's module and name unless given. Renaming makes every key new.
+        tenant: scope of the key, by a rule as `key`.
+        keep: how long a result answers duplicates.
+        lease: how long a call holds its key between two renewals.
+        on_unknown: after a crash in the middle: `rerun`, or `hold` for a person.
+        on_running: a call whose key runs elsewhere waits for it, or raises TransientError.
+        clock, entropy: where time and chance come from.
+
+    Raises (from the decorated function):
+        PayloadError: no key, or arguments or result that have no JSON form.
+        ConflictError: the key came with other arguments.
+        OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
+        Exception: whatever the function raised; the key is free again.
+    """
+    time = clock or SystemClock()
+    never: Waiter = _Never()
+
+    def decorate(function: Callable[A, R]) -> Callable[A, R]:
+        guard = Guard(
+            function,
+            key=key,
+            store=store,
+            name=name or f"{function.__module__}.{function.__qualname__}",
+            tenant=tenant,
+            keep_ms=duration.to_ms(keep, "keep", least_ms=1),
+            lease_ms=duration.to_ms(lease, "lease", least_ms=1_000),
+            on_unknown=on_unknown,
+            on_running=on_running,
+            clock=time,
+            entropy=entropy or SystemEntropy(),
+        )
+        if inspect.iscoroutinefunction(function):
+            return _asynchronous(function, guard)
+
+        @functools.wraps(function)
+        def guarded(*args: A.args, **kwargs: A.kwargs) -> R:
+            found = guard.claim(args, kwargs)
+            while isinstance(found, Running):
+                if guard.on_running == "raise":
+                    raise guard.busy(found)
+                time.wait(never, _WAIT_MS)
+                found = guard.claim(args, kwargs)
+            if isinstance(found, Completed):
+                answer: R = guard.stored(found)
+                return answer
+            try:
+                value = function(*args, **kwargs)
+            except BaseException as error:
+                guard.failed(found, error)
+                raise
+            guard.finished(found, value)
+            return value
+
+        return guarded
+
+    return decorate
+
+
+def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:
+    import asyncio  # 36 ms to import; a program with coroutines has it already
+
+    @functools.wraps(function)
+    async def guarded(*args: A.args, **kwargs: A.kwargs) -> Any:
+        found = await asyncio.to_thread(guard.claim, args, kwargs)
+        while isinstance(found, Running):
+            if guard.on_running == "raise":
+                raise guard.busy(found)
+            await asyncio.to_thread(guard.clock.wait, _Never(), _WAIT_MS)
+            found = await asyncio.to_thread(guard.claim, args, kwargs)
+        if isinstance(found, Completed):
+            return guard.stored(found)
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as error:
+            guard.failed(found, error)
+            raise
+        await asyncio.to_thread(guard.finished, found, value)
+        return value
+
+    return guarded

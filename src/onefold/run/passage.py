@@ -1,0 +1,65 @@
+"""`Run`: one delivery on its way through the script of `decide/attempt.py`.
+
+Only what the rooms of `run/` hand to each other: the delivery, what was read from it, the script and where it stands, and
+what was found and decided on the way. Never here: performing anything.
+Invariant: the script is advanced only by the one who performed its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onefold.contracts.commit import EffectTransaction, Verdict
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import Claimed
+from onefold.decide import attempt as script
+from onefold.decide import delivery as fate
+from onefold.run.context import Context
+from onefold.run.handlers import Job
+
+
+class Run:
+    """One delivery on its way through the script."""
+
+    __slots__ = (
+        "busy", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost", "payload",
+        "script", "step", "took_ms", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
+        self.job = job
+        self.delivery = delivery
+        self.facts = facts
+        self.payload = payload
+        self.script: Iterator[script.Step] = script.attempt(facts, job.policy)
+        self.step: script.Step = next(self.script)
+        self.claimed: Claimed | None = None
+        self.ctx: Context | None = None
+        self.effects: EffectTransaction | None = None
+        self.deadline_ms: int | None = None  # monotonic; of the handler or probe that runs now
+        self.took_ms = 0  # how long it was performed
+        self.cut: fate.Outcome | None = None  # what it comes to when its handler is stopped from outside
+        self.lost = False  # its lease was lost, and that was told
+        self.decision: fate.Decision | None = None
+        self.busy: list[object] = []
+        self.verdict: Verdict | None = None
+
+    def advance(self, now_ms: int) -> script.Step:
+        """Tell the script that its step was performed at `now_ms`; the next step."""
+        self.step.now_ms = now_ms
+        self.step = next(self.script)
+        return self.step
+
+    @property
+    def attempt(self) -> int:
+        """Which run of the budget this is; 0 when it was never claimed."""
+        return self.claimed.attempts if self.claimed is not None else 0
+
+    def decided(self) -> fate.Decision:
+        """What becomes of the delivery; only after its last step was reached."""
+        if self.decision is None:
+            assert isinstance(self.step, script.Commit)
+            assert self.step.decision is not None
+            self.decision = self.step.decision
+        return self.decision

@@ -1,0 +1,293 @@
+"""A lane of child processes: for CPU work, and for handlers that must be stoppable whatever they do.
+
+Each slot is a thread here and a fresh `python -m onefold.run.child` beside it; the child runs handlers and probes, this
+process does all queue and store work. A child that must be stopped is killed with everything it started, and replaced. What
+a killed handler had done is not known: the outcome is unknown, with the evidence, and counts as a crash.
+Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is only ever killed for the run it is performing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.decide.attempt import ProbeAnswer
+from onefold.decide.delivery import Failed, Outcome
+from onefold.run import calling, wire
+from onefold.run.context import Context
+from onefold.run.driver import Driver
+from onefold.run.executors import Done, Report, Unit
+from onefold.run.heartbeat import Bell
+from onefold.run.passage import Run
+
+_START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
+_START_PAUSE_MS = 1_000
+
+
+class Spawn(Struct, frozen=True, kw_only=True):
+    """How children are started.
+
+    Args:
+        target: the app, as `module:attribute`; its `jobs` are looked up by name.
+        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not thought
+            dead while a child still runs; None where the backend has no such lock.
+    """
+
+    target: str
+    join: str | None = None
+    lock_file: str | None = None
+
+
+class Child:
+    """One child process. Used by one thread; `kill` from any."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-m", "onefold.run.child", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the parent; and what a handler has started dies with it
+            )
+        with suppress(OSError):  # it has ended already: `until_ready` says so
+            wire.send(
+                self._end,
+                wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file),
+            )
+
+    def until_ready(self) -> None:
+        """Wait until the child can take orders.
+
+        Raises:
+            UsageError: it cannot run this app. EOFError: it ended before it could say anything.
+        """
+        said = wire.receive(self._end, wire.Ready | wire.Broken)
+        if isinstance(said, wire.Broken):
+            self.bury()
+            raise errors.UsageError(
+                f"A child process of the worker could not load the app: {said.why}",
+                meaning="Handlers run in processes of their own, which import the app afresh.",
+                todo="Check that the app can be imported by its name in a new Python process.",
+            )
+
+    def ask(self, order: wire.Order) -> wire.Reply:
+        """Have an order carried out.
+
+        Raises:
+            EOFError: the child ended in the middle.
+        """
+        try:
+            wire.send(self._end, order)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        reply: wire.Reply = wire.receive(self._end, wire.Reply)
+        return reply
+
+    def kill(self) -> None:
+        """Kill the child and everything in its process group. Its number is its own until `bury`."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def bury(self) -> str:
+        """After its end: remove what is left of it, and say how it ended."""
+        self._end.close()
+        self.kill()
+        code = self._process.wait()
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"signal {signal.Signals(-code).name}"
+        except ValueError:
+            return f"signal {-code}"
+
+
+class Slot:
+    """A thread with a child that it keeps alive; the `Caller` of the runs it performs."""
+
+    def __init__(self, number: int, lane: Children, inbox: SimpleQueue[Unit | None]) -> None:
+        self._lane = lane
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._current: Run | None = None
+        self.thread = threading.Thread(target=self._serve, name=f"onefold-child-{number}", daemon=True)
+
+    def call(self, run: Run, ctx: Context) -> Outcome:
+        """Have the handler called in the child."""
+        try:
+            reply = self._ask("call", run, ctx)
+        except EOFError:
+            return self._died(run)
+        if reply.outcome is None:
+            raise errors.InvariantBroken("A child process answered a call without an outcome.")
+        return reply.outcome
+
+    def probe(self, run: Run, ctx: Context) -> ProbeAnswer:
+        """Have the probe asked in the child."""
+        try:
+            reply = self._ask("probe", run, ctx)
+        except EOFError:
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."))
+        if reply.answer is None:
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"))
+        return reply.answer
+
+    def stop(self, run: Run) -> None:
+        """Kill the child if it is performing this run."""
+        with self._lock:
+            if self._current is run and self._child is not None:
+                self._child.kill()
+
+    def abandon(self) -> None:
+        """Kill the child, whatever it does."""
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+
+    def _ask(self, what: str, run: Run, ctx: Context) -> wire.Reply:
+        with self._lock:
+            if self._child is None or run.cut is not None:  # stopped before it began
+                raise EOFError
+            child, self._current = self._child, run
+        try:
+            return child.ask(
+                wire.Order(
+                    what="probe" if what == "probe" else "call",
+                    job=run.job.name,
+                    delivery=run.delivery,
+                    hold=ctx.hold,
+                    attempt=ctx.attempt,
+                    attempts_max=ctx.attempts_max,
+                    remaining_ms=ctx.remaining_ms or 0,
+                )
+            )
+        finally:
+            with self._lock:
+                self._current = None
+
+    def _died(self, run: Run) -> Outcome:
+        ended = self._bury()
+        match run.cut:
+            case Failed() as overran:
+                return replace(overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended}).")
+            case None:
+                summary = f"Its process ended in the middle of the handler: {ended}."
+                if ended == "signal SIGKILL":
+                    summary += " Not sent by onefold; perhaps the system was out of memory."
+                return Failed(kind="unknown", error="ProcessDied", summary=summary, crashed=True)
+            case outcome:
+                return outcome
+
+    def _bury(self) -> str:
+        with self._lock:
+            child, self._child = self._child, None
+        return child.bury() if child is not None else "it was never asked"
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                if self._child is None and not self._renew():
+                    return
+                self._lane.report(Done(lane=self._lane))  # one slot more
+                unit = self._inbox.get()
+                if unit is None:
+                    return
+                for run in unit.runs:
+                    self._lane.driver.perform(run, self)
+                self._lane.report(Done(lane=self._lane, unit=unit, slots=0))
+        except BaseException as error:  # noqa: BLE001 - the control loop decides
+            self._lane.report(Done(lane=self._lane, slots=0, error=error))
+        finally:
+            self.abandon()
+            self._bury()
+
+    def _renew(self) -> bool:
+        """Start a child; False when the lane has ended meanwhile.
+
+        Raises:
+            UsageError: it cannot be started, or cannot load the app.
+        """
+        ended = ""
+        for number in range(_START_TRIES):
+            child = Child(self._lane.spawn)
+            with self._lock:
+                self._child = child
+            if self._lane.ended:
+                return False
+            try:
+                child.until_ready()
+            except EOFError:
+                ended = self._bury()
+                if self._lane.ended:
+                    return False
+                self._lane.pause(_START_PAUSE_MS << number)
+            else:
+                return True
+        raise errors.UsageError(
+            f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",
+            meaning="Its own output, above, says why.",
+            todo="Check that the app can be imported in a new Python process, and that the system has memory left.",
+        )
+
+
+class Children:
+    """The lane.
+
+    Args:
+        count: child processes, 1 or more.
+    """
+
+    def __init__(self, count: int, spawn: Spawn, driver: Driver, clock: Clock, report: Report) -> None:
+        self.slots = count
+        self.spawn = spawn
+        self.driver = driver
+        self.report = report
+        self.ended = False
+        self._clock = clock
+        self._bell = Bell()
+        self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
+        self._slots = [Slot(number, self, self._inbox) for number in range(count)]
+
+    def start(self) -> None:
+        """Start all children at once; each is a free slot as soon as it is ready."""
+        for slot in self._slots:
+            slot.thread.start()
+
+    def submit(self, unit: Unit) -> None:
+        """Hand a unit to the next free child."""
+        self._inbox.put(unit)
+
+    def stop(self, run: Run) -> None:
+        """Kill the child that performs this run."""
+        for slot in self._slots:
+            slot.stop(run)
+
+    def pause(self, pause_ms: int) -> None:
+        """Wait before a child is started again; cut short when the lane ends."""
+        self._clock.wait(self._bell, pause_ms)
+
+    def end(self, *, wait: bool) -> None:
+        """End all children; those that work are killed."""
+        self.ended = True
+        self._bell.ring()
+        for _ in self._slots:
+            self._inbox.put(None)
+        if not wait:
+            for slot in self._slots:
+                slot.abandon()
+        for slot in self._slots:
+            if wait:
+                slot.thread.join()

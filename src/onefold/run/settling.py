@@ -1,0 +1,127 @@
+"""Carrying out settlements: in one transaction where the backend can, else part by part in the order that loses nothing.
+
+The argument for the order, when record store and queue are two systems (a crash may fall after any line):
+
+    1. record with its outbox    before: nothing is recorded; the redelivery is a takeover, and the policy decides.
+    2. outbox sends              after 1: a redelivery finds `completed` and the outbox, and sends it (ids are the same).
+    3. outbox cleared            after 2: a redelivery sends again; receivers drop it by its key.
+    4. history                   after 3: history may miss rows, never invent them.
+    5. the message's fate        after 4: a redelivery is a duplicate, answered from the record.
+
+A refused write (lease lost) ends its settlement: the new holder owns the message.
+Never here: decisions. Invariant: a message is never deleted before its record is durable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts import store as records
+from onefold.contracts.commit import Commit, Settlement, Verdict
+from onefold.contracts.ledger import Ledger
+from onefold.contracts.queue import Ack, Attribute, Bury, Entry, Leave, Queue, Refused, RetryIn
+from onefold.contracts.state import State
+from onefold.contracts.store import Store
+
+
+class Backend(Struct, frozen=True, kw_only=True):
+    """The contracts of one wired engine. `commit` is None where records and messages do not share a database."""
+
+    store: Store
+    ledger: Ledger
+    state: State
+    commit: Commit | None
+    open_queue: Callable[[str], Queue]
+
+
+def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+    """Carry out settlements; one verdict each, in order.
+
+    Raises:
+        TransientError: the backend could not write; what was not written stays as it was.
+    """
+    if backend.commit is not None:
+        return backend.commit.commit(settlements, now_ms)
+    return _walk(backend, settlements, now_ms)
+
+
+def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+    writing = [one for one in settlements if one.write is not None]
+    answers = iter(backend.store.write([one.write for one in writing if one.write is not None], now_ms))
+    written = [next(answers) if one.write is not None else True for one in settlements]
+    alive = [one for one, ok in zip(settlements, written, strict=True) if ok]
+    _send_outboxes(backend, alive)
+    backend.ledger.append([row for one in alive for row in one.rows])
+    fates = iter(_settle_messages(backend, alive))
+    return [Verdict(ok, next(fates) if ok else False) for ok in written]
+
+
+def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
+    by_queue: dict[str, list[Entry]] = defaultdict(list)
+    to_clear: list[records.Hold] = []
+    for one in settlements:
+        if one.write is not None and isinstance(one.write[1], records.Complete) and one.write[1].outbox:
+            to_clear.append(one.write[0])
+            outbox: Sequence[records.OutboxItem] = one.write[1].outbox
+        elif one.clear is not None:
+            to_clear.append(one.clear)
+            outbox = one.outbox
+        else:
+            continue
+        for item in outbox:
+            by_queue[item.queue].append(entry_of(item))
+    for name, entries in by_queue.items():
+        for entry, sent in zip(entries, backend.open_queue(name).send(entries), strict=True):
+            if isinstance(sent, Refused):
+                raise errors.UsageError(
+                    f"Queue {name} refused a message of an outbox (key {entry.key!r}): {sent.message}",
+                    meaning="The run is completed; its messages wait in its record.",
+                    todo="Mend the queue's settings; the next delivery sends them again.",
+                )
+    if to_clear:
+        backend.store.clear_outbox(to_clear)
+
+
+def _settle_messages(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
+    answers = [True] * len(settlements)
+    by_queue: dict[str, list[int]] = defaultdict(list)
+    for place, one in enumerate(settlements):
+        if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
+            by_queue[one.queue].append(place)
+    for name, places in by_queue.items():
+        queue = backend.open_queue(name)
+        for kind in (Ack, RetryIn, Bury):
+            chosen = [place for place in places if isinstance(settlements[place].settle, kind)]
+            if chosen:
+                for place, ok in zip(chosen, _verb(queue, kind, [settlements[p] for p in chosen]), strict=True):
+                    answers[place] = ok
+    return answers
+
+
+def _verb(queue: Queue, kind: type[Ack | RetryIn | Bury], settlements: list[Settlement]) -> list[bool]:
+    if kind is Ack:
+        return queue.delete([one.receipt for one in settlements if one.receipt is not None])
+    if kind is RetryIn:
+        return queue.set_visible_in(
+            [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, RetryIn)]
+        )
+    return queue.bury(
+        [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, Bury)]
+    )
+
+
+def entry_of(item: records.OutboxItem) -> Entry:
+    """An outbox item as a message to be sent."""
+    return Entry(
+        body=item.body,
+        attributes={name: Attribute(value) for name, value in item.attributes.items()},
+        delay_ms=item.delay_ms,
+        run_at_ms=item.run_at_ms,
+        group=item.group,
+        dedup_id=item.dedup_id,
+        key=item.key,
+    )

@@ -1,0 +1,407 @@
+"""Messages that onefold did not send: from the body as it arrives to the JSON text of the job's payload.
+
+A job declares its source; nothing is guessed, because a guess can be led astray by whoever writes the body.
+
+    json          the body is the payload (also SNS with raw message delivery, and most Scheduler inputs)
+    text          the body is plain text; the payload is that text
+    s3            S3 event notification; the payload is the list of its records
+    s3-record     the same, where one record is one job; more than one record is refused
+    sns           SNS envelope; the payload is the message inside
+    eventbridge   EventBridge event; the payload is its `detail` (a scheduled rule's: its time and resources)
+    scheduler     EventBridge Scheduler; the payload is the schedule's input (without one: its time and resources)
+    auto          whichever of these the body looks like
+
+Envelopes nest: `sns>s3`, `sns>eventbridge`, `sns>text`. What differs between two deliveries of one thing (envelope ids,
+send times, signatures) stays out of the payload and thereby out of its fingerprint; it is in `meta` for people.
+Keys of S3 objects stay URL-encoded, as S3 sends them. An S3 message is one job although it holds a list, because one
+message has one record and one outcome; S3 puts one record into each message.
+
+Never here: types, keys, sending. Invariant: a body that is not what was declared is an error that says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from onefold import codec
+from onefold.contracts.queue import Attribute
+from onefold.errors import PayloadError, UsageError
+
+_TEST_EVENT = "s3:TestEvent"
+_SNS_TYPES = ("Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation")
+_SCHEDULED = "Scheduled Event"
+_SHOWN_FIELDS = 8
+
+
+class Meta(Struct, frozen=True, kw_only=True):
+    """One envelope that was taken off; for people and for handlers, never for keys.
+
+    Args:
+        source: which envelope.
+        id: of the message or event, as its sender made it.
+        kind: SNS subject, EventBridge detail-type, S3 event name.
+        origin: topic, event source, bucket, schedule.
+        at: when it happened, as the envelope writes it.
+        attributes: texts that travelled beside the message.
+    """
+
+    source: str
+    id: str | None = None
+    kind: str | None = None
+    origin: str | None = None
+    at: str | None = None
+    attributes: Mapping[str, str] = {}
+
+
+class Unwrapped(Struct, frozen=True):
+    """A message for the job: the payload's JSON text, and the envelopes, outermost first."""
+
+    payload: str
+    meta: tuple[Meta, ...] = ()
+
+
+class NotAJob(Struct, frozen=True):
+    """A message that is there to be thrown away (S3's test event when a notification is set up)."""
+
+    why: str
+
+
+# ------------------------------------------------------------------------------------------- what envelopes look like
+
+
+class _SnsAttribute(Struct):
+    Value: str = ""
+
+
+class _Sns(Struct):
+    Type: str
+    Message: str | None = None
+    MessageId: str | None = None
+    TopicArn: str | None = None
+    Subject: str | None = None
+    Timestamp: str | None = None
+    MessageAttributes: dict[str, _SnsAttribute] = {}
+
+
+class _Event(Struct, rename={"detail_type": "detail-type"}):
+    detail_type: str
+    source: str
+    detail: Raw
+    id: str | None = None
+    time: str | None = None
+    resources: list[str] = []
+
+
+class _Bucket(Struct, frozen=True):
+    name: str | None = None
+
+
+class _S3(Struct, frozen=True):
+    bucket: _Bucket = _Bucket()
+
+
+class _S3Record(Struct):
+    eventSource: str  # noqa: N815 - the envelope's own spelling
+    eventName: str | None = None  # noqa: N815
+    eventTime: str | None = None  # noqa: N815
+    s3: _S3 = _S3()
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_TEXT = msgspec.json.Decoder(str)
+_RAW_LIST = msgspec.json.Decoder(list[Raw])
+_SNS = msgspec.json.Decoder(_Sns)
+_EVENT = msgspec.json.Decoder(_Event)
+_RECORD = msgspec.json.Decoder(_S3Record)
+
+Attributes = Mapping[str, Attribute]
+_Step = tuple[str, Meta]  # text inside, and the envelope it was in
+_Unwrap = Callable[[str, Attributes], _Step | NotAJob]
+
+
+# ---------------------------------------------------------------------------------------------------------- the verbs
+
+
+def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJob:
+    """Take the declared envelopes off a message.
+
+    Args:
+        source: as declared, see `check_source`.
+        body: the message's body.
+        attributes: the message's own attributes.
+
+    Raises:
+        PayloadError: the body is something else; says what. A payload that is no JSON is left to the codec's error.
+    """
+    if source == "json":
+        return Unwrapped(body)
+    text = body
+    metas: list[Meta] = []
+    for name in _steps(source, body):
+        found = _UNWRAP[name](text, attributes)
+        if isinstance(found, NotAJob):
+            return found
+        text, meta = found
+        metas.append(meta)
+        attributes = {}  # they belong to the outermost envelope
+    return Unwrapped(text, tuple(metas))
+
+
+def unwrap_text(source: str, body: str, attributes: Attributes) -> str:
+    """The payload's JSON text alone.
+
+    Raises:
+        PayloadError: as `unwrap`, and for a message that is there to be thrown away.
+    """
+    found = unwrap(source, body, attributes)
+    if isinstance(found, NotAJob):
+        raise PayloadError(f"The message is no job: {found.why}.", todo="Delete it; nothing was to be done.")
+    return found.payload
+
+
+def check_source(source: str, job: str) -> None:
+    """Refuse a source that does not exist.
+
+    Raises:
+        UsageError: names the nearest one.
+    """
+    for name in source.split(">"):
+        if name not in SOURCES:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, SOURCES, n=1)
+            raise UsageError(
+                f"source={source!r} of {job} is not known.",
+                todo=f"Did you mean {near[0]!r}?"
+                if near
+                else f"It is one of {', '.join(SOURCES)}, or two joined by >.",
+            )
+    if ">" in source and any(name in ("json", "text", "auto") for name in source.split(">")[:-1]):
+        raise UsageError(
+            f"source={source!r} of {job} has nothing to open.", todo='Write the outer one first: "sns>s3".'
+        )
+
+
+def recognise(body: str) -> str:
+    """Which source a body looks like; `json` for any other JSON, `text` for what is no JSON. For people and for `auto`."""
+    try:
+        fields = _OBJECT.decode(body)
+    except msgspec.ValidationError:
+        return "json"
+    except (ValueError, RecursionError):
+        return "text"
+    if _text_of(fields.get("Event")) == _TEST_EVENT or _records_of(fields) == "aws:s3":
+        return "s3"
+    if _text_of(fields.get("Type")) in _SNS_TYPES and "TopicArn" in fields:
+        return "sns"
+    if {"detail-type", "source", "detail"} <= fields.keys():
+        return "scheduler" if _text_of(fields["source"]) == "aws.scheduler" else "eventbridge"
+    return "json"
+
+
+def _steps(source: str, body: str) -> list[str]:
+    if source != "auto":
+        return source.split(">")
+    first = recognise(body)
+    if first != "sns":
+        return [first]
+    return ["sns", recognise(_sns(body, {})[0])]
+
+
+# ------------------------------------------------------------------------------------------------------ the envelopes
+
+
+def _json(body: str, attributes: Attributes) -> _Step:
+    return body, Meta(source="json", attributes=_texts(attributes))
+
+
+def _plain_text(body: str, attributes: Attributes) -> _Step:
+    return codec.encode(body).decode(), Meta(source="text", attributes=_texts(attributes))
+
+
+def _s3(body: str, attributes: Attributes) -> _Step | NotAJob:
+    fields = _fields(body, "an S3 event notification")
+    if _text_of(fields.get("Event")) == _TEST_EVENT:
+        return NotAJob("S3 sends a test event when a notification is set up")
+    if _records_of(fields) != "aws:s3":
+        raise _other(body, "an S3 event notification")
+    first = _RECORD.decode(_RAW_LIST.decode(fields["Records"])[0])
+    meta = Meta(
+        source="s3",
+        kind=first.eventName,
+        origin=first.s3.bucket.name,
+        at=first.eventTime,
+        attributes=_texts(attributes),
+    )
+    return bytes(fields["Records"]).decode(), meta
+
+
+def _s3_record(body: str, attributes: Attributes) -> _Step | NotAJob:
+    found = _s3(body, attributes)
+    if isinstance(found, NotAJob):
+        return found
+    text, meta = found
+    records = _RAW_LIST.decode(text)
+    if len(records) != 1:
+        raise PayloadError(
+            f"The S3 notification has {len(records)} records, and the job takes one.",
+            meaning="One message has one outcome; with several records a failure of one would run the others again.",
+            todo='Declare source="s3" and take the list, or send each record as a message of its own.',
+        )
+    return bytes(records[0]).decode(), meta
+
+
+def _sns(body: str, attributes: Attributes) -> _Step:
+    _fields(body, "an SNS envelope")
+    try:
+        envelope = _SNS.decode(body)
+    except msgspec.ValidationError:
+        raise _other(body, "an SNS envelope", _RAW_DELIVERY) from None
+    if envelope.Type in _SNS_TYPES[1:]:
+        raise PayloadError(
+            f"The message is an SNS {envelope.Type} of {envelope.TopicArn}, not a notification.",
+            meaning="The subscription of this queue is not confirmed; nothing will be delivered.",
+            todo="Confirm it, with the SubscribeURL in the body, if you know the topic.",
+        )
+    if envelope.Type != "Notification" or envelope.Message is None:
+        raise _other(body, "an SNS envelope", _RAW_DELIVERY)
+    meta = Meta(
+        source="sns",
+        id=envelope.MessageId,
+        kind=envelope.Subject,
+        origin=envelope.TopicArn,
+        at=envelope.Timestamp,
+        attributes={name: one.Value for name, one in envelope.MessageAttributes.items()} | _texts(attributes),
+    )
+    return envelope.Message, meta
+
+
+_RAW_DELIVERY: Final = (
+    'If the subscription has raw message delivery, declare source="json"; otherwise find who sends here.'
+)
+
+
+def _eventbridge(body: str, attributes: Attributes) -> _Step:
+    _fields(body, "an EventBridge event")
+    try:
+        event = _EVENT.decode(body)
+    except msgspec.ValidationError:
+        raise _other(
+            body,
+            "an EventBridge event",
+            'If the rule\'s target has an input transformer, declare source="json"; otherwise find who sends here.',
+        ) from None
+    meta = Meta(
+        source="eventbridge",
+        id=event.id,
+        kind=event.detail_type,
+        origin=event.source,
+        at=event.time,
+        attributes=_texts(attributes),
+    )
+    if event.detail_type == _SCHEDULED and event.source in ("aws.events", "aws.scheduler"):
+        # Its detail is empty; what names the tick is its nominal time and the rule or schedule.
+        return codec.encode({"resources": event.resources, "time": event.time}).decode(), meta
+    return bytes(event.detail).decode(), meta
+
+
+def _scheduler(body: str, attributes: Attributes) -> _Step:
+    texts = _texts(attributes)
+    if texts.get("IS_PAYLOAD_TRUNCATED", "").lower() == "true":
+        raise PayloadError(
+            "The scheduler cut this message: its attribute IS_PAYLOAD_TRUNCATED is true.",
+            meaning=f"What the job should do is not in it any more. Schedule: {texts.get('SCHEDULE_ARN', 'unknown')}.",
+            todo="Send the full input by hand, and keep inputs of schedules small.",
+        )
+    if recognise(body) in ("scheduler", "eventbridge"):
+        text, meta = _eventbridge(body, attributes)
+        return text, msgspec.structs.replace(meta, source="scheduler")
+    meta = Meta(
+        source="scheduler",
+        id=texts.get("EXECUTION_ID"),
+        origin=texts.get("SCHEDULE_ARN"),
+        at=texts.get("SCHEDULED_TIME"),
+        attributes=texts,
+    )
+    return body, meta
+
+
+_UNWRAP: Final[dict[str, _Unwrap]] = {
+    "json": _json,
+    "text": _plain_text,
+    "s3": _s3,
+    "s3-record": _s3_record,
+    "sns": _sns,
+    "eventbridge": _eventbridge,
+    "scheduler": _scheduler,
+}
+SOURCES: Final = (*_UNWRAP, "auto")
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _fields(body: str, wanted: str) -> dict[str, Raw]:
+    try:
+        return _OBJECT.decode(body)
+    except msgspec.ValidationError:
+        raise _other(body, wanted) from None
+    except (ValueError, RecursionError):
+        codec.canonical(body)  # raises, with the codec's words
+        raise
+
+
+def _text_of(raw: Raw | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return _TEXT.decode(raw)
+    except ValueError:
+        return None
+
+
+def _records_of(fields: Mapping[str, Raw]) -> str | None:
+    """The event source of the first of `Records`; None when there is no such list."""
+    try:
+        return _RECORD.decode(_RAW_LIST.decode(fields["Records"])[0]).eventSource
+    except (LookupError, ValueError):
+        return None
+
+
+def _texts(attributes: Attributes) -> dict[str, str]:
+    return {name: one.value for name, one in attributes.items() if isinstance(one.value, str)}
+
+
+_NAMES: Final = {
+    "s3": "an S3 event notification",
+    "sns": "an SNS envelope",
+    "eventbridge": "an EventBridge event",
+    "scheduler": "a schedule's default event",
+}
+
+
+def _other(
+    body: str, wanted: str, todo: str = "Declare the source that fits, or find who sends here."
+) -> PayloadError:
+    """The error for a body that is something else than declared."""
+    looks = recognise(body)
+    if looks in _NAMES and _NAMES[looks] != wanted:
+        found = _NAMES[looks]
+        todo = f'Declare source="{looks}", or find who sends here.'
+    else:
+        try:
+            names = list(_OBJECT.decode(body))
+            more = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
+            found = (
+                f"a JSON object with the fields {', '.join(names[:_SHOWN_FIELDS])}{more}"
+                if names
+                else "an empty object"
+            )
+        except ValueError:
+            kinds = {"[": "a JSON list", '"': "a JSON text", "n": "null", "t": "true", "f": "false"}
+            found = kinds.get(body.lstrip()[:1], "a number")
+    return PayloadError(f"The message is not {wanted}: it is {found}.", todo=todo)

@@ -1,0 +1,442 @@
+"""The dead-letter queue as people work with it: look, select, change, delete. Sending back is `redrive.py`'s.
+
+A dead letter is listed by its failure (reason, error class, job), because at night one asks "what is wrong", not "which
+messages are there". Bodies are shown only where a person asked for one message. An edit is checked against the job's payload
+type where its app is known, and carries the fingerprint of the payload it replaces, so that the guard accepts it.
+Never here: receiving messages, output. Invariant: a message that no selection named is not touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.admin import Edit, Peeked
+from onefold.contracts.queue import Attribute
+from onefold.contracts.store import Record, RecordKey
+from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.service import groups, payloads, reading
+from onefold.service.desk import Desk, roles
+from onefold.service.reading import Forecast, Reading
+
+
+class Select(Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant; all conditions must hold.
+
+    Args:
+        ids: message ids, or the number at their end, or any beginning that fits one message only.
+        queue: a dead-letter queue, or a queue whose dead letters are meant.
+        reason: the kind of reason (`permanent`, `attempts`, `conflict` ...); `none` for messages without one.
+        error: class name of the exception; `*` and `?` stand for anything.
+        job: its name. key, group: with `*` and `?`.
+        older_ms, newer_ms: failed at least, at most so long ago.
+    """
+
+    ids: tuple[str, ...] = ()
+    queue: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    job: str | None = None
+    key: str | None = None
+    group: str | None = None
+    older_ms: int | None = None
+    newer_ms: int | None = None
+
+    def is_empty(self) -> bool:
+        """Whether it selects everything."""
+        return self == Select()
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """One dead letter, without its body.
+
+    Args:
+        message_id, queue, source, group: where it lies and where it came from.
+        job, key: the operation, where it is known.
+        reason, error, summary, attempts, crashes, owner: why it is here; `none` where no reason travels with it.
+        receive_count: of the message.
+        first_at_ms, failed_at_ms: first and last time its operation was tried.
+        expires_in_ms: until its retention ends and it is gone.
+    """
+
+    message_id: str
+    queue: str
+    source: str | None
+    group: str | None
+    job: str | None
+    key: str | None
+    reason: str
+    error: str | None
+    summary: str
+    attempts: int
+    crashes: int
+    owner: str | None
+    receive_count: int
+    first_at_ms: int | None
+    failed_at_ms: int
+    expires_in_ms: int
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Dead letters that failed in the same way.
+
+    Args:
+        queue, reason, error, job, owner: what they share.
+        count: how many.
+        oldest_at_ms, newest_at_ms: when the first and the last of them failed.
+        expires_in_ms: until the first of them is gone.
+        summary, message_id: of the newest.
+    """
+
+    queue: str
+    reason: str
+    error: str | None
+    job: str | None
+    owner: str | None
+    count: int
+    oldest_at_ms: int
+    newest_at_ms: int
+    expires_in_ms: int
+    summary: str
+    message_id: str
+
+
+class Detail(Struct, frozen=True, kw_only=True):
+    """One dead letter with everything a person wants to see before doing something about it.
+
+    Args:
+        letter: as listed.
+        body: the payload as it was sent. attributes: name -> value.
+        record: state of its operation's record in a few words; what stands there in figures is `why`'s.
+        forecast: what a redrive would do now.
+    """
+
+    letter: DeadLetter
+    body: str
+    attributes: dict[str, str]
+    record: str
+    forecast: Forecast
+
+
+class Edited(Struct, frozen=True, kw_only=True):
+    """What an edit changed, or would change.
+
+    Args:
+        message_id: the same as before.
+        changed: top-level fields that differ; `(all)` where the body is no JSON object.
+        key_before, key_after: the business key; None where it cannot be told.
+        amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
+        forecast: what a redrive would do now.
+        written: False in a dry run.
+    """
+
+    message_id: str
+    changed: tuple[str, ...]
+    key_before: str | None
+    key_after: str | None
+    amends: str | None
+    forecast: Forecast
+    written: bool
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+def find(desk: Desk, select: Select) -> Iterator[Peeked]:
+    """The dead letters a selection names, queue by queue, from the oldest on; on FIFO queues in their groups' order.
+
+    Raises:
+        NotFoundError: the queue does not exist or is no dead-letter queue; an id names no dead letter.
+        UsageError: the beginning of an id fits several.
+    """
+    names = _queues(desk, select.queue)
+    if select.ids:
+        yield from _by_ids(desk, names, select)
+        return
+    settings = desk.settings()
+    for name in names:
+        messages: Iterator[Peeked] | list[Peeked] = desk.every(name)
+        if settings[name].fifo:
+            messages = sorted(messages, key=lambda message: message.sequence or "")
+        yield from (message for message in messages if _fits(desk, message, select))
+
+
+def _queues(desk: Desk, named: str | None) -> list[str]:
+    kinds = roles(desk.settings())
+    if named is None:
+        return sorted(kinds.dead)
+    if named in kinds.dead:
+        return [named]
+    source = kinds.sources.get(named)
+    if source is not None and source.dead_letter is not None:
+        return [source.dead_letter]
+    raise errors.NotFoundError(
+        f"{named!r} is neither a dead-letter queue nor a queue that has one.",
+        meaning=f"Dead-letter queues here: {', '.join(sorted(kinds.dead)) or 'none'}.",
+        todo="See `onefold queue list`.",
+    )
+
+
+def _by_ids(desk: Desk, names: Sequence[str], select: Select) -> Iterator[Peeked]:
+    found: dict[str, list[Peeked]] = {wanted: [] for wanted in select.ids}
+    for name in names:
+        for message in desk.every(name):
+            for wanted in select.ids:
+                if names_message(wanted, message.message_id):
+                    found[wanted].append(message)
+    for wanted, messages in found.items():
+        if len(messages) > 1:
+            raise errors.UsageError(
+                f"{wanted!r} fits {len(messages)} dead letters: {', '.join(one.message_id for one in messages[:3])} ...",
+                meaning="Nothing was changed.",
+                todo="Write more of the id.",
+            )
+        if not messages:
+            raise errors.NotFoundError(
+                f"There is no dead letter {wanted!r}.",
+                meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
+                todo="See `onefold dlq list --all`; `onefold why KEY` tells what became of an operation.",
+            )
+        if _fits(desk, messages[0], select):
+            yield messages[0]
+
+
+def names_message(wanted: str, message_id: str) -> bool:
+    """Whether a person who writes `wanted` may mean this message: its id, the number at its end, or its beginning."""
+    return message_id == wanted or message_id.rpartition("-")[2] == wanted or (
+        len(wanted) >= _BEGINNING_CHARACTERS and message_id.startswith(wanted)
+    )
+
+
+_BEGINNING_CHARACTERS = 4
+
+
+def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
+    reason, now_ms = message.reason, desk.now_ms()
+    age_ms = now_ms - _failed_at_ms(message)
+    if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
+        return False
+    if select.error is not None and not fnmatchcase((reason.error if reason is not None else None) or "", select.error):
+        return False
+    if select.group is not None and not fnmatchcase(message.group or "", select.group):
+        return False
+    if select.older_ms is not None and age_ms < select.older_ms:
+        return False
+    if select.newer_ms is not None and age_ms > select.newer_ms:
+        return False
+    if select.job is None and select.key is None:
+        return True
+    job, key = operation(desk, message)
+    return (select.job is None or job == select.job) and (select.key is None or fnmatchcase(key or "", select.key))
+
+
+def _failed_at_ms(message: Peeked) -> int:
+    return (message.reason.last_at_ms if message.reason is not None else None) or message.sent_at_ms
+
+
+def operation(desk: Desk, message: Peeked) -> tuple[str | None, str | None]:
+    """Job and key of a message, as far as they can be told."""
+    reason = message.reason
+    key = message.key or (reason.key if reason is not None else None)
+    job = reading.carried_job(message)
+    if (key is None or job is None) and desk.jobs is not None:
+        told = reading.read(desk, message)
+        return job or told.job, key or (told.key.key if told.key is not None else None)
+    return job, key
+
+
+def letter(desk: Desk, message: Peeked) -> DeadLetter:
+    """A dead letter as it is listed."""
+    reason = message.reason
+    job, key = operation(desk, message)
+    return DeadLetter(
+        message_id=message.message_id,
+        queue=message.queue,
+        source=message.source,
+        group=message.group,
+        job=job,
+        key=key,
+        reason=reason.kind if reason is not None else "none",
+        error=reason.error if reason is not None else None,
+        summary=reason.summary if reason is not None else "Not buried by onefold: no reason travels with it.",
+        attempts=reason.attempts if reason is not None else 0,
+        crashes=reason.crashes if reason is not None else 0,
+        owner=_owner(desk, message, job),
+        receive_count=message.receive_count,
+        first_at_ms=reason.first_at_ms if reason is not None else None,
+        failed_at_ms=_failed_at_ms(message),
+        expires_in_ms=message.expires_at_ms - desk.now_ms(),
+    )
+
+
+def _owner(desk: Desk, message: Peeked, job: str | None) -> str | None:
+    if message.reason is not None and message.reason.owner is not None:
+        return message.reason.owner
+    declared = desk.job(job)
+    return declared.policy.owner if declared is not None else None
+
+
+def failures(desk: Desk, select: Select) -> list[Failure]:
+    """The selected dead letters grouped by how they failed, the most numerous first."""
+    grouped: dict[tuple[str, str, str | None, str | None], list[DeadLetter]] = {}
+    for message in find(desk, select):
+        one = letter(desk, message)
+        grouped.setdefault((one.queue, one.reason, one.error, one.job), []).append(one)
+    found = []
+    for (queue, reason, error, job), letters in grouped.items():
+        newest = max(letters, key=lambda one: one.failed_at_ms)
+        found.append(
+            Failure(
+                queue=queue, reason=reason, error=error, job=job, owner=newest.owner, count=len(letters),
+                oldest_at_ms=min(one.failed_at_ms for one in letters), newest_at_ms=newest.failed_at_ms,
+                expires_in_ms=min(one.expires_in_ms for one in letters), summary=newest.summary,
+                message_id=newest.message_id,
+            )  # fmt: skip
+        )
+    return sorted(found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or ""))
+
+
+def show(desk: Desk, message_id: str) -> Detail:
+    """One dead letter with its body, its record's state and what a redrive would do.
+
+    Raises:
+        NotFoundError: no such dead letter. UsageError: the id fits several.
+    """
+    message = one_of(desk, message_id)
+    told = reading.read(desk, message)
+    record = _record(desk, told.key)
+    return Detail(
+        letter=letter(desk, message),
+        body=message.body,
+        attributes={
+            name: one.value if isinstance(one.value, str) else f"({len(one.value)} bytes)"
+            for name, one in message.attributes.items()
+        },
+        record=_record_text(told, record),
+        forecast=reading.foresee(desk, told, record),
+    )
+
+
+def one_of(desk: Desk, message_id: str) -> Peeked:
+    """The one dead letter an id names; errors as `find`."""
+    return next(find(desk, Select(ids=(message_id,))))
+
+
+def _record(desk: Desk, key: RecordKey | None) -> Record | None:
+    return desk.engine.store.read([key], desk.now_ms())[0] if key is not None else None
+
+
+def _record_text(told: Reading, record: Record | None) -> str:
+    if told.key is None:
+        return told.problem
+    if record is None:
+        return "none: nothing is recorded under its key"
+    doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""
+    parked = ", held for a person" if record.parked else ""
+    return f"{record.status}{doubt}{parked}, {record.attempts_total} runs in all, fence {record.fence}"
+
+
+# -- changing --------------------------------------------------------------------------------------------------------
+
+
+def edit(
+    desk: Desk,
+    message_id: str,
+    *,
+    body: str | None = None,
+    assignments: Sequence[str] = (),
+    new_key: bool = False,
+    dry_run: bool = False,
+    reason_text: str | None = None,
+) -> Edited:
+    """Change a dead letter's payload where it lies.
+
+    Args:
+        body: the new body; None keeps it.
+        assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is no JSON is taken as text.
+        new_key: allow a payload that names another operation than before.
+        dry_run: only say what would change.
+        reason_text: why, for the ledger.
+
+    Raises:
+        NotFoundError: no such dead letter. PayloadError: the result does not fit the job's type; nothing was changed.
+        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere.
+    """
+    message = one_of(desk, message_id)
+    text = payloads.assigned(body if body is not None else message.body, assignments)
+    changed = payloads.changed_fields(message.body, text)
+    if not changed:
+        raise errors.UsageError(
+            f"The edit of {message.message_id} changes nothing.", todo="Give --set field=value or another body."
+        )
+    before = reading.read(desk, message)
+    attributes = {name: one for name, one in message.attributes.items() if name != AMENDS_ATTRIBUTE}
+    after = reading.read(desk, reading.as_if(message, text, attributes))
+    if after.fate == "malformed":
+        raise errors.PayloadError(
+            f"The changed payload of {message.message_id} cannot be used: {after.problem}",
+            meaning="Nothing was changed.",
+            todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
+        )
+    _check_key(message, before, after, allowed=new_key)
+    record = _record(desk, after.key)
+    amends = None
+    if record is not None and record.status != "completed" and record.fingerprint != after.fingerprint:
+        amends = record.fingerprint
+        attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
+    final = reading.read(desk, reading.as_if(message, text, attributes))
+    if not dry_run:
+        if not desk.engine.queues.edit(message.message_id, Edit(body=text, attributes=attributes)):
+            raise errors.TransientError(
+                f"Message {message.message_id} is gone or held by a consumer.", todo="Look again: `onefold dlq list --all`."
+            )
+        row = desk.tell("edit", after.key, message, changed=", ".join(changed), amends=amends, reason_text=reason_text)
+        desk.engine.ledger.append([row])
+    return Edited(
+        message_id=message.message_id,
+        changed=changed,
+        key_before=before.key.key if before.key is not None else None,
+        key_after=after.key.key if after.key is not None else None,
+        amends=amends,
+        forecast=reading.foresee(desk, final, record),
+        written=not dry_run,
+    )
+
+
+def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:
+    if before.key is None or after.key is None or before.key == after.key or allowed:
+        return
+    raise errors.UsageError(
+        f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
+        meaning="That is another operation: what is recorded under the old key does not count for it. Nothing was changed.",
+        todo="If that is meant, say --new-key.",
+    )
+
+
+def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
+    """Delete dead letters for good; how many were still there. A group of which nothing is left is let go.
+
+    Args:
+        messages: from `find`.
+        reason_text: why, for the ledger.
+    """
+    readings = [reading.read(desk, message) for message in messages]
+    answers = desk.engine.queues.remove([message.message_id for message in messages])
+    rows = [
+        desk.tell("removed", told.key, message, **{"from": message.queue, "reason_text": reason_text})
+        for message, told, removed in zip(messages, readings, answers, strict=True)
+        if removed
+    ]
+    desk.engine.ledger.append(rows)
+    for source in sorted({message.source for message in messages if message.source is not None and message.group}):
+        groups.let_go_of_empty(desk, source)
+    return len(rows)
+
+
+def counts(messages: Sequence[Peeked]) -> dict[str, int]:
+    """How many messages of each queue a selection holds, for asking before deleting."""
+    return dict(Counter(message.queue for message in messages))

@@ -1,0 +1,143 @@
+"""The operator's desk: an opened engine, the jobs of an app where one is known, and who sits there.
+
+Every use case of `service/` that looks at or changes what stands in an engine takes a `Desk`; the command line and a web page
+open one and call the same functions. What a person changes is written to the ledger with that person's name, whatever the
+history level. Never here: the use cases themselves, output, parsing.
+Invariant: opening a desk on an engine that is not there creates nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.clock import Clock, SystemClock
+from onefold.contracts.admin import Peeked, QueueSettings
+from onefold.contracts.ledger import History, Row
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import RecordKey
+from onefold.entropy import Entropy, SystemEntropy
+from onefold.run.handlers import Job
+from onefold.service.wiring import Runtime
+
+if TYPE_CHECKING:
+    from onefold.backends.registry import Engine
+
+_PAGE = 500  # messages per peek
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """What a desk knows of an app; an empty one where there is only a URL.
+
+    Args:
+        named: the declared jobs by name.
+        of: the job a message is for; raises NotFoundError.
+        history: what the app's ledger keeps.
+    """
+
+    named: Mapping[str, Job[Any, Any]]
+    of: Callable[[Delivery], Job[Any, Any]]
+    history: History
+
+
+class Desk:
+    """An opened engine as an operator uses it.
+
+    Args:
+        runtime: the opened engine.
+        jobs: of the app, or None where only the engine is known.
+        actor: who acts, as the ledger names them: `person:<login>`.
+    """
+
+    def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
+        self.url = runtime.url
+        self.engine: Engine = runtime.engine
+        self.clock: Clock = runtime.clock
+        self.never = runtime.never()
+        self.jobs = jobs
+        self.actor = actor
+        self._runtime = runtime
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        return self.clock.now_ms()
+
+    def job(self, name: str | None) -> Job[Any, Any] | None:
+        """A declared job by name; None where it, or the app, is not known."""
+        return self.jobs.named.get(name) if self.jobs is not None and name is not None else None
+
+    def tell(self, event: str, key: RecordKey | None = None, message: Peeked | None = None, **detail: Any) -> Row:
+        """The ledger row of something this person does; `append` writes it."""
+        return Row(
+            at_ms=self.now_ms(),
+            event=event,
+            key=key,
+            queue=message.queue if message is not None else None,
+            message_id=message.message_id if message is not None else None,
+            actor=self.actor,
+            detail={name: value for name, value in detail.items() if value is not None},
+        )
+
+    def settings(self) -> dict[str, QueueSettings]:
+        """All queues of the engine by name."""
+        return {settings.name: settings for settings in self.engine.queues.settings()}
+
+    def every(self, queue: str) -> Iterator[Peeked]:
+        """All messages of a queue, from the oldest on, without receiving any."""
+        after: str | None = None
+        while page := self.engine.queues.peek(queue, limit=_PAGE, after=after):
+            yield from page
+            after = page[-1].message_id
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._runtime.close()
+
+
+def open_desk(url: str, *, actor: str, clock: Clock | None = None, entropy: Entropy | None = None) -> Desk:
+    """A desk on an engine alone, without an app; the engine must be there.
+
+    Raises:
+        NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: it cannot be used.
+    """
+    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
+    if path is not None and not Path(path).exists():
+        raise errors.NotFoundError(
+            f"There is no file {path}.",
+            meaning=f"{url} is looked up from {os.getcwd()}." if not path.startswith("/") else "",
+            todo="Check the URL; the file is made when an app first sends or a worker first runs.",
+        )
+    runtime = Runtime(url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy())
+    return Desk(runtime, actor=actor)
+
+
+class Roles(Struct, frozen=True, kw_only=True):
+    """Which queue is what.
+
+    Args:
+        sources: queues that are neither dead-letter nor held queue of another, by name.
+        dead: dead-letter queue -> the queues it serves.
+        held: held queue -> the queues it serves.
+    """
+
+    sources: Mapping[str, QueueSettings]
+    dead: Mapping[str, tuple[str, ...]]
+    held: Mapping[str, tuple[str, ...]]
+
+
+def roles(settings: Mapping[str, QueueSettings]) -> Roles:
+    """Sort queues by what they are for."""
+    dead: dict[str, tuple[str, ...]] = {}
+    held: dict[str, tuple[str, ...]] = {}
+    for name, one in settings.items():
+        if one.dead_letter is not None:
+            dead[one.dead_letter] = (*dead.get(one.dead_letter, ()), name)
+        if one.held is not None:
+            held[one.held] = (*held.get(one.held, ()), name)
+    sources = {name: one for name, one in settings.items() if name not in dead and name not in held}
+    return Roles(sources=sources, dead=dead, held=held)

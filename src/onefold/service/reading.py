@@ -1,0 +1,231 @@
+"""A message that lies somewhere, read as the guard will read it: which operation it is, and what a delivery would do now.
+
+The forecast runs the very functions that decide deliveries (`contracts/transitions.claim` and `decide/guard.answer`) on a
+copy of the record, so that a dry run cannot disagree with the run, but for what happens between the two. Without an app the
+job's policy is not known, and what depends on it is answered "unknown", with the reason.
+Never here: changing anything. Invariant: reading a message twice gives the same answer while nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.codec import PayloadCodec
+from onefold.contracts import store, transitions
+from onefold.contracts.admin import Peeked
+from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.store import RecordKey
+from onefold.decide import guard
+from onefold.run.handlers import AMENDS_ATTRIBUTE, JOB_ATTRIBUTE, KEY_ATTRIBUTE
+from onefold.service.desk import Desk
+from onefold.watch.wording import age, pause
+
+Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
+
+_KEEP_MS = 1  # of the claim that is only thought; nothing is written
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What a message is.
+
+    Args:
+        job: the job's name, where it is known.
+        key: the operation; None where it cannot be told.
+        fingerprint: of its payload; None where it cannot be told.
+        amends: fingerprint of the payload it replaces, after an edit.
+        problem: why it cannot be read as a payload, or who it is for; empty when all is well.
+        fate: `malformed` or `no-job` when that settles it already.
+    """
+
+    job: str | None
+    key: RecordKey | None
+    fingerprint: str | None
+    amends: str | None = None
+    problem: str = ""
+    fate: Fate | None = None
+
+
+class Forecast(Struct, frozen=True, kw_only=True):
+    """What a delivery of a message would do now.
+
+    Args:
+        fate: `run`; `answered` from the record and deleted; `waits` for a run elsewhere; `unknown`: an earlier run's outcome
+            is in doubt and the job's policy decides; `held` again; `conflict`, `malformed`, `comes-back`: to the dead-letter
+            queue again; `no-job`: given back until a worker knows its job.
+        why: one sentence with what decides.
+    """
+
+    fate: Fate
+    why: str
+
+
+def read(desk: Desk, message: Peeked) -> Reading:
+    """The operation a message is for, from its app where that is known, else from what it carries."""
+    if desk.jobs is None:
+        return _read_alone(desk, message)
+    delivery = _delivery(message)
+    try:
+        job = desk.jobs.of(delivery)
+    except errors.NotFoundError as error:
+        return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
+    facts, _ = job.read(delivery)
+    if facts.malformed is not None:
+        return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
+    return Reading(job=job.name, key=facts.key, fingerprint=facts.fingerprint, amends=facts.amends)
+
+
+def _delivery(message: Peeked) -> Delivery:
+    return Delivery(
+        queue=message.source or message.queue,
+        message_id=message.message_id,
+        receipt="",
+        body=message.body,
+        attributes=message.attributes,
+        receive_count=message.receive_count,
+        sent_at_ms=message.sent_at_ms,
+        first_received_at_ms=message.first_received_at_ms or message.sent_at_ms,
+        received_at_ms=message.sent_at_ms,
+        visible_ms=0,
+        group=message.group,
+        dedup_id=message.dedup_id,
+        sequence=message.sequence,
+        key=message.key,
+        source=message.source,
+        reason=message.reason,
+    )
+
+
+def _carried(message: Peeked, name: str) -> str | None:
+    attribute = message.attributes.get(name)
+    return str(attribute.value) if attribute is not None else None
+
+
+def carried_job(message: Peeked) -> str | None:
+    """The job a message says it is for."""
+    return _carried(message, JOB_ATTRIBUTE) or (message.reason.job if message.reason is not None else None)
+
+
+def _read_alone(desk: Desk, message: Peeked) -> Reading:
+    """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
+    job = carried_job(message)
+    key = _carried(message, KEY_ATTRIBUTE) or message.key or (message.reason.key if message.reason is not None else None)
+    if job is None or key is None:
+        missing = "job" if job is None else "key"
+        return Reading(job=job, key=None, fingerprint=None, problem=f"The message does not say its {missing}; name the app.")
+    fitting = [record.key for record in desk.engine.records.find(key) if record.key.job == job]
+    if len(fitting) > 1:
+        scopes = ", ".join(sorted(one.scope or "(none)" for one in fitting))
+        return Reading(job=job, key=None, fingerprint=None, problem=f"Tenants {scopes} all have this key; name the app.")
+    fingerprint = None
+    if JOB_ATTRIBUTE in message.attributes:  # onefold sent it: its body is the payload, without an envelope
+        try:
+            fingerprint = PayloadCodec.fingerprint(message.body)
+        except errors.PayloadError as error:
+            return Reading(job=job, key=None, fingerprint=None, problem=error.what, fate="malformed")
+    return Reading(
+        job=job,
+        key=fitting[0] if fitting else RecordKey("", job, key),
+        fingerprint=fingerprint,
+        amends=_carried(message, AMENDS_ATTRIBUTE),
+    )
+
+
+def forecast(desk: Desk, messages: Sequence[Peeked]) -> list[Forecast]:
+    """What a delivery of each message would do now; two messages of one operation are answered alike."""
+    readings = [read(desk, message) for message in messages]
+    keys = [reading.key for reading in readings if reading.key is not None]
+    records = dict(zip(keys, desk.engine.store.read(keys, desk.now_ms()), strict=True)) if keys else {}
+    return [foresee(desk, reading, records.get(reading.key) if reading.key else None) for reading in readings]
+
+
+def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Forecast:
+    """What a delivery with this reading would do while its record stands as given."""
+    if reading.fate is not None:
+        return Forecast(fate=reading.fate, why=reading.problem)
+    if reading.key is None:
+        return Forecast(fate="unknown", why=reading.problem)
+    job, now_ms = desk.job(reading.job), desk.now_ms()
+    fingerprint = reading.fingerprint or (record.fingerprint if record is not None else "")
+    ask = store.Ask(
+        key=reading.key,
+        fingerprint=fingerprint,
+        owner="",
+        lease_until_ms=now_ms,
+        start=True,
+        expires_at_ms=now_ms + _KEEP_MS,
+        amends=reading.amends,
+    )
+    found, _ = transitions.claim(record, ask, now_ms)
+    if job is None:
+        return _without_policy(found, now_ms)
+    decided = guard.answer(found, job.policy, now_ms)
+    if isinstance(decided, guard.Go):
+        return _goes(decided, found)
+    match decided.settle:
+        case Ack():
+            return _without_policy(found, now_ms)
+        case RetryIn():
+            return _without_policy(found, now_ms)
+        case Bury(to="held") as burial:
+            if isinstance(found, store.Held):
+                return _without_policy(found, now_ms)
+            return Forecast(fate="unknown", why=f"Would be held for a person (on_unknown=hold). {burial.reason.summary}")
+        case Bury() as burial:
+            fate: Fate = "conflict" if burial.reason.kind == "conflict" else "comes-back"
+            return Forecast(fate=fate, why=f"({burial.reason.kind}) {burial.reason.summary}")
+        case _:
+            raise errors.InvariantBroken(f"A claim was answered with {decided.settle!r}.")
+
+
+def _goes(decided: guard.Go, found: store.Answer) -> Forecast:
+    assert isinstance(found, store.Claimed)
+    if decided.how == "probe":
+        return Forecast(fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first.")
+    if found.doubt and decided.how == "start" and any(note.event == "unknown" for note in decided.notes):
+        return Forecast(
+            fate="unknown", why="An earlier run's outcome is not known; it would run again (on_unknown=rerun)."
+        )
+    return _fresh(found)
+
+
+def _fresh(found: store.Claimed) -> Forecast:
+    if found.found == "absent":
+        return Forecast(fate="run", why="Nothing is recorded under its key.")
+    word = "taken over" if found.found in ("in_progress", "unknown") else found.found
+    return Forecast(fate="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget.")
+
+
+def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
+    """What the record alone decides, whatever the job's policy."""
+    match found:
+        case store.Claimed(doubt=True):
+            return Forecast(
+                fate="unknown", why="An earlier run's outcome is not known; the job's on_unknown decides. Name the app."
+            )
+        case store.Claimed():
+            return _fresh(found)
+        case store.Completed():
+            ago = age(now_ms - found.completed_at_ms)
+            whose = f" by message {found.message_id}" if found.message_id is not None else ""
+            return Forecast(fate="answered", why=f"Done {ago} ago{whose}; it would be deleted, not run.")
+        case store.Running():
+            left = pause(max(found.until_ms - now_ms, 0))
+            return Forecast(fate="waits", why=f"Runs elsewhere now (owner {found.owner}, lease for {left}).")
+        case store.Held():
+            ago = age(now_ms - found.since_ms)
+            return Forecast(fate="held", why=f"Its key is held for a person since {ago}; settle that first.")
+        case store.Conflict():
+            return Forecast(
+                fate="conflict",
+                why=f"Its key was used with another payload (message {found.message_id}, now {found.status}).",
+            )
+
+
+def as_if(message: Peeked, body: str, attributes: Mapping[str, Attribute]) -> Peeked:
+    """The message as it would be with another body and other attributes."""
+    return replace(message, body=body, attributes=attributes)

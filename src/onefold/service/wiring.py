@@ -1,0 +1,101 @@
+"""Settings to live objects: the only place that builds an engine.
+
+`open_engine` turns a URL into the wired contracts of one backend; `Runtime` adds what a process needs to run jobs on it:
+an owner id, presence, wake-up, sinks. Never here: declarations (app.py), decisions, output.
+Invariant: nothing is opened before it is asked for, and everything that was opened is closed by `close`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from onefold.backends import registry
+from onefold.backends.registry import Engine
+from onefold.clock import Clock, Waiter
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery
+from onefold.entropy import Entropy
+from onefold.run.driver import Driver
+from onefold.run.events import Sinks
+from onefold.run.handlers import Job
+from onefold.run.throttling import StateGates
+from onefold.run.settling import Backend
+
+
+class Never:
+    """A waiter that nobody wakes: a pause through the clock."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait the whole time."""
+        return self._event.wait(timeout_s)
+
+
+class Runtime:
+    """An opened engine with the queues of one app.
+
+    Args:
+        url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
+        queues: declared queues, created now if they are not there.
+        clock, entropy: where time and chance come from.
+
+    Raises:
+        UsageError: unknown scheme, or a queue that exists with other settings (ConflictError).
+        StorageError: the file cannot be used.
+    """
+
+    def __init__(self, url: str, queues: Sequence[QueueSettings], *, clock: Clock, entropy: Entropy) -> None:
+        self.url = url
+        self.clock = clock
+        self.entropy = entropy
+        self.owner = entropy.token()
+        self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
+        self.backend = Backend(
+            store=self.engine.store,
+            ledger=self.engine.ledger,
+            state=self.engine.state,
+            commit=self.engine.commit,
+            open_queue=self.engine.queues.open,
+        )
+        try:
+            for settings in queues:
+                self.engine.queues.create(settings)
+        except BaseException:
+            self.engine.close()
+            raise
+
+    def driver(
+        self,
+        jobs: Mapping[str, Job[Any, Any]],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        lease_ms: int,
+        sinks: Sinks,
+        history: History,
+    ) -> Driver:
+        """A driver for these jobs on this engine."""
+        return Driver(
+            self.backend,
+            job_of,
+            clock=self.clock,
+            entropy=self.entropy,
+            never=self.never(),
+            owner=self.owner,
+            lease_ms=lease_ms,
+            sinks=sinks,
+            history=history,
+            gates=StateGates(jobs, self.backend.state, clock=self.clock, owner=self.owner, lease_ms=lease_ms),
+        )
+
+    def never(self) -> Waiter:
+        """For pauses that nobody ends early."""
+        return Never()
+
+    def close(self) -> None:
+        """Close the engine; what was accepted is on disk already."""
+        self.engine.close()

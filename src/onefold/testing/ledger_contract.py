@@ -1,0 +1,108 @@
+"""What every Ledger must do, as tests: append, find by operation, run and time, in order, and never forget by itself.
+
+Subclass `LedgerContract` and set `self.ledger` to an empty ledger before each test. Never here: what rows mean.
+Invariant: rows of one instant come back in the order in which they were appended.
+"""
+
+# ruff: noqa: D102 - the name of a test is its sentence
+
+from __future__ import annotations
+
+from onefold.contracts.ledger import Ledger, Row
+from onefold.contracts.store import RecordKey
+
+NOW = 1_700_000_000_000
+KEY = RecordKey("tenant", "job", "key")
+
+
+def row(event: str, at_ms: int = NOW, key: RecordKey | None = KEY, run: str | None = None) -> Row:
+    """A row with little in it."""
+    return Row(at_ms=at_ms, event=event, key=key, run=run)
+
+
+def events(rows: list[Row]) -> list[str]:
+    """What happened, in order."""
+    return [row.event for row in rows]
+
+
+class LedgerContract:
+    """The Ledger contract."""
+
+    ledger: Ledger
+
+    def test_a_row_comes_back_as_it_was_appended(self) -> None:
+        full = Row(
+            at_ms=NOW,
+            event="retry",
+            key=KEY,
+            queue="orders",
+            message_id="m-1",
+            run="billing#2026-11",
+            actor="person:ada",
+            detail={"attempt": 2, "last": False, "why": "é \x00", "none": None},
+        )
+        bare = Row(at_ms=NOW, event="purge")
+        self.ledger.append([full, bare])
+        assert self.ledger.between(NOW, NOW + 1) == [full, bare]
+        assert self.ledger.of_key(KEY) == [full]
+        assert self.ledger.of_run("billing#2026-11") == [full]
+
+    def test_nothing_appended_nothing_found(self) -> None:
+        self.ledger.append([])
+        assert self.ledger.of_key(KEY) == []
+        assert self.ledger.of_run("run") == []
+        assert self.ledger.between(0, 2 * NOW) == []
+        assert self.ledger.find_keys("key") == []
+
+    def test_rows_come_oldest_first_and_those_of_one_instant_as_appended(self) -> None:
+        self.ledger.append([row("c", NOW + 5, run="r"), row("a", run="r"), row("b", run="r")])
+        self.ledger.append([row("d", NOW + 5, run="r"), row("early", NOW - 5, run="r")])
+        expected = ["early", "a", "b", "c", "d"]
+        assert events(self.ledger.of_key(KEY)) == expected
+        assert events(self.ledger.of_run("r")) == expected
+        assert events(self.ledger.between(NOW - 5, NOW + 6)) == expected
+
+    def test_an_operation_has_its_own_rows_only(self) -> None:
+        keys = [
+            RecordKey("", "a", "k"),
+            RecordKey("t", "a", "k"),
+            RecordKey("", "b", "k"),
+            RecordKey("", "a", "k2"),
+        ]
+        self.ledger.append([row(f"{number}", key=key) for number, key in enumerate(keys)])
+        self.ledger.append([row("about no operation", key=None)])
+        assert [events(self.ledger.of_key(key)) for key in keys] == [["0"], ["1"], ["2"], ["3"]]
+
+    def test_a_run_has_its_own_rows_page_by_page(self) -> None:
+        self.ledger.append([row(f"{number}", NOW + number, run="r") for number in range(5)])
+        self.ledger.append([row("other", run="r2"), row("none")])
+        assert events(self.ledger.of_run("r", limit=2)) == ["0", "1"]
+        assert events(self.ledger.of_run("r", limit=2, after=2)) == ["2", "3"]
+        assert events(self.ledger.of_run("r", after=4)) == ["4"]
+        assert self.ledger.of_run("r", after=5) == []
+
+    def test_a_span_of_time_begins_with_its_first_millisecond_and_ends_before_its_last(self) -> None:
+        self.ledger.append([row(f"{offset}", NOW + offset) for offset in (-1, 0, 1, 9, 10, 11)])
+        assert events(self.ledger.between(NOW, NOW + 10)) == ["0", "1", "9"]
+        assert events(self.ledger.between(NOW, NOW + 10, limit=2)) == ["0", "1"]
+        assert self.ledger.between(NOW, NOW) == []
+
+    def test_the_oldest_rows_of_an_operation_come_when_there_are_too_many(self) -> None:
+        self.ledger.append([row(f"{number}", NOW + number) for number in range(5)])
+        assert events(self.ledger.of_key(KEY, limit=3)) == ["0", "1", "2"]
+
+    def test_operations_are_found_by_their_exact_key_once_each(self) -> None:
+        long = "x" * 200
+        keys = [
+            RecordKey(scope, job, key)
+            for key in ("k", "k2", long)
+            for scope in ("", "t")
+            for job in ("a", "b")
+        ]
+        self.ledger.append([row(event, key=key) for key in keys for event in ("sent", "retry")])
+        for text in ("k", long):
+            found = self.ledger.find_keys(text)
+            assert len(found) == 4
+            assert set(found) == {key for key in keys if key.key == text}
+        assert len(self.ledger.find_keys("k", limit=3)) == 3
+        assert self.ledger.find_keys("K") == []

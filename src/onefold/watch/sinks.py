@@ -1,0 +1,141 @@
+"""`LogSink`: events as structured log lines, for whoever collects the standard library's logging.
+
+One event is one line: JSON with stable field names, or plain words. A line names the message, key, group, receive count,
+kind of failure and reason; an event never holds a payload, so a log line cannot either. `logging` is imported when a sink is
+made, because a program that logs nothing should not pay for it.
+Never here: metrics, alarms, formatting for a terminal. Invariant: the line's level is the event's severity in
+`run/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TextIO
+
+import msgspec
+
+from onefold.errors import UsageError
+from onefold.run.events import EVENTS, Event, Severity
+from onefold.watch import wording
+
+if TYPE_CHECKING:
+    import logging
+
+Form = Literal["json", "plain"]
+
+_LEVELS: Final[dict[Severity, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_encode = msgspec.json.Encoder().encode
+
+
+class LogSink:
+    """Writes each event as one line to a standard logger.
+
+    Args:
+        logger: where lines go; unless given, the logger `onefold`, which gets a handler on `stream` if nobody gave the
+            program's logging one.
+        form: `json`, or `plain` for people.
+        level: the least severe event that is written; the logger's own level applies too.
+        stream: for the handler made here; standard error unless given.
+
+    Raises:
+        UsageError: an unknown form or level.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger | None = None,
+        *,
+        form: Form = "json",
+        level: Severity = "info",
+        stream: TextIO | None = None,
+    ) -> None:
+        if form not in ("json", "plain"):
+            raise UsageError(f"form={form!r} is not known.", todo="It is json or plain.")
+        if level not in _LEVELS:
+            raise UsageError(f"level={level!r} is not known.", todo=f"It is one of {', '.join(_LEVELS)}.")
+        self._logger = logger if logger is not None else _own_logger(_LEVELS[level], stream)
+        self._level = _LEVELS[level]
+        self._say = json_line if form == "json" else plain_line
+
+    def emit(self, event: Event) -> None:
+        """Write one event."""
+        level = _LEVELS[event.severity]
+        if level >= self._level and self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", self._say(event))
+
+
+def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
+    import logging  # 11 ms to import
+
+    logger = logging.getLogger("onefold")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(level)
+    if stream is not None or not logger.hasHandlers():
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    return logger
+
+
+def json_line(event: Event) -> str:
+    """The event as one JSON object.
+
+    Fields, each only where there is something to say: at, severity, event, text, job, key, tenant, queue, message_id, group,
+    receive_count, actor, failure_kind, and the numbers that decided under their own names (attempt, of, delay_ms, reason,
+    error, summary ...).
+    """
+    fields: dict[str, str | int | bool | None] = {
+        "at": wording.instant(event.at_ms),
+        "severity": event.severity,
+        "event": event.name,
+        "text": EVENTS[event.name].text,
+    }
+    if event.key is not None:
+        fields |= {"job": event.key.job, "key": event.key.key, "tenant": event.key.scope or None}
+    fields |= {
+        "queue": event.queue,
+        "message_id": event.message_id,
+        "group": event.group,
+        "receive_count": event.receive_count,
+        "actor": event.actor,
+        "failure_kind": failure_kind(event),
+    }
+    fields |= {name: value for name, value in event.detail.items() if name not in fields}
+    return _encode({name: value for name, value in fields.items() if value is not None}).decode()
+
+
+def plain_line(event: Event) -> str:
+    """The event in words: time, severity, name, operation, then the numbers that decided."""
+    parts = [wording.instant(event.at_ms), event.severity.upper(), event.name]
+    if event.key is not None:
+        parts.append(wording.operation(event.key))
+    if event.queue is not None:
+        parts.append(f"on {event.queue}")
+    if event.message_id is not None:
+        parts.append(f"message {event.message_id}")
+    said = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+    return wording.one_line(" ".join(parts) + (f": {said}" if said else ""), 1_000)
+
+
+_FAILURES: Final = {
+    "retry": "transient",
+    "dead-letter": None,  # its own reason says which
+    "quarantine": "quarantine",
+    "conflict": "conflict",
+    "malformed": "malformed",
+    "group-stopped": "group-stopped",
+    "dependency-down": "dependency-down",
+    "unknown": "unknown",
+    "held": "unknown",
+    "overrun": "unknown",
+    "lease-lost": "lease-lost",
+    "completion-failed": "completion-failed",
+}
+
+
+def failure_kind(event: Event) -> str | None:
+    """Which kind of failure an event tells of; None when it tells of none."""
+    if event.name not in _FAILURES:
+        return None
+    reason = event.detail.get("reason")
+    return _FAILURES[event.name] or (str(reason) if reason is not None else "permanent")

@@ -1,0 +1,174 @@
+"""Where an operation stands now, in one sentence, and what a person can do next.
+
+Pure, from the same evidence as the timeline. The words are few and distinct, so that "waiting" never also means "lost" or
+"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease is over), gone, unseen.
+Never here: the story (`timeline.py`), reading anything. Invariant: every operation stands in exactly one place, and every
+place but done, running and waiting names a next step.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold.contracts.admin import Peeked
+from onefold.contracts.store import Record
+from onefold.watch.timeline import Evidence
+from onefold.watch.wording import age, counted, pause
+
+Place = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where an operation stands.
+
+    Args:
+        place: the short word.
+        text: the sentence.
+        todo: commands or advice, in order; empty when nothing is to be done.
+    """
+
+    place: Place
+    text: str
+    todo: tuple[str, ...] = ()
+
+
+def standing(evidence: Evidence) -> Standing:
+    """The place, its sentence and the next steps."""
+    record = evidence.record
+    dead = [one for one in evidence.messages if one.queue in evidence.dead]
+    live = [one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held]
+    if record is not None and record.status == "completed":
+        return _done(record, live, dead, evidence)
+    if record is not None and record.parked:
+        return _held(record, evidence)
+    if record is not None and record.status == "in_progress":
+        return _in_progress(record, live, evidence)
+    if live:
+        return _waiting(record, live[0], evidence)
+    if dead:
+        return _dead(dead[0], evidence)
+    return _gone(record, evidence)
+
+
+def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evidence) -> Standing:
+    text = f"Done at {evidence.say(record.updated_at_ms)}"
+    if record.attempts_total:
+        text += f", with {counted(record.attempts_total, 'run')}"
+    todo: tuple[str, ...] = ()
+    if live:
+        text += f". {counted(len(live), 'duplicate')} still waiting; answered from the record when delivered"
+    if record.outbox:
+        text += f". {counted(len(record.outbox), 'message')} of its outbox not sent yet; the next delivery sends them"
+    if dead:
+        text += f". {counted(len(dead), 'message')} of this key in a dead-letter queue"
+        todo = (f"onefold dlq show {dead[0].message_id}",)
+    return Standing(place="done", text=text + ".", todo=todo)
+
+
+def _held(record: Record, evidence: Evidence) -> Standing:
+    why = f" {record.failure.error}: {record.failure.summary}" if record.failure is not None else ""
+    key = shlex.quote(record.key.key)
+    return Standing(
+        place="held",
+        text=f"Held since {evidence.say(record.updated_at_ms)}: whether the effect happened is not known.{why}",
+        todo=(
+            "Find out at the other side whether it happened, then one of",
+            f"onefold held settle {key} --done",
+            f"onefold held settle {key} --not-done",
+        ),
+    )
+
+
+def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Standing:
+    left_ms = record.lease_until_ms - evidence.now_ms
+    started = record.started_fence == record.fence
+    what = f"run {record.attempts}" if started else "a claim that has not started"
+    since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
+    if left_ms > 0:
+        return Standing(
+            place="running",
+            text=f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
+            f"its lease holds for {pause(left_ms)} unless renewed.",
+        )
+    if live:
+        wait_ms = max(live[0].visible_at_ms - evidence.now_ms, 0)
+        back = f"visible again in {pause(wait_ms)}" if wait_ms else f"visible, {counted(live[0].receive_count, 'receive')}"
+        return Standing(
+            place="silent",
+            text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. "
+            f"The next delivery takes it over; its message {live[0].message_id} is {back}.",
+            todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
+        )
+    return Standing(
+        place="silent",
+        text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
+        "that would take it over (a call under @once, or its message was removed or has expired).",
+        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
+    )
+
+
+def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Standing:
+    wait_ms = message.visible_at_ms - evidence.now_ms
+    where = f"message {message.message_id} on {message.queue}"
+    receives = f" ({counted(message.receive_count, 'receive')} so far)" if message.receive_count else ""
+    if record is not None and record.status in ("failed", "unknown") and wait_ms > 0:
+        return Standing(
+            place="retrying",
+            text=f"Retrying: {counted(record.attempts, 'run')} failed, the next in {pause(wait_ms)}, {where}.",
+        )
+    if message.state == "delayed":
+        return Standing(
+            place="waiting",
+            text=f"Waiting: not before {evidence.say(message.visible_at_ms)}, in {pause(wait_ms)}; {where}.",
+        )
+    if message.state == "in_flight":
+        return Standing(
+            place="waiting",
+            text=f"Waiting: received, and hidden for another {pause(wait_ms)} unless settled or extended; {where}{receives}.",
+        )
+    since_ms = max(evidence.now_ms - message.visible_at_ms, 0)
+    return Standing(
+        place="waiting",
+        text=f"Waiting for a worker for {age(since_ms)}; {where}{receives}.",
+        todo=("Is a worker running? See `onefold status`.",) if since_ms >= _LONG_MS else (),
+    )
+
+
+_LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question
+
+
+def _dead(message: Peeked, evidence: Evidence) -> Standing:
+    reason = message.reason
+    why = f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
+    owner = f" The fix belongs to {reason.owner}." if reason is not None and reason.owner else ""
+    return Standing(
+        place="dead",
+        text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
+        f"{why}{owner}",
+        todo=(
+            f"onefold dlq show {message.message_id}",
+            f"onefold dlq edit {message.message_id} --set field=value   (where the payload is wrong)",
+            f"onefold dlq redrive {message.message_id} --dry-run",
+            f"onefold dlq redrive {message.message_id}",
+        ),
+    )
+
+
+def _gone(record: Record | None, evidence: Evidence) -> Standing:
+    ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
+    if record is None and not evidence.rows:
+        return Standing(
+            place="unseen",
+            text="No message, no record and no history of this key.",
+            todo=("See below for what that can mean.",),
+        )
+    who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
+    status = f"its record says {record.status}" if record is not None else "its record has expired"
+    return Standing(
+        place="gone",
+        text=f"Not done, and no message is left: {status}.{who}",
+        todo=("Send it again with the same key; nothing stands in its way.",),
+    )

@@ -1,0 +1,57 @@
+"""How times, durations and operations are said to people, in logs, timelines and tables alike.
+
+Pure: integers and strings in, short strings out. Never here: colours, columns, or which zone a person lives in (instants are
+said in UTC here; `cli/render.py` turns them into local time). Invariant: a duration is never said longer than it is by more
+than its last unit, and never without a unit.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from onefold import duration, limits
+from onefold.contracts.store import RecordKey
+
+
+def age(ms: int) -> str:
+    """A duration for a table: whole seconds, at most two units (`3m12s`, `2d4h`); below a second in ms, never negative."""
+    ms = max(ms, 0)
+    for unit_ms in (limits.DAY_MS, limits.HOUR_MS, limits.MINUTE_MS, limits.SECOND_MS):
+        if ms >= unit_ms:
+            least_ms = max(_NEXT_BELOW[unit_ms], limits.SECOND_MS)
+            return duration.to_text(ms // least_ms * least_ms)
+    return duration.to_text(ms)
+
+
+_NEXT_BELOW = {
+    limits.DAY_MS: limits.HOUR_MS,
+    limits.HOUR_MS: limits.MINUTE_MS,
+    limits.MINUTE_MS: limits.SECOND_MS,
+    limits.SECOND_MS: limits.SECOND_MS,
+}
+
+
+def pause(ms: int) -> str:
+    """A duration in a sentence: `0.3 s`, `4.0 s`, and from a minute on as `age` says it."""
+    return f"{max(ms, 0) / 1000:.1f} s" if ms < limits.MINUTE_MS else age(ms)
+
+
+def instant(at_ms: int) -> str:
+    """An instant as ISO 8601 in UTC with milliseconds: `2026-11-20T23:47:00.123Z`."""
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def operation(key: RecordKey) -> str:
+    """An operation in one word: `book_courier o-17`, with its tenant where it has one: `charge acme/2026-11`."""
+    return f"{key.job} {key.scope}/{key.key}" if key.scope else f"{key.job} {key.key}"
+
+
+def one_line(text: str, characters_max: int = 500) -> str:
+    """Text without line breaks, cut where it gets long."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= characters_max else f"{flat[: characters_max - 3]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

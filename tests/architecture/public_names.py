@@ -1,0 +1,70 @@
+"""The public surface as text: every exported name, and what is public on it, with signatures.
+
+To accept a change on purpose, and show it in the diff for review:
+
+    .venv/bin/python -m tests.architecture.public_names
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+FROZEN = Path(__file__).with_suffix(".txt")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class _Plain(str):
+    """An annotation as it was written: inspect would put quotes around it."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def signature(thing: object) -> str:
+    """The call signature, or nothing where Python knows none."""
+    try:
+        found = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return ""
+    parameters = [
+        each.replace(
+            annotation=_Plain(each.annotation) if isinstance(each.annotation, str) else each.annotation
+        )
+        for each in found.parameters.values()
+    ]
+    returns = found.return_annotation
+    found = found.replace(
+        parameters=parameters, return_annotation=_Plain(returns) if isinstance(returns, str) else returns
+    )
+    return _ADDRESS.sub("", str(found))
+
+
+def members(owner: type) -> Iterator[str]:
+    """The public attributes that onefold itself defines on a class or on its parents, sorted."""
+    for attribute in inspect.classify_class_attrs(owner):
+        ours = attribute.defining_class.__module__.partition(".")[0] == "onefold"
+        if attribute.name.startswith("_") or not ours:
+            continue
+        is_method = attribute.kind in {"method", "class method", "static method"}
+        yield attribute.name + (signature(getattr(owner, attribute.name)) if is_method else "")
+
+
+def surface() -> str:
+    """One line per public name or attribute of `onefold`."""
+    import onefold
+
+    lines = []
+    for name in sorted(onefold.__all__):
+        thing = getattr(onefold, name)
+        lines.append(name + (signature(thing) if callable(thing) else ""))
+        if inspect.isclass(thing):
+            lines.extend(f"{name}.{member}" for member in members(thing))
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    FROZEN.write_text(surface())

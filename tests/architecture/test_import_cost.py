@@ -1,0 +1,55 @@
+"""What `import onefold` loads. How long it takes is a row of the benchmark; what it loads is a fact."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Loaded when first used, never before: each costs a short-lived process milliseconds it may not need.
+LATER = {
+    "aiohttp",
+    "asyncio",
+    "boto3",
+    "click",
+    "concurrent.futures",
+    "email",
+    "http",
+    "importlib.metadata",
+    "jmespath",
+    "logging",
+    "multiprocessing",
+    "pydantic",
+    "rich",
+    "sqlite3",
+    "ssl",
+    "subprocess",
+    "unittest",
+    "urllib.request",
+}
+
+# msgspec alone brings about 60 (typing, datetime, inspect, uuid ...); json, hashlib and threading another 25.
+MODULES_MAX = 130
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that `statement` adds to a fresh interpreter."""
+    program = f"import sys; before = set(sys.modules); {statement}; print(*sys.modules.keys() - before)"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_import_loads_nothing_heavy() -> None:
+    assert not loaded_by("import onefold") & LATER
+
+
+def test_import_loads_few_modules() -> None:
+    loaded = loaded_by("import onefold")
+    assert "onefold" in loaded
+    assert len(loaded) <= MODULES_MAX, sorted(loaded)
+
+
+def test_a_heavy_import_would_be_seen() -> None:
+    assert {"asyncio", "logging", "sqlite3"} <= loaded_by("import asyncio, sqlite3") & LATER

@@ -1,0 +1,16 @@
+"""A migrated engine for tests of the SQLite backend's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.migrations import migrate
+from onefold.clock import Clock, ManualClock
+
+
+def open_engine(path: Path | str, clock: Clock | None = None) -> Engine:
+    """An engine on a file or `:memory:`, with all tables."""
+    engine = Engine(str(path), clock or ManualClock())
+    migrate(engine)
+    return engine
