@@ -3,7 +3,7 @@
 A tool is a module with `send(text)`, which returns when the job is accepted, `work()`, which runs jobs until the
 process is killed, and, where the tool has them, `send_many(texts)` and `connect()`, called before sends are timed.
 `python -m benchmarks.probe MODULE send --count N` sends and prints figures as JSON, `... MODULE worker` works. The tool's
-job calls `probe.handler()`'s answer with the 200-byte body. What the job does comes from the environment, so that every
+job calls `probe.handler()`'s answer with the note in its 200-byte body. What the job does comes from the environment, so that every
 tool runs the same lines:
 
     BENCH_JOB     noop: counts | stamped: measures the time since the body was sent | stuck: never ends the first time
@@ -47,9 +47,10 @@ def body(number: int, sent_at_ns: int = 0) -> str:
     return start + "x" * (BODY_BYTES - len(start) - 2) + '"}'
 
 
-def sent_at_ns(text: str) -> int:
-    note = text.index('"note":"') + 8
-    return int(text[note : note + 20])
+def note(text: str) -> str:
+    """Returns a body's note, which begins with when it was sent; a job is called with this."""
+    start = text.index('"note":"') + 8
+    return text[start:-2]
 
 
 def report(figures: object, name: str | None = None) -> None:
@@ -69,7 +70,7 @@ class Noop:
         self.first_at = 0.0
         self.lock = threading.Lock()
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, note: str) -> None:
         with self.lock:
             self.done += 1
             if self.done == 1:
@@ -86,8 +87,8 @@ class Stamped:
         self.ms: list[float] = []
         self.lock = threading.Lock()
 
-    def __call__(self, text: str) -> None:
-        ms = (time.monotonic_ns() - sent_at_ns(text)) / 1e6
+    def __call__(self, note: str) -> None:
+        ms = (time.monotonic_ns() - int(note[:20])) / 1e6
         with self.lock:
             self.ms.append(ms)
             if len(self.ms) % self.every == 0:
@@ -97,7 +98,7 @@ class Stamped:
 class Stuck:
     """The first run says that it began and hangs until it is killed; the next run says when it began."""
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, note: str) -> None:
         began = Path(os.environ["BENCH_REPORTS"]) / "began.json"
         if began.exists():
             report(time.monotonic(), "again")
@@ -110,14 +111,14 @@ def handler() -> Job:
     """Returns what a job of this process does; does nothing where nothing is measured (the sending process)."""
     kinds: dict[str, Callable[[], Job]] = {"noop": Noop, "stamped": Stamped, "stuck": Stuck}
     name = os.environ.get("BENCH_JOB")
-    return kinds[name]() if name else lambda text: None
+    return kinds[name]() if name else lambda note: None
 
 
-def paced(number_of: int, per_s: float) -> Iterator[str]:
+def paced(numbers: range, per_s: float) -> Iterator[str]:
     """Yields a body at each due instant, stamped with that moment."""
     started = time.monotonic()
-    for number in range(number_of):
-        time.sleep(max(0.0, started + number / per_s - time.monotonic()))
+    for place_in_line, number in enumerate(numbers):
+        time.sleep(max(0.0, started + place_in_line / per_s - time.monotonic()))
         yield body(number, time.monotonic_ns())
 
 
@@ -126,11 +127,12 @@ def send_and_print(
     send: Callable[[str], object],
     send_many: Callable[[Sequence[str]], object] | None,
 ) -> None:
+    numbers = range(options.first, options.first + options.count)
     if options.per_s:
-        for text in paced(options.count, options.per_s):
+        for text in paced(numbers, options.per_s):
             send(text)
         return
-    texts = [body(number) for number in range(options.count)]
+    texts = [body(number) for number in numbers]
     started = time.monotonic()
     if send_many is not None and options.bulk:
         send_many(texts)
@@ -146,6 +148,9 @@ def main() -> None:
     parser.add_argument("module", help="the tool's module")
     parser.add_argument("command", choices=["send", "worker"])
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first job; its key is made from it"
+    )
     parser.add_argument("--per-s", type=float, help="send at this rate instead of as fast as possible")
     parser.add_argument("--bulk", action="store_true", help="in bulk where the tool can")
     options = parser.parse_args()

@@ -72,11 +72,13 @@ def run(
             timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise TrialFailed(f"{' '.join(command)}: not done within {seconds:.0f} s") from None
+        raise TrialFailed(f"{' '.join(command[1:4])}: not done within {seconds:.0f} s") from None
     if ended.returncode != 0:
-        raise TrialFailed(
-            f"{' '.join(command)}: exit code {ended.returncode}: {ended.stderr.strip()[-2_000:]}"
+        last_line, said = (
+            (ended.stderr.strip().splitlines() or ["no word"])[-1],
+            ended.stderr.strip()[-2_000:],
         )
+        raise TrialFailed(f"{' '.join(command[1:4])}: exit code {ended.returncode}: {last_line}\n{said}")
     return ended.stdout
 
 
@@ -233,7 +235,7 @@ def latency(tool: Tool, work: Path, per_s: int = 100, seconds: int = 5, idle_s: 
         before = processor_s(worker.pid)
         time.sleep(idle_s)
         idle = (processor_s(worker.pid) - before) / idle_s
-        opened.send(count, "--per-s", str(per_s))
+        opened.send(count, "--first", "10", "--per-s", str(per_s))
         opened.wait_for(lambda: len(measured()) >= 10 + count, 60, f"{count} jobs at {per_s} a second")
         ms = sorted(measured()[10 : 10 + count])
     return {"p50_ms": ms[len(ms) // 2], "p99_ms": ms[int(len(ms) * 0.99)], "idle_percent": idle * 100}

@@ -17,7 +17,7 @@ run = probe.handler()
 
 @app.task(name="job")
 def job(text: str) -> None:
-    run(text)
+    run(probe.note(text))
 
 
 send = job.delay

@@ -6,7 +6,10 @@ latency; at most 100 jobs are started before the first has ended.
 
 from __future__ import annotations
 
+import fcntl
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from dbos import DBOS, DBOSClient, DBOSConfig
@@ -21,7 +24,7 @@ run = probe.handler()
 
 @DBOS.workflow(name="job")
 def job(text: str) -> None:
-    run(text)
+    run(probe.note(text))
 
 
 def launch() -> None:
@@ -32,17 +35,27 @@ def launch() -> None:
     DBOS.register_queue("jobs", worker_concurrency=100, polling_interval_sec=POLL_S)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Two processes that make the database at one moment disturb each other."""
+    with (probe.place() / "launching").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def work() -> None:
-    launch()
+    with alone():
+        launch()
     signal.pause()
 
 
 @cache
 def client() -> DBOSClient:
     """Opens a client; makes the database first where there is none, which only an application may do."""
-    if not DATABASE.exists():
-        launch()
-        DBOS.destroy()
+    with alone():
+        if not DATABASE.exists():
+            launch()
+            DBOS.destroy()
     return DBOSClient(system_database_url=URL)
 
 

@@ -15,7 +15,7 @@ run = probe.handler()
 
 @huey.task()
 def job(text: str) -> None:
-    run(text)
+    run(probe.note(text))
 
 
 send = job

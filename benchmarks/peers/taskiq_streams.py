@@ -25,7 +25,7 @@ def connect() -> None:
 
 @broker.task
 async def job(text: str) -> None:
-    run(text)
+    run(probe.note(text))
 
 
 def send(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onefold.app import App, DeadLetter, Queue, Retry, Throttle
+from onefold.app import App
 from onefold.errors import (
     ConflictError,
     DependencyDown,
@@ -22,6 +22,7 @@ from onefold.errors import (
     UsageError,
 )
 from onefold.decide.keys import jmespath
+from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import Done, Job, NotDone, Receipt, StillUnknown
 from onefold.run.once import once
@@ -88,3 +89,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'onefold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,20 +16,19 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from msgspec import Struct
-
 from onefold import duration, errors, limits
 from onefold.clock import Clock, SystemClock
 from onefold.codec import payload_type
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
-from onefold.decide.backoff import Backoff, Jitter
+from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.decide.rate import parse_rate
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
+from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
 
@@ -43,69 +42,6 @@ A = ParamSpec("A")
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
-
-
-class Retry(Struct, frozen=True, kw_only=True):
-    """How often and how soon a run that failed for now is tried again.
-
-    Args:
-        attempts: runs in all, the first one included; 1 means no retry.
-        base, factor, cap: the pause before attempt n+1 is base x factor^(n-1), at most cap.
-        jitter: `full` (anything from 0 to the pause), `half` (+-50 %), `none`.
-        crashes: runs that may end with their worker process before the operation is quarantined.
-    """
-
-    attempts: int = 5
-    base: Duration = "1s"
-    factor: float = 2.0
-    cap: Duration = "15m"
-    jitter: Jitter = "full"
-    crashes: int = 3
-
-
-class DeadLetter(Struct, frozen=True, kw_only=True):
-    """The queue for messages that could not be done.
-
-    Args:
-        after: the queue's own maximum receive count, 1 to 1,000; the last net, onefold itself decides earlier.
-        retention: how long dead letters stay, at most 14 days; longer than the source's.
-        name: `<queue>-dead` unless given.
-    """
-
-    after: int = 10
-    retention: Duration = "14d"
-    name: str | None = None
-
-
-class Throttle(Struct, frozen=True, kw_only=True):
-    """How much of a job may happen, counted over all processes on the engine.
-
-    Args:
-        rate: starts per time, for example "100/s" or "30/m".
-        concurrency: runs at one time.
-        per: key rule that divides the limit, for example "{customer}"; None limits the job as a whole.
-    """
-
-    rate: str | None = None
-    concurrency: int | None = None
-    per: str | KeyFunction | None = None
-
-
-class Queue(Struct, frozen=True):
-    """A declared queue. Made by `App.queue`.
-
-    Attributes:
-        settings: of the queue itself; `dead_letter` and `held` of its two companions.
-    """
-
-    settings: QueueSettings
-    dead_letter: QueueSettings
-    held: QueueSettings
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self.settings.name
 
 
 class Decorator(Protocol):

@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
+from math import isfinite
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
-from onefold.errors import OnefoldError, PayloadError, UsageError
+from onefold.errors import PayloadError, UsageError
 
 T = TypeVar("T")
 
@@ -64,6 +65,14 @@ _UNSORTED = msgspec.json.Encoder(enc_hook=_to_builtins)
 _EXACT = msgspec.json.Decoder(float_hook=_number)
 _EXACT_SORTED = msgspec.json.Encoder(order="sorted", decimal_format="number")
 _ANY = msgspec.json.Decoder()
+
+
+def _encode_unsorted(value: object) -> bytes:
+    try:
+        data = _UNSORTED.encode(value)
+    except (TypeError, ValueError) as error:
+        raise _no_json(value, error) from None
+    return canonical(data)
 
 
 def canonical(text: bytes | str) -> bytes:
@@ -142,28 +151,32 @@ class PayloadCodec(Generic[T]):
         if value is None and self.annotation is Any:
             return b"null"
         try:
+            return self._encode(value)
+        except RecursionError:
+            raise PayloadError(
+                f"The {self.name} value is nested too deeply, or contains itself.",
+                todo="Send a flatter form; keep references as ids.",
+            ) from None
+
+    def _encode(self, value: T) -> bytes:
+        try:
             data = _SORTED.encode(value)
         except TypeError:  # keys that are no strings (msgspec sorts only those), or no JSON form at all
-            data = self._encode_unsorted(value)
-        except (ValueError, RecursionError) as error:
-            raise _no_json(value, error, self.name) from None
+            data = _encode_unsorted(value)
+        except ValueError as error:
+            raise _no_json(value, error) from None
         try:
             back = self._decoder.decode(data)
-        except (ValueError, RecursionError) as error:
-            raise _misfit(data, error, self.name) from None
+        except ValueError as error:
+            endless = _not_finite(value, "$")
+            raise (
+                _unequal(*endless, None, self.name) if endless else _misfit(data, error, self.name)
+            ) from None
         if back != value:
             found = _difference(value, back, "$")
             if found is not None:
                 raise _unequal(*found, self.name)
         return data
-
-    def _encode_unsorted(self, value: T) -> bytes:
-        try:
-            return canonical(_UNSORTED.encode(value))
-        except (TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, OnefoldError):
-                raise
-            raise _no_json(value, error, self.name) from None
 
     def encode_result(self, value: object) -> bytes:
         """Canonical JSON of what the handler returned; errors as `encode`.
@@ -369,12 +382,7 @@ def _value_at(text: bytes | str, path: str) -> str:
     return f"The value there is {_shown(value)}."
 
 
-def _no_json(value: object, error: Exception, name: str) -> PayloadError:
-    if isinstance(error, RecursionError):
-        return PayloadError(
-            f"The {name} value is nested too deeply, or contains itself.",
-            todo="Send a flatter form; keep references as ids.",
-        )
+def _no_json(value: object, error: Exception) -> PayloadError:
     path, culprit = _culprit(value, "$")
     what = "is text that is not valid Unicode" if isinstance(error, UnicodeError) else "has no JSON form"
     return PayloadError(
@@ -392,6 +400,14 @@ def _culprit(value: object, path: str) -> tuple[str, object]:
         except (TypeError, ValueError):
             return _culprit(part, path + step)
     return path, value
+
+
+def _not_finite(value: object, path: str) -> tuple[str, object] | None:
+    """The first NaN or infinity in a value: JSON turns them into null."""
+    if isinstance(value, float):
+        return None if isfinite(value) else (path, value)
+    found = (_not_finite(part, path + step) for step, part in _parts(value))
+    return next((one for one in found if one is not None), None)
 
 
 def _parts(value: object) -> Iterator[tuple[str, Any]]:

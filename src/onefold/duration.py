@@ -30,7 +30,7 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
     """
     if isinstance(value, timedelta):
         found_ms = round(value.total_seconds() * 1000)
-    elif isinstance(value, str) and (parts := _PART.findall(value)) and _PART.sub("", value) == "":
+    elif (parts := _PART.findall(str(value))) and _PART.sub("", value) == "":
         found_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
     else:
         raise errors.UsageError(

@@ -1,12 +1,12 @@
 """The judge of the crash tests: a second, dumber account of what may happen to one operation.
 
-It is told plain facts (who claimed which fence until when, who wrote, whose effect happened, what was told) and keeps no more
-than it needs to say that a promise was broken. It imports nothing of onefold: no rule here was copied from a rule there.
+It is told plain facts (who claimed which fence until when, who wrote, whose effect happened, what was told) and keeps no
+more than it needs to say that a promise was broken. It imports nothing of onefold, so no mistake there is repeated here.
 
     fence     grows with every claim and never comes back
     lease     nobody is let in while another's lease runs and its holder is not known to be dead
     write     only the newest fence writes; whoever was refused says so (`lease-lost`)
-    result    what a completed record answers never changes, and is what a run that had its effect returned
+    result    what a completed record answers never changes, and names an effect that happened
     effects   one; another one only after each doubt about an earlier run, and only under a policy that runs again
     message   is deleted only when the record is completed
 Invariant: every rule is checked at the step that breaks it, so that the history ends there.
@@ -14,14 +14,22 @@ Invariant: every rule is checked at the step that breaks it, so that the history
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 Doubles = Literal["never", "after doubt"]
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A promise was broken.
+
+    Attributes:
+        rule: which one, in the words of the table above.
+    """
+
+    def __init__(self, rule: str, text: str) -> None:
+        self.rule = rule
+        super().__init__(f"{rule}: {text}")
 
 
 class Judge:
@@ -29,10 +37,12 @@ class Judge:
 
     Args:
         doubles: whether the policy runs again when an earlier run is in doubt, so that the effect may happen again.
+        deaf_to: rules whose breach is let pass, to see what else would have noticed.
     """
 
-    def __init__(self, doubles: Doubles) -> None:
+    def __init__(self, doubles: Doubles, deaf_to: Collection[str] = ()) -> None:
         self._doubles = doubles
+        self._deaf_to = deaf_to
         self.effects: list[int] = []  # fences, in the order in which the effects happened
         self._fence = 0  # the newest one
         self._lease_end_ms = 0
@@ -42,17 +52,18 @@ class Judge:
         self._doubts = 0  # runs that had started, ended without a word, and were taken over
         self._told_crashes = 0  # as the takeovers said: so many runs of this operation ended without a word
         self._told_unknown = 0  # runs that said of themselves that they do not know
-        self.result: int | None = None  # the fence whose result the completed record answers
+        self.result: int | None = None  # what the completed record answers: the fence of an effect
         self._refused: set[str] = set()  # who was refused and has not said so
         self.over: str | None = None  # what became of the message
 
-    def state(self) -> tuple[object, ...]:
-        """All that later judgements depend on, but for instants."""
+    def state(self, now_ms: int) -> tuple[object, ...]:
+        """All that later judgements depend on; of the lease, whether it runs."""
         return (
             tuple(self.effects),
             self._fence,
             self._holder,
             self._holder in self._dead,
+            now_ms < self._lease_end_ms,
             self._started,
             self._doubts,
             self._told_crashes,
@@ -62,16 +73,25 @@ class Judge:
             self.over,
         )
 
+    def _object(self, rule: str, text: str) -> None:
+        if rule not in self._deaf_to:
+            raise Violation(rule, text)
+
     # -- facts -----------------------------------------------------------------------------------------------
 
     def claimed(self, owner: str, fence: int, *, started: bool, now_ms: int, lease_end_ms: int) -> None:
         """A claim was granted."""
         if fence <= self._fence:
-            raise Violation(f"{owner} was given fence {fence} after fence {self._fence}")
+            self._object("fence", f"{owner} was given fence {fence} after fence {self._fence}")
         if self.result is not None:
-            raise Violation(f"{owner} was let in although the work was completed under fence {self.result}")
+            self._object(
+                "result", f"{owner} was let in although the work was completed with result {self.result}"
+            )
         if self._holder is not None and now_ms < self._lease_end_ms and self._holder not in self._dead:
-            raise Violation(f"{owner} was let in while {self._holder} holds the lease and is not known to be dead")
+            self._object(
+                "lease",
+                f"{owner} was let in while {self._holder} holds the lease and is not known to be dead",
+            )
         if self._holder is not None and self._started:
             self._doubts += 1
         self._fence, self._holder, self._started = fence, owner, started
@@ -88,24 +108,32 @@ class Judge:
         if took:
             self._lease_end_ms = lease_end_ms
 
-    def wrote(self, owner: str, fence: int, *, completed: bool, in_doubt: bool, took: bool) -> None:
-        """A run wrote its outcome: completed, or any other; `in_doubt` when it said itself that it does not know."""
+    def wrote(self, owner: str, fence: int, *, result: int | None, in_doubt: bool, took: bool) -> None:
+        """A run wrote its outcome: completed with a result, or any other; `in_doubt`: it says that it does not know."""
         self._check_write(owner, fence, took=took, what="outcome")
         if not took:
             return
         self._holder = None
         if in_doubt:
             self._doubts += 1
-        if completed:
-            if self.result not in (None, fence):
-                raise Violation(f"{owner} completed under fence {fence} what fence {self.result} had completed")
-            if not self.effects:
-                raise Violation(f"{owner} completed under fence {fence}, and no effect ever happened")
-            self.result = fence
+        if result is not None:
+            if self.result is not None:
+                self._object(
+                    "result",
+                    f"{owner} completed under fence {fence} what was completed with result {self.result}",
+                )
+            if result not in self.effects:
+                self._object(
+                    "result", f"{owner} completed with result {result}; the effects were {self.effects}"
+                )
+            self.result = result
 
     def _check_write(self, owner: str, fence: int, *, took: bool, what: str, told: bool = True) -> None:
         if took and fence != self._fence:
-            raise Violation(f"the {what} of {owner} under fence {fence} was taken; fence {self._fence} has the work")
+            self._object(
+                "write",
+                f"the {what} of {owner} under fence {fence} was taken; fence {self._fence} has the work",
+            )
         if not took and told:
             self._refused.add(owner)
 
@@ -114,9 +142,10 @@ class Judge:
         self.effects.append(fence)
         allowed = 1 + (self._doubts if self._doubles == "after doubt" else 0)
         if len(self.effects) > allowed:
-            raise Violation(
+            self._object(
+                "effects",
                 f"{owner} caused effect number {len(self.effects)} under fence {fence} with {self._doubts} runs in doubt"
-                f" ({self._doubles})"
+                f" ({self._doubles})",
             )
 
     def died(self, owner: str) -> None:
@@ -136,29 +165,29 @@ class Judge:
     def settled(self, fate: str) -> None:
         """The message was deleted or buried."""
         if fate == "deleted" and self.result is None:
-            raise Violation("the message was deleted, and its work is not completed")
+            self._object("message", "the message was deleted, and its work is not completed")
         self.over = fate
 
-    def record(self, status: str, answers: int | None) -> None:
-        """The record as it stands after a step; `answers`: the fence in its result."""
-        if self.result is None and status == "completed":
-            raise Violation("the record is completed, and nobody was told that it took")
-        if self.result is not None and (status, answers) != ("completed", self.result):
-            raise Violation(f"completed under fence {self.result}, the record is now {status} and answers {answers}")
+    def record(self, answers: int | None) -> None:
+        """The record as it stands after a step: what it answers, None when it is not completed."""
+        if answers != self.result:
+            self._object(
+                "result", f"the record answers {answers}; what was written and taken is {self.result}"
+            )
 
     def rested(self, owner: str) -> None:
         """A worker has finished with a delivery: whatever was refused has been told by now."""
         if owner in self._refused:
-            raise Violation(f"a write of {owner} was refused, and it told nobody")
+            self._object("write", f"a write of {owner} was refused, and it told nobody")
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Faults are off and everything has drained."""
         if self.over is None:
-            raise Violation("the message never came to an end")
+            self._object("message", "the message never came to an end")
         if self.over == "deleted" and not self.effects:
-            raise Violation("the effect never happened, and the message is gone")
+            self._object("message", "the effect never happened, and the message is gone")
         extra, told = len(self.effects) - 1, self._told_crashes + self._told_unknown
         if extra > told:
-            raise Violation(f"{extra} extra effects, but only {told} doubts were told")
+            self._object("effects", f"{extra} extra effects, but only {told} doubts were told")

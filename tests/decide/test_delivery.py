@@ -329,8 +329,8 @@ def test_jitter_comes_from_the_fraction(fraction: float, delay_ms: int) -> None:
     assert settle(TRANSIENT, policy, attempt=2, fraction=fraction).settle == RetryIn(delay_ms)
 
 
-def test_a_pause_nobody_gave_is_the_longest_of_the_policy() -> None:
-    assert settle(replace(DOWN, retry_in_ms=None)).settle == RetryIn(60_000, uncounted=True)
+def test_a_pause_nobody_gave_is_that_of_the_circuit_breaker() -> None:
+    assert settle(replace(DOWN, retry_in_ms=None)).settle == RetryIn(30_000, uncounted=True)
     assert settle(replace(DOWN, retry_in_ms=0)).settle == RetryIn(0, uncounted=True)
 
 

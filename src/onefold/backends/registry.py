@@ -6,62 +6,10 @@ Never here: settings of an app, declared queues. Invariant: importing this modul
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from onefold import errors
-from onefold.clock import Clock, Waiter
-from onefold.contracts.admin import QueueAdmin, RecordAdmin
-from onefold.contracts.commit import Commit
-from onefold.contracts.ledger import Ledger
-from onefold.contracts.state import State
-from onefold.contracts.store import Store
+from onefold.clock import Clock
+from onefold.contracts.engine import Engine
 from onefold.entropy import Entropy
-
-
-class WakeableWaiter(Waiter, Protocol):
-    """A waiter that threads of this process can wake too."""
-
-    def wake(self) -> None:
-        """Wake whoever waits, or the next one to wait."""
-        ...
-
-    def close(self) -> None:
-        """Stop listening."""
-        ...
-
-
-class Engine(Protocol):
-    """One opened backend: its contracts, and what a worker process needs of it."""
-
-    url: str
-    shared: bool
-    queues: QueueAdmin
-    store: Store
-    records: RecordAdmin
-    ledger: Ledger
-    state: State
-    commit: Commit | None
-
-    def appear(self) -> str | None:
-        """Take the presence lock of this process; the lock file's path for child processes, None where there is none."""
-        ...
-
-    def waiter(self) -> WakeableWaiter:
-        """What an idle worker waits on: woken by senders in any process."""
-        ...
-
-    def notify(self) -> None:
-        """Wake idle workers of all processes; called after messages were sent."""
-        ...
-
-    def maintain(self, told: Callable[[str], None]) -> int:
-        """Free dead owners' work (told by owner id), sweep what expired, carry moves forward; how much was done."""
-        ...
-
-    def close(self) -> None:
-        """Close everything; harmless twice."""
-        ...
 
 
 def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str) -> Engine:

@@ -78,7 +78,7 @@ class EffectTransaction(Protocol):
         Raises:
             TransientError: the handler was slower than the limit.
             UsageError: a message of its outbox cannot be sent.
-                In both cases this handler's rows were taken back; those of earlier handlers stay.
+                In both cases this handler's rows were taken back; those of earlier handlers stay, or `commit` raises.
         """
         ...
 

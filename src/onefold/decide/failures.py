@@ -150,7 +150,7 @@ def check_lists(lists: Lists, job: str) -> None:
     seen: dict[object, str] = {}
     for kind, classes in lists.pairs():
         for one in classes:
-            fits = _DOTTED.fullmatch(one) if isinstance(one, str) else issubclass(one, BaseException)
+            fits = _DOTTED.fullmatch(one) if isinstance(one, str) else _is_exception_class(one)
             if not fits:
                 raise UsageError(
                     f"{kind}= of {job} has {one!r}, which is no exception class.",
@@ -162,6 +162,10 @@ def check_lists(lists: Lists, job: str) -> None:
                     todo="Leave it in one of them.",
                 )
             seen[one] = kind
+
+
+def _is_exception_class(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, BaseException)
 
 
 # ------------------------------------------------------------------------------------------------------------- rules

@@ -34,6 +34,9 @@ _TOKEN = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _MISSING = object()
+_IDENTITY = (
+    "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
+)
 
 # Names that usually hold something new for every send, so that a second send of the same order would run again.
 _VOLATILE = re.compile(
@@ -226,8 +229,8 @@ def _check_field(template: str, name: str, payload: Any, what: str) -> None:
     reason = _unfit_type(at)
     if reason is not None:
         raise UsageError(
-            f"{what}={template!r}: the field {name} can be no {what}: {reason}.",
-            meaning=f"A {what} is an identity: text, a whole number, a UUID, an Enum or a date.",
+            f"{what}={template!r}: the field {name} is no identity: {reason}.",
+            meaning=_IDENTITY,
             todo="Name another field, or use a function that derives a text from it.",
         )
 
@@ -425,6 +428,6 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
         found = f"of type {type(value).__qualname__}"
     raise PayloadError(
         f"The {what} {rule} cannot be made: {name} is {found}.",
-        meaning=f"A {what} must be text, a whole number, a UUID, an Enum or a date; nothing else tells operations apart.",
+        meaning=_IDENTITY,
         todo="Send the field filled, or declare another rule.",
     )

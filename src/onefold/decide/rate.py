@@ -1,7 +1,7 @@
 """How much may happen: a token bucket, and slots for what runs at one time. Pure functions over small JSON-able values.
 
 The values live in `State`, shared by all processes of an engine and changed by compare-and-set; what is here takes a value
-and the time and answers a new value. Whole numbers only: a bucket that is refilled a million times has lost nothing.
+and the time and answers a new value. Whole numbers only, so that no rounding adds up.
 
 Never here: waiting, State itself, who is limited by what. Invariant: in any span of t ms a bucket grants at most
 burst + count x t / per_ms, also when clocks of hosts differ or are set back.

@@ -1,8 +1,8 @@
 """The main program of a worker's child process: import the app, then perform one order after another.
 
 Started as `python -m onefold.run.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
-reads. When the socket closes, the parent is gone and nobody could record what runs here: the process ends at once, with
-everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
+reads. When the socket closes while a handler runs, the parent is gone and nobody could record what is done here: the process
+ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
 Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's sign of life.
 """
 
@@ -39,11 +39,22 @@ def main(descriptor: int) -> int:
         wire.send(end, wire.Broken(f"{type(error).__name__}: {error}"[:2_000]))
         return 1
     wire.send(end, wire.Ready())
-    orders: SimpleQueue[wire.Order] = SimpleQueue()
-    Thread(target=_read, args=(end, orders), daemon=True).start()
+    desk = _Desk()
+    Thread(target=_read, args=(end, desk), daemon=True).start()
     clock, entropy = SystemClock(), SystemEntropy()
-    while True:
-        wire.send(end, perform(jobs, orders.get(), clock, entropy))
+    while (order := desk.orders.get()) is not None:
+        reply = perform(jobs, order, clock, entropy)
+        desk.busy = False
+        wire.send(end, reply)
+    return 0
+
+
+class _Desk:
+    """What the two threads share."""
+
+    def __init__(self) -> None:
+        self.orders: SimpleQueue[wire.Order | None] = SimpleQueue()
+        self.busy = False
 
 
 def _prepare(hello: wire.Hello) -> Mapping[str, Job[Any, Any]]:
@@ -63,12 +74,16 @@ def load(target: str) -> Any:
     return found
 
 
-def _read(end: socket.socket, orders: SimpleQueue[wire.Order]) -> None:
+def _read(end: socket.socket, desk: _Desk) -> None:
     try:
         while True:
-            orders.put(wire.receive(end, wire.Order))
+            order = wire.receive(end, wire.Order)
+            desk.busy = True
+            desk.orders.put(order)
     except EOFError:
-        os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of a group of its own
+        if desk.busy:
+            os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of a group of its own
+        desk.orders.put(None)
 
 
 def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy) -> wire.Reply:

@@ -86,7 +86,7 @@ class Driver:
         self._entropy = entropy
         self._owner = owner
         self._lease_ms = lease_ms
-        self._gates = gates
+        self.gates = gates
         self._chains = Chains()
         self.hand = hand or Hand()
         self.finisher = Finisher(
@@ -160,7 +160,7 @@ class Driver:
         """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
         over = [run for run in runs if isinstance(run.step, script.Commit)]
         claiming = [run for run in runs if isinstance(run.step, script.Claim)]
-        admitted, refused = self._gates.admit(claiming)
+        admitted, refused = self.gates.admit(claiming)
         if admitted:
             self._claim(admitted)
         for run, wait_ms, why in refused:

@@ -66,7 +66,7 @@ class Finisher:
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
             with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
-        self._hand.over(deliveries)
+        self._hand.over(deliveries, ["released"] * len(deliveries))
         if self._sinks:
             for one in deliveries:
                 self._emit(self._event("released", one, None, {"why": why}))
@@ -92,12 +92,14 @@ class Finisher:
                 for event in events:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
-            self._gates.told(run, run.decided(), self.tell)
+            with suppress(errors.TransientError):  # what a gate then still counts ends by itself, with the lease
+                self._gates.told(run, run.decided(), self.tell)
             followers.extend(self._unchain(run))
         self._hand.over([run.delivery for run in runs], told)
         return followers
 
     def settlement(self, run: Run) -> tuple[Settlement, list[Event]]:
+        """Everything that becomes of a run's delivery, and what is to be told once it stands."""
         decision = run.decided()
         events, rows = [], []
         for note in decision.notes:
@@ -167,8 +169,13 @@ class Finisher:
         delivery = run.delivery
         if not run.job.policy.fifo or delivery.group is None:
             return
-        flag = group_flag(delivery.queue, delivery.group)
-        self._backend.state.put([Change(flag, delivery.message_id.encode(), 0)])
+        change = Change(group_flag(delivery.queue, delivery.group), delivery.message_id.encode(), 0)
+        for number in range(_WRITE_TRIES):
+            try:
+                self._backend.state.put([change])
+                break
+            except errors.TransientError:
+                self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -190,10 +197,8 @@ class Finisher:
     def _emit(self, event: Event) -> None:
         self._sinks.emit(event)
         if event.name in ("completion-failed", "lease-lost") and self._history != "off":
-            try:
+            with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
                 self._backend.ledger.append([event.row()])
-            except errors.OnefoldError:
-                pass  # the store is what failed; the sinks have heard it
 
     def lose(self, run: Run) -> None:
         """A run lost its lease: its handler can see it from now on, and it is told once."""

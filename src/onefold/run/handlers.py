@@ -120,7 +120,7 @@ class Rules(Struct, frozen=True, kw_only=True):
         source: which envelope foreign messages come in (see `run/sources.py`).
     """
 
-    payload: PayloadCodec
+    payload: PayloadCodec[Any]
     key: KeyRule
     tenant: KeyRule | None
     group: KeyRule | None

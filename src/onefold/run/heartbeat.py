@@ -91,6 +91,7 @@ class Heartbeat:
 
     Args:
         lease_ms: how long claims and receives hold.
+        also: extends what else holds with the lease (concurrency slots).
         stop: stops a handler whose lease is lost. lost: tells of a lease that the store has refused.
         busy: is told when the backend could not extend.
     """
@@ -102,6 +103,7 @@ class Heartbeat:
         *,
         clock: Clock,
         lease_ms: int,
+        also: Callable[[], None],
         stop: Stop,
         lost: Callable[[Run], None],
         busy: Callable[[errors.TransientError], None],
@@ -110,6 +112,7 @@ class Heartbeat:
         self._backend = backend
         self._clock = clock
         self._lease_ms = lease_ms
+        self._also = also
         self._stop = stop
         self._lost = lost
         self._busy = busy
@@ -137,15 +140,7 @@ class Heartbeat:
         return self._next_in_ms()
 
     def _step(self, held: Held, now_ms: int) -> lease.Step:
-        return lease.next_step(self._lease_of(held), now_ms)
-
-    def _lease_of(self, held: Held) -> lease.Held:
-        return lease.Held(
-            asked_at_ms=held.asked_at_ms,
-            lease_ms=self._lease_ms,
-            received_at_ms=held.received_at_ms,
-            tried_at_ms=held.tried_at_ms,
-        )
+        return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
 
     def _next_in_ms(self) -> int:
         """Until the earliest lease is due. With nothing in hand: what is received from now on is due after a third."""
@@ -163,6 +158,7 @@ class Heartbeat:
         try:
             refused = self._renew(claimed, lease_ms)
             hidden = self._hide(held, lease_ms)
+            self._also()
         except errors.TransientError as error:
             for one in held:
                 one.tried_at_ms = self._clock.monotonic_ms()
@@ -256,3 +252,12 @@ def _hold(held: Held) -> Hold:
     assert held.run is not None
     assert held.run.claimed is not None
     return held.run.claimed.hold
+
+
+def _lease_of(held: Held, lease_ms: int) -> lease.Lease:
+    return lease.Lease(
+        asked_at_ms=held.asked_at_ms,
+        lease_ms=lease_ms,
+        received_at_ms=held.received_at_ms,
+        tried_at_ms=held.tried_at_ms,
+    )

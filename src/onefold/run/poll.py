@@ -136,7 +136,7 @@ class Poller:
         return buffered
 
     def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int]) -> None:
-        """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; when woken, all looks are due."""
+        """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; woken: all looks are due."""
         now_ms = self._clock.monotonic_ms()
         for feed in self.feeds.values():
             if 2 * len(feed.buffer) < wanted(feed):

@@ -3,7 +3,7 @@
 Each slot is a thread here and a fresh `python -m onefold.run.child` beside it; the child runs handlers and probes, this
 process does all queue and store work. A child that must be stopped is killed with everything it started, and replaced. What
 a killed handler had done is not known: the outcome is unknown, with the evidence, and counts as a crash.
-Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is only ever killed for the run it is performing.
+Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is killed only for the run it is performing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from onefold.run.passage import Run
 
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
+_LEAVE_MS = 2_000  # how long an idle child may take for what it has registered with `atexit`
 
 
 class Spawn(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,23 @@ class Child:
             raise EOFError(str(error)) from error
         reply: wire.Reply = wire.receive(self._end, wire.Reply)
         return reply
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the child has closed its end, at most `timeout_s` seconds; whether it has. A `Waiter`."""
+        self._end.settimeout(max(timeout_s, 0.001))
+        try:
+            return self._end.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def dismiss(self, clock: Clock) -> None:
+        """Let an idle child end by itself, then remove what is left of it."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+        clock.wait(self, _LEAVE_MS)
+        self.bury()
 
     def kill(self) -> None:
         """Kill the child and everything in its process group. Its number is its own until `bury`."""
@@ -198,43 +216,40 @@ class Slot:
 
     def _serve(self) -> None:
         try:
-            while True:
-                if self._child is None and not self._renew():
-                    return
-                self._lane.report(Done(lane=self._lane))  # one slot more
+            while self._child is not None or self._renew():
                 unit = self._inbox.get()
                 if unit is None:
-                    return
+                    break
                 for run in unit.runs:
                     self._lane.driver.perform(run, self)
-                self._lane.report(Done(lane=self._lane, unit=unit, slots=0))
+                self._lane.report(Done(lane=self._lane, unit=unit, slots=0 if self._child is None else 1))
+            if self._child is not None:
+                self._lane.dismiss(self._child)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
-            self._lane.report(Done(lane=self._lane, slots=0, error=error))
-        finally:
             self.abandon()
             self._bury()
+            self._lane.report(Done(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
-        """Start a child; False when the lane has ended meanwhile.
+        """Start a child and report its slot; False when the lane has ended meanwhile.
 
         Raises:
             UsageError: it cannot be started, or cannot load the app.
         """
         ended = ""
         for number in range(_START_TRIES):
-            child = Child(self._lane.spawn)
-            with self._lock:
-                self._child = child
             if self._lane.ended:
                 return False
             try:
+                child = Child(self._lane.spawn)
+                with self._lock:
+                    self._child = child
                 child.until_ready()
-            except EOFError:
-                ended = self._bury()
-                if self._lane.ended:
-                    return False
+            except (EOFError, OSError) as error:
+                ended = self._bury() if self._child is not None else str(error)
                 self._lane.pause(_START_PAUSE_MS << number)
             else:
+                self._lane.report(Done(lane=self._lane))
                 return True
         raise errors.UsageError(
             f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",
@@ -256,6 +271,7 @@ class Children:
         self.driver = driver
         self.report = report
         self.ended = False
+        self.killing = False
         self._clock = clock
         self._bell = Bell()
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
@@ -275,19 +291,25 @@ class Children:
         for slot in self._slots:
             slot.stop(run)
 
+    def dismiss(self, child: Child) -> None:
+        """Let an idle child end."""
+        if self.killing:
+            child.bury()
+        else:
+            child.dismiss(self._clock)
+
     def pause(self, pause_ms: int) -> None:
         """Wait before a child is started again; cut short when the lane ends."""
         self._clock.wait(self._bell, pause_ms)
 
     def end(self, *, wait: bool) -> None:
-        """End all children; those that work are killed."""
+        """End all children: idle ones in good order; with `wait` False all are killed."""
         self.ended = True
+        self.killing = not wait
         self._bell.ring()
         for _ in self._slots:
             self._inbox.put(None)
-        if not wait:
-            for slot in self._slots:
-                slot.abandon()
         for slot in self._slots:
-            if wait:
-                slot.thread.join()
+            if not wait:
+                slot.abandon()
+            slot.thread.join()

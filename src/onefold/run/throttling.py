@@ -98,7 +98,7 @@ class StateGates:
                 return slots | dict.fromkeys(mine, until_ms), None
 
             if mine:
-                self._change(name, dict[str, int], {}, extend)
+                self._change(name, dict[str, int], _no_slots(), extend)
 
     # -- one gate each -----------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class StateGates:
             return found.bucket, found
 
         _, found = self._change(f"rate/{run.job.name}/{part}", rate.Bucket, None, decide)
-        return _BEATEN_MS if found is None else found.wait_ms
+        return _BEATEN_MS if found is None else int(found.wait_ms)
 
     def _occupy(self, run: Run, count_max: int, part: str) -> int:
         now_ms, holder = self._clock.now_ms(), f"{self._owner}/{run.delivery.receipt}"
@@ -150,13 +150,13 @@ class StateGates:
             found = rate.occupy(value, holder, count_max, now_ms + self._lease_ms, now_ms)
             return found.slots, found
 
-        _, found = self._change(name, dict[str, int], {}, decide)
+        _, found = self._change(name, dict[str, int], _no_slots(), decide)
         if found is None:
             return _BEATEN_MS
         if found.granted:
             self._slots.setdefault(name, {})[holder] = 1
             return 0
-        return min(found.wait_ms, 1_000)  # one is usually given back long before it ends by itself
+        return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
 
     def _vacate(self, run: Run) -> None:
         if run.job.limit is None or run.job.limit.concurrency is None:
@@ -166,7 +166,7 @@ class StateGates:
         if self._slots.get(name, {}).pop(holder, None) is None:
             return
         now_ms = self._clock.now_ms()
-        self._change(name, dict[str, int], {}, lambda slots: (rate.vacate(slots, holder, now_ms), None))
+        self._change(name, dict[str, int], _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -198,6 +198,10 @@ class StateGates:
             if self._state.put([Change(name, msgspec.json.encode(changed), expected)])[0]:
                 return changed, answer
         return value, None
+
+
+def _no_slots() -> dict[str, int]:
+    return {}
 
 
 def breaker_name(job: str) -> str:

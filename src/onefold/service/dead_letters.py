@@ -207,8 +207,10 @@ def _by_ids(desk: Desk, names: Sequence[str], select: Select) -> Iterator[Peeked
 
 def names_message(wanted: str, message_id: str) -> bool:
     """Whether a person who writes `wanted` may mean this message: its id, the number at its end, or its beginning."""
-    return message_id == wanted or message_id.rpartition("-")[2] == wanted or (
-        len(wanted) >= _BEGINNING_CHARACTERS and message_id.startswith(wanted)
+    return (
+        message_id == wanted
+        or message_id.rpartition("-")[2] == wanted
+        or (len(wanted) >= _BEGINNING_CHARACTERS and message_id.startswith(wanted))
     )
 
 
@@ -220,7 +222,9 @@ def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
     age_ms = now_ms - _failed_at_ms(message)
     if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
         return False
-    if select.error is not None and not fnmatchcase((reason.error if reason is not None else None) or "", select.error):
+    if select.error is not None and not fnmatchcase(
+        (reason.error if reason is not None else None) or "", select.error
+    ):
         return False
     if select.group is not None and not fnmatchcase(message.group or "", select.group):
         return False
@@ -231,7 +235,9 @@ def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
     if select.job is None and select.key is None:
         return True
     job, key = operation(desk, message)
-    return (select.job is None or job == select.job) and (select.key is None or fnmatchcase(key or "", select.key))
+    return (select.job is None or job == select.job) and (
+        select.key is None or fnmatchcase(key or "", select.key)
+    )
 
 
 def _failed_at_ms(message: Peeked) -> int:
@@ -291,13 +297,22 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
         newest = max(letters, key=lambda one: one.failed_at_ms)
         found.append(
             Failure(
-                queue=queue, reason=reason, error=error, job=job, owner=newest.owner, count=len(letters),
-                oldest_at_ms=min(one.failed_at_ms for one in letters), newest_at_ms=newest.failed_at_ms,
-                expires_in_ms=min(one.expires_in_ms for one in letters), summary=newest.summary,
+                queue=queue,
+                reason=reason,
+                error=error,
+                job=job,
+                owner=newest.owner,
+                count=len(letters),
+                oldest_at_ms=min(one.failed_at_ms for one in letters),
+                newest_at_ms=newest.failed_at_ms,
+                expires_in_ms=min(one.expires_in_ms for one in letters),
+                summary=newest.summary,
                 message_id=newest.message_id,
-            )  # fmt: skip
+            )
         )
-    return sorted(found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or ""))
+    return sorted(
+        found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or "")
+    )
 
 
 def show(desk: Desk, message_id: str) -> Detail:
@@ -371,7 +386,8 @@ def edit(
     changed = payloads.changed_fields(message.body, text)
     if not changed:
         raise errors.UsageError(
-            f"The edit of {message.message_id} changes nothing.", todo="Give --set field=value or another body."
+            f"The edit of {message.message_id} changes nothing.",
+            todo="Give --set field=value or another body.",
         )
     before = reading.read(desk, message)
     attributes = {name: one for name, one in message.attributes.items() if name != AMENDS_ATTRIBUTE}
@@ -392,10 +408,17 @@ def edit(
     if not dry_run:
         if not desk.engine.queues.edit(message.message_id, Edit(body=text, attributes=attributes)):
             raise errors.TransientError(
-                f"Message {message.message_id} is gone or held by a consumer.", todo="Look again: `onefold dlq list --all`."
+                f"Message {message.message_id} is gone or held by a consumer.",
+                todo="Look again: `onefold dlq list --all`.",
             )
-        row = desk.tell("edit", after.key, message, changed=", ".join(changed), amends=amends, reason_text=reason_text)
-        desk.engine.ledger.append([row])
+        desk.record(
+            "edit",
+            key=after.key,
+            message=message,
+            changed=", ".join(changed),
+            amends=amends,
+            reason_text=reason_text,
+        )
     return Edited(
         message_id=message.message_id,
         changed=changed,
@@ -427,12 +450,14 @@ def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = 
     readings = [reading.read(desk, message) for message in messages]
     answers = desk.engine.queues.remove([message.message_id for message in messages])
     rows = [
-        desk.tell("removed", told.key, message, **{"from": message.queue, "reason_text": reason_text})
+        desk.row("removed", key=told.key, message=message, reason_text=reason_text)
         for message, told, removed in zip(messages, readings, answers, strict=True)
         if removed
     ]
     desk.engine.ledger.append(rows)
-    for source in sorted({message.source for message in messages if message.source is not None and message.group}):
+    for source in sorted(
+        {message.source for message in messages if message.source is not None and message.group}
+    ):
         groups.let_go_of_empty(desk, source)
     return len(rows)
 

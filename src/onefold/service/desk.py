@@ -1,8 +1,8 @@
 """The operator's desk: an opened engine, the jobs of an app where one is known, and who sits there.
 
-Every use case of `service/` that looks at or changes what stands in an engine takes a `Desk`; the command line and a web page
-open one and call the same functions. What a person changes is written to the ledger with that person's name, whatever the
-history level. Never here: the use cases themselves, output, parsing.
+Every use case of `service/` that looks at or changes what stands in an engine takes a `Desk`; the command line and a
+web page open one and call the same functions. What a person changes is written to the ledger with that person's name,
+whatever the history level. Never here: the use cases themselves, output, parsing.
 Invariant: opening a desk on an engine that is not there creates nothing.
 """
 
@@ -26,7 +26,7 @@ from onefold.run.handlers import Job
 from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
-    from onefold.backends.registry import Engine
+    from onefold.contracts.engine import Engine
 
 _PAGE = 500  # messages per peek
 
@@ -71,17 +71,29 @@ class Desk:
         """A declared job by name; None where it, or the app, is not known."""
         return self.jobs.named.get(name) if self.jobs is not None and name is not None else None
 
-    def tell(self, event: str, key: RecordKey | None = None, message: Peeked | None = None, **detail: Any) -> Row:
-        """The ledger row of something this person does; `append` writes it."""
+    def row(
+        self,
+        event: str,
+        *,
+        key: RecordKey | None = None,
+        message: Peeked | None = None,
+        queue: str | None = None,
+        **detail: str | int | bool | None,
+    ) -> Row:
+        """The ledger row of something this person does; what is None is left out of its detail."""
         return Row(
             at_ms=self.now_ms(),
             event=event,
             key=key,
-            queue=message.queue if message is not None else None,
+            queue=message.queue if message is not None else queue,
             message_id=message.message_id if message is not None else None,
             actor=self.actor,
             detail={name: value for name, value in detail.items() if value is not None},
         )
+
+    def record(self, event: str, **about: Any) -> None:
+        """Write one such row; arguments as `row`."""
+        self.engine.ledger.append([self.row(event, **about)])
 
     def settings(self) -> dict[str, QueueSettings]:
         """All queues of the engine by name."""

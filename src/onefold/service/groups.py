@@ -54,7 +54,9 @@ def stopped(desk: Desk, queue: str | None = None) -> list[Stopped]:
     return found
 
 
-def start_again(desk: Desk, queue: str, groups: Collection[str], first: Iterable[str] = ()) -> dict[str, Moved]:
+def start_again(
+    desk: Desk, queue: str, groups: Collection[str], first: Iterable[str] = ()
+) -> dict[str, Moved]:
     """Send all dead letters of some groups back, in order and before what waits, and let the groups go on.
 
     Args:
@@ -88,12 +90,16 @@ def start_again(desk: Desk, queue: str, groups: Collection[str], first: Iterable
         )
     flags = _lower(desk, queue, wanted)
     try:
-        went = _to_the_end(desk, queue, [one for name in wanted for one in (*ahead[name], *dead[name], *here[name])])
+        went = _to_the_end(
+            desk, queue, [one for name in wanted for one in (*ahead[name], *dead[name], *here[name])]
+        )
     except BaseException:
         desk.engine.state.put(flags)
         raise
     late = _of_groups(desk, dead_letter, wanted, source=queue)
-    late_ones = [one for name in wanted for one in late[name] if one.reason and one.reason.kind == "group-stopped"]
+    late_ones = [
+        one for name in wanted for one in late[name] if one.reason and one.reason.kind == "group-stopped"
+    ]
     return went | _to_the_end(desk, queue, late_ones)
 
 
@@ -113,6 +119,20 @@ def let_go_of_empty(desk: Desk, queue: str) -> list[str]:
     return free
 
 
+def dead_letters(desk: Desk, queues: Iterable[str]) -> dict[tuple[str, str], list[Peeked]]:
+    """The dead letters of FIFO queues by queue and group, in each group's order."""
+    settings = desk.settings()
+    found: dict[tuple[str, str], list[Peeked]] = defaultdict(list)
+    for queue in queues:
+        dead_letter = settings[queue].dead_letter
+        for message in desk.every(dead_letter) if dead_letter is not None else ():
+            if message.source == queue and message.group is not None:
+                found[queue, message.group].append(message)
+    for messages in found.values():
+        messages.sort(key=lambda message: message.sequence or "")
+    return found
+
+
 def _of_groups(
     desk: Desk, queue: str | None, groups: Collection[str], source: str | None = None
 ) -> dict[str, list[Peeked]]:
@@ -120,7 +140,9 @@ def _of_groups(
     found: dict[str, list[Peeked]] = defaultdict(list)
     now_ms = desk.now_ms()
     for message in desk.every(queue) if queue is not None else ():
-        if message.group in groups and message.sent_at_ms <= now_ms and source in (None, message.source):
+        if message.group is None or message.group not in groups or message.sent_at_ms > now_ms:
+            continue
+        if source in (None, message.source):
             found[message.group].append(message)
     for messages in found.values():
         messages.sort(key=lambda message: message.sequence or "")
@@ -131,7 +153,9 @@ def _lower(desk: Desk, queue: str, groups: Iterable[str]) -> list[Change]:
     """Take the flags away; the changes that would put them back."""
     names = [group_flag(queue, group) for group in groups]
     standing = [
-        (name, value) for name, value in zip(names, desk.engine.state.get(names), strict=True) if value is not None
+        (name, value)
+        for name, value in zip(names, desk.engine.state.get(names), strict=True)
+        if value is not None
     ]
     desk.engine.state.put([Change(name, None, value.version) for name, value in standing])
     return [Change(name, value.value, 0) for name, value in standing]

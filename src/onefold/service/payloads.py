@@ -34,13 +34,15 @@ def assigned(text: str, assignments: Sequence[str]) -> str:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise errors.UsageError(
-            f"The body is not JSON, so single fields cannot be set: {error}.", todo="Give the whole body with --body."
+            f"The body is not JSON, so single fields cannot be set: {error}.",
+            todo="Give the whole body with --body.",
         ) from error
     for assignment in assignments:
         path, equals, given = assignment.partition("=")
         if not equals or not path:
             raise errors.UsageError(
-                f"{assignment!r} is no assignment.", todo="Write field=value, for example amount=12.50 or city=London."
+                f"{assignment!r} is no assignment.",
+                todo="Write field=value, for example amount=12.50 or city=London.",
             )
         _put(value, path.split("."), _read(given), assignment)
     return _ENCODER.encode(value).decode()

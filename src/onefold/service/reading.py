@@ -72,7 +72,9 @@ def read(desk: Desk, message: Peeked) -> Reading:
     try:
         job = desk.jobs.of(delivery)
     except errors.NotFoundError as error:
-        return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
+        return Reading(
+            job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job"
+        )
     facts, _ = job.read(delivery)
     if facts.malformed is not None:
         return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
@@ -113,14 +115,25 @@ def carried_job(message: Peeked) -> str | None:
 def _read_alone(desk: Desk, message: Peeked) -> Reading:
     """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
     job = carried_job(message)
-    key = _carried(message, KEY_ATTRIBUTE) or message.key or (message.reason.key if message.reason is not None else None)
+    key = (
+        _carried(message, KEY_ATTRIBUTE)
+        or message.key
+        or (message.reason.key if message.reason is not None else None)
+    )
     if job is None or key is None:
         missing = "job" if job is None else "key"
-        return Reading(job=job, key=None, fingerprint=None, problem=f"The message does not say its {missing}; name the app.")
+        return Reading(
+            job=job,
+            key=None,
+            fingerprint=None,
+            problem=f"The message does not say its {missing}; name the app.",
+        )
     fitting = [record.key for record in desk.engine.records.find(key) if record.key.job == job]
     if len(fitting) > 1:
         scopes = ", ".join(sorted(one.scope or "(none)" for one in fitting))
-        return Reading(job=job, key=None, fingerprint=None, problem=f"Tenants {scopes} all have this key; name the app.")
+        return Reading(
+            job=job, key=None, fingerprint=None, problem=f"Tenants {scopes} all have this key; name the app."
+        )
     fingerprint = None
     if JOB_ATTRIBUTE in message.attributes:  # onefold sent it: its body is the payload, without an envelope
         try:
@@ -174,7 +187,9 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
         case Bury(to="held") as burial:
             if isinstance(found, store.Held):
                 return _without_policy(found, now_ms)
-            return Forecast(fate="unknown", why=f"Would be held for a person (on_unknown=hold). {burial.reason.summary}")
+            return Forecast(
+                fate="unknown", why=f"Would be held for a person (on_unknown=hold). {burial.reason.summary}"
+            )
         case Bury() as burial:
             fate: Fate = "conflict" if burial.reason.kind == "conflict" else "comes-back"
             return Forecast(fate=fate, why=f"({burial.reason.kind}) {burial.reason.summary}")
@@ -185,10 +200,13 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
 def _goes(decided: guard.Go, found: store.Answer) -> Forecast:
     assert isinstance(found, store.Claimed)
     if decided.how == "probe":
-        return Forecast(fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first.")
+        return Forecast(
+            fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first."
+        )
     if found.doubt and decided.how == "start" and any(note.event == "unknown" for note in decided.notes):
         return Forecast(
-            fate="unknown", why="An earlier run's outcome is not known; it would run again (on_unknown=rerun)."
+            fate="unknown",
+            why="An earlier run's outcome is not known; it would run again (on_unknown=rerun).",
         )
     return _fresh(found)
 
@@ -197,7 +215,9 @@ def _fresh(found: store.Claimed) -> Forecast:
     if found.found == "absent":
         return Forecast(fate="run", why="Nothing is recorded under its key.")
     word = "taken over" if found.found in ("in_progress", "unknown") else found.found
-    return Forecast(fate="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget.")
+    return Forecast(
+        fate="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget."
+    )
 
 
 def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
@@ -205,7 +225,8 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
     match found:
         case store.Claimed(doubt=True):
             return Forecast(
-                fate="unknown", why="An earlier run's outcome is not known; the job's on_unknown decides. Name the app."
+                fate="unknown",
+                why="An earlier run's outcome is not known; the job's on_unknown decides. Name the app.",
             )
         case store.Claimed():
             return _fresh(found)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onefold.backends import registry
-from onefold.backends.registry import Engine
 from onefold.clock import Clock, Waiter
 from onefold.contracts.admin import QueueSettings
+from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.entropy import Entropy

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.watch.timeline import Evidence
+from onefold.watch.telling import Evidence
 from onefold.watch.wording import age, counted, pause
 
 Place = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
@@ -39,7 +39,9 @@ def standing(evidence: Evidence) -> Standing:
     """The place, its sentence and the next steps."""
     record = evidence.record
     dead = [one for one in evidence.messages if one.queue in evidence.dead]
-    live = [one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held]
+    live = [
+        one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held
+    ]
     if record is not None and record.status == "completed":
         return _done(record, live, dead, evidence)
     if record is not None and record.parked:
@@ -95,7 +97,11 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
         )
     if live:
         wait_ms = max(live[0].visible_at_ms - evidence.now_ms, 0)
-        back = f"visible again in {pause(wait_ms)}" if wait_ms else f"visible, {counted(live[0].receive_count, 'receive')}"
+        back = (
+            f"visible again in {pause(wait_ms)}"
+            if wait_ms
+            else f"visible, {counted(live[0].receive_count, 'receive')}"
+        )
         return Standing(
             place="silent",
             text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. "
@@ -106,7 +112,9 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
-        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
+        todo=(
+            "Call or send it again with the same key; the job's on_unknown policy decides what then happens.",
+        ),
     )
 
 
@@ -127,7 +135,8 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Stan
     if message.state == "in_flight":
         return Standing(
             place="waiting",
-            text=f"Waiting: received, and hidden for another {pause(wait_ms)} unless settled or extended; {where}{receives}.",
+            text=f"Waiting: received, and hidden for another {pause(wait_ms)} unless settled or extended; "
+            f"{where}{receives}.",
         )
     since_ms = max(evidence.now_ms - message.visible_at_ms, 0)
     return Standing(
@@ -142,7 +151,11 @@ _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a
 
 def _dead(message: Peeked, evidence: Evidence) -> Standing:
     reason = message.reason
-    why = f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
+    why = (
+        f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}"
+        if reason is not None
+        else ""
+    )
     owner = f" The fix belongs to {reason.owner}." if reason is not None and reason.owner else ""
     return Standing(
         place="dead",

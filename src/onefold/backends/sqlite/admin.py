@@ -18,7 +18,7 @@ from onefold.backends.sqlite import browse, dedup, groups, moving, retention
 from onefold.backends.sqlite.catalogue import Catalogue, names_in, stored_in
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
-from onefold.backends.sqlite.queue import SqliteQueue, depth_in
+from onefold.backends.sqlite.queue import SqliteQueue
 from onefold.backends.sqlite.rows import QueueRow, message_number
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings
 from onefold.contracts.queue import Depth
@@ -152,11 +152,7 @@ class SqliteQueues:
 
     def depth(self, queue: str) -> Depth:
         """As Queue.depth."""
-        return self._engine.read(
-            lambda connection: depth_in(
-                connection, self._catalogue.row_in(connection, queue), self._clock.now_ms()
-            )
-        )
+        return self.open(queue).depth()
 
     def purge(self, queue: str) -> int:
         """Delete every message, in flight, delayed and scheduled ones too; how many there were.

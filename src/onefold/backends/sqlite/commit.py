@@ -282,16 +282,17 @@ class SqliteEffects:
         return verdict
 
     def undo(self) -> None:
-        """Take back the rows of the handler that runs now; earlier ones stay. Without one it does nothing."""
+        """Take back the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
+
+        Where SQLite cannot take back one handler's rows alone (it has rolled back everything itself, or a cursor is open
+        that still writes), all of the transaction goes, and the next `commit` says so.
+        """
         if self._lent_since_ms is None:
             return
         assert self._connection is not None
         self._lent_since_ms = None
         self._connection.take_back()
-        if self._connection.in_transaction:
-            self._connection.execute(_TAKE_BACK)
-            self._connection.execute(_KEEP)
-        else:
+        if not _take_back(self._connection):
             self._lost, self._kept = self._lost + self._kept, 0
         if self._kept == 0:
             self._end(commit=False)
@@ -342,3 +343,15 @@ def _keep(connection: LentConnection) -> None:
             meaning="SQLite cannot keep the rows of an INSERT, UPDATE or DELETE ... RETURNING that is not at its end.",
             todo="Fetch all rows of that cursor, or close it, before the handler returns.",
         ) from error
+
+
+def _take_back(connection: LentConnection) -> bool:
+    """Undo back to the savepoint; False when only the whole transaction can be undone."""
+    if not connection.in_transaction:
+        return False
+    try:
+        connection.execute(_TAKE_BACK)
+        connection.execute(_KEEP)
+    except sqlite3.Error:
+        return False
+    return True

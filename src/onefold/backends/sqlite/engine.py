@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from onefold.backends.registry import WakeableWaiter
+from onefold.contracts.engine import WakeableWaiter
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.connection import Engine
@@ -60,6 +60,11 @@ class SqliteEngine:
         self._presence: Presence | None = None
         self._swept_ms = clock.monotonic_ms()
         self._lock = threading.Lock()
+
+    @property
+    def join(self) -> str | None:
+        """What a child process calls with the lock file."""
+        return "onefold.backends.sqlite.presence:join" if self.shared else None
 
     def appear(self) -> str | None:
         """Take this process's presence lock; where its file is, for child processes. None in memory."""

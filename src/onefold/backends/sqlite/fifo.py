@@ -139,6 +139,16 @@ def _from_head(
         after = rows[-1][12]
 
 
+def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
+    """Whether a scheduled message has not entered its group although it is due."""
+    return (
+        connection.execute(
+            "SELECT 1 FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ?", (row.id, now_ms)
+        ).fetchone()
+        is not None
+    )
+
+
 def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int | None) -> int:
     """Let scheduled messages that are due enter their groups, as if they were sent then; how many were due.
 

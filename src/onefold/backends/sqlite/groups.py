@@ -63,7 +63,7 @@ def lock_in(
     Args:
         chosen: what `choose` gave.
         until_ms: when the messages are visible again.
-        turn: grows with every receive; puts these groups at the end of the rotation.
+        turn: 1 or more, grows with every receive; puts these groups at the end of the rotation.
     """
     heads: dict[int | None, int] = {}
     for found in chosen:

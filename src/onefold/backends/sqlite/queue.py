@@ -154,9 +154,17 @@ class SqliteQueue:
 
     def depth(self) -> Depth:
         """How many messages there are, exactly."""
-        return self._engine.read(
-            lambda connection: depth_in(connection, self._row(connection), self._clock.now_ms())
-        )
+
+        def count(connection: sqlite3.Connection) -> Depth | None:
+            row, now_ms = self._row(connection), self._clock.now_ms()
+            return None if fifo.any_due(connection, row, now_ms) else depth_in(connection, row, now_ms)
+
+        def let_in_and_count(connection: sqlite3.Connection) -> Depth:
+            row, now_ms = self._row(connection), self._clock.now_ms()
+            fifo.promote_in(connection, row, now_ms, None)
+            return depth_in(connection, row, now_ms)
+
+        return self._engine.read(count) or self._engine.write(let_in_and_count)
 
     def _row(self, connection: sqlite3.Connection) -> QueueRow:
         return self._catalogue.row_in(connection, self.name)
@@ -229,7 +237,7 @@ def receive_in(
         return []
     _hide(connection, row, chosen, now_ms + visible_ms, owner, now_ms)
     if row.settings.fifo:
-        groups.lock_in(connection, row, chosen, now_ms + visible_ms, tally.total)
+        groups.lock_in(connection, row, chosen, now_ms + visible_ms, tally.total + 1)
     connection.execute(
         "UPDATE onefold_queue SET receives_total = ?, receives_base = ? WHERE id = ?",
         (tally.total + len(chosen), tally.base, row.id),

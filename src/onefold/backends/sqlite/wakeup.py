@@ -93,8 +93,10 @@ class SocketWaiter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._inner, self._waker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._inner, self._waker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for one in (self._socket, self._inner, self._waker):
+            one.setblocking(False)
         unready = path.with_name(f"{_UNREADY}{path.name}")
         try:
             # Senders remove files that nobody listens on; this one must not be seen before somebody does.
@@ -156,7 +158,8 @@ class Wakeup:
             return
         try:
             self._directory = _private_directory(path)
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
             self.waiter().close()  # a path that is too long shows here
         except (OSError, AttributeError) as error:  # AttributeError: a system without AF_UNIX or user ids
             self._directory = None
@@ -174,9 +177,8 @@ class Wakeup:
         if self._directory is None or self._sender is None:
             return
         try:
-            names = os.listdir(
-                self._directory
-            )  # each time: a list kept for later would miss who has just come
+            # Each time: a list kept for later would miss who has just come.
+            names = os.listdir(self._directory)
         except FileNotFoundError:
             return
         for name in names:

@@ -1,0 +1,132 @@
+"""The command line's entry: run a command, and say what went wrong in a way that helps at 2 a.m.
+
+An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only for a defect, and
+only to who asks for it (ONEFOLD_DEBUG=1). With --json the error is also the one JSON document on standard output.
+Exit codes: 0 fine; 1 error; 2 the command itself was wrong; 3 a worker ended with work in hand; 130 interrupted.
+click and rich come with the extra `cli` and are imported only when a command runs.
+Never here: commands. Invariant: no exception leaves `run`, and nothing else decides an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from onefold import errors
+
+if TYPE_CHECKING:
+    import click
+
+ERROR: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+_ISSUES = "the project's issue tracker"
+
+
+def main() -> None:
+    """Run the command in `sys.argv` and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code.
+
+    Args:
+        arguments: without the program's name.
+    """
+    wants_json = "--json" in arguments
+    try:
+        return _run(list(arguments))
+    except errors.InvariantBroken as error:
+        return _say(_defect(error), wants_json, error)
+    except errors.OnefoldError as error:
+        return _say(error, wants_json, error)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`; nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect
+        return _say(_defect(error), wants_json, error)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        import click
+        import rich  # noqa: F401 - looked for here, so that its absence is said before anything was done
+    except ImportError as error:
+        raise errors.UsageError(
+            f"The command line needs the package {error.name}, which is not installed.",
+            meaning="onefold installs light; its commands come with the extra `cli`.",
+            todo="Run: pip install 'onefold[cli]'",
+        ) from None
+    from onefold.cli.program import program
+
+    try:
+        code = program.main(arguments, prog_name="onefold", standalone_mode=False)
+    except click.UsageError as error:
+        return _say_usage(error, "--json" in arguments)
+    except click.ClickException as error:
+        raise errors.UsageError(error.format_message(), todo="See the command's --help.") from error
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return code if isinstance(code, int) else 0
+
+
+# -- saying it -------------------------------------------------------------------------------------------------------
+
+
+def text_of(error: errors.OnefoldError) -> str:
+    """An error as a person sees it: up to three lines, each part on its own."""
+    lines = [f"error: {error.what}"]
+    if error.meaning:
+        lines.append(f"  meaning: {error.meaning}")
+    if error.todo:
+        lines.append(f"  to do: {error.todo}")
+    return "\n".join(lines)
+
+
+def _say(said: errors.OnefoldError, wants_json: bool, cause: BaseException) -> int:
+    if os.environ.get("ONEFOLD_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(cause, file=sys.stderr)
+    sys.stderr.write(text_of(said) + "\n")
+    if wants_json:
+        _write_json(said)
+    return ERROR
+
+
+def _write_json(said: errors.OnefoldError) -> None:
+    import msgspec
+
+    parts = {"code": said.code, "what": said.what, "meaning": said.meaning, "todo": said.todo}
+    sys.stdout.write(msgspec.json.encode({"error": parts}).decode() + "\n")
+
+
+def _say_usage(error: click.UsageError, wants_json: bool) -> int:
+    """A command line that cannot be understood; click knows the near names of options, we those of commands."""
+    where = error.ctx.command_path if error.ctx is not None else "onefold"
+    said = errors.UsageError(error.format_message(), todo=f"See `{where} --help`.")
+    sys.stderr.write(text_of(said) + "\n")
+    if wants_json:
+        _write_json(said)
+    return USAGE
+
+
+def _defect(error: BaseException) -> errors.InvariantBroken:
+    place = ""
+    if error.__traceback__ is not None:
+        last = error.__traceback__
+        while last.tb_next is not None:
+            last = last.tb_next
+        place = f" at {os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}"
+    what = error.what if isinstance(error, errors.OnefoldError) else f"{type(error).__name__}: {error}"
+    return errors.InvariantBroken(
+        f"{what}{place}",
+        meaning="This is a defect of onefold, not of your input.",
+        todo=f"Run it again with ONEFOLD_DEBUG=1 to see the traceback, and report that at {_ISSUES}.",
+    )

@@ -1,0 +1,164 @@
+"""The tree of commands, and what all of them share: `--json`, help with an example, how an answer becomes output.
+
+A command is a function that asks `service/` and returns a plain value; with --json that value is the one JSON document on
+standard output, otherwise the command's `show` draws it. Commands are imported when they are called or when their own help is
+asked for, so that `onefold --help` and every other command start fast.
+Never here: what a command does. Invariant: every command has a help text, an example and --json.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec import Struct
+
+# name -> (module under cli.commands, one line of help)
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "worker": ("worker", "Run an app's jobs until told to stop."),
+    "send": ("send", "Send one message to a job."),
+    "status": ("status", "How much waits, how fast it is done, what needs a person."),
+    "why": ("why", "What happened to a key, step by step, and what decided each step."),
+    "dlq": ("dlq", "Dead letters: list, show, edit, redrive, purge."),
+    "held": ("held", "Unknown outcomes that wait for a person: list, show, settle."),
+    "queue": ("queue", "Queues: list, peek, purge, move, apply."),
+    "resume": ("resume", "Let a job go on that its circuit breaker has paused."),
+    "stuck": ("stuck", "Runs that went silent: empty, or each explained."),
+    "demo": ("demo", "25,943 real invoices under fire: duplicates, kills, a slow partner."),
+    "completion": ("completion", "Shell completion for bash, zsh or fish."),
+}
+
+
+class Answer(Struct, frozen=True):
+    """What a command answers.
+
+    Args:
+        value: plain, for JSON. code: exit code.
+        shown: it was drawn already, as it came (progress).
+    """
+
+    value: Any
+    code: int = 0
+    shown: bool = False
+
+
+class Command(click.Command):
+    """A command with an example at the end of its help."""
+
+    def __init__(self, *args: Any, example: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.example = example
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example, and the exit codes that all commands share."""
+        with formatter.section("Example"):
+            for line in self.example.strip().splitlines():
+                formatter.write_text(line.strip())
+        formatter.write("\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in hand, 130 interrupted.\n")
+
+
+def command(
+    name: str, *, example: str, show: Callable[[Any], None] | None = None, **settings: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command.
+
+    Args:
+        name: as typed. example: one or more command lines.
+        show: draws what the function returns; None where it draws by itself or has nothing to say.
+    """
+
+    def declare(function: Callable[..., Any]) -> Command:
+        def call(*args: Any, as_json: bool, **kwargs: Any) -> int:
+            context = click.get_current_context()
+            context.obj = {"json": as_json}
+            found = function(*args, **kwargs)
+            answer = found if isinstance(found, Answer) else Answer(found)
+            if as_json:
+                click.echo(msgspec.json.format(msgspec.json.encode(answer.value), indent=2))
+            elif show is not None and not answer.shown:
+                show(answer.value)
+            return answer.code
+
+        call.__name__ = function.__name__
+        call.__doc__ = function.__doc__
+        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]  # where click keeps them
+        made = click.command(name, cls=Command, example=example, **settings)(call)
+        made.params.append(
+            click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output.")
+        )
+        return made
+
+    return declare
+
+
+def wants_json() -> bool:
+    """Whether the running command was asked for JSON: then nothing else may go to standard output."""
+    return bool(click.get_current_context().obj["json"])
+
+
+class Group(click.Group):
+    """Commands under one word, in the order they were added; a misspelt one is answered with the near name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of declaration."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-"):
+            names = self.list_commands(ctx)
+            near = difflib.get_close_matches(word, names, n=1)
+            meant = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}."
+            raise click.UsageError(f"There is no command {word!r}. {meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Program(Group):
+    """All commands, each imported at first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"onefold.cli.commands.{COMMANDS[cmd_name][0]}")
+        found: click.Command = module.command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import onefold
+
+        click.echo(f"onefold {onefold.__version__}")
+        context.exit()
+
+
+program = Program(
+    "onefold",
+    help="Background jobs whose effect happens once, however many times they are delivered.\n\n"
+    "Most commands take an APP as module:attribute (or ONEFOLD_APP), or --url with an engine (or ONEFOLD_URL); with neither, the "
+    "only database in ./.onefold is meant.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+        )
+    ],
+    no_args_is_help=True,
+)

@@ -1,0 +1,257 @@
+"""Which engine a command is about: an app (`module:attribute`), a URL, or what the environment or the folder says.
+
+An app is imported with the current folder on the path, as `python -m` does. What can go wrong there is told apart: no such
+module, a module whose import fails (with its own error and line), no such attribute, an attribute that is no app.
+Never here: opening an engine by other means than the app's runtime or `service/desk.py`.
+Invariant: a word is taken for an app only if it has the form of one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import click
+
+from onefold.app import App
+from onefold.errors import NotFoundError, UsageError
+from onefold.service.desk import Desk, Jobs, open_desk
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_MEMORY = "sqlite://:memory:"
+
+
+def by_url(function: F) -> F:
+    """Add --url, for commands that need no app."""
+    text = "An engine instead of an app, for example sqlite:///.onefold/shop.db"
+    return click.option("--url", metavar="URL", help=text)(function)
+
+
+def is_app(word: str) -> bool:
+    """Whether a word has the form of an app: module:attribute."""
+    return _FORM.fullmatch(word) is not None
+
+
+def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None, list[str]]:
+    """Tell the app from the other words of a command.
+
+    Args:
+        words: as typed. wanted: how many words there are beside an app.
+        names: of those, for the error, for example "KEY".
+
+    Raises:
+        click.UsageError: too few or too many words.
+    """
+    if len(words) == wanted:
+        return None, list(words)
+    if len(words) == wanted + 1:
+        forms = [place for place, word in enumerate(words) if is_app(word)]
+        there = [place for place in forms if _is_module(words[place].partition(":")[0])]
+        chosen = there or forms
+        if chosen:
+            place = chosen[-1]
+            return words[place], [word for other, word in enumerate(words) if other != place]
+    asked = f"{names} and perhaps an app" if names else "at most an app (module:attribute)"
+    raise click.UsageError(f"This command takes {asked}; it was given {' '.join(words) or 'nothing'}.")
+
+
+def split_ids(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Tell the app from message ids, which have no colon."""
+    apps = [word for word in words if is_app(word)]
+    if len(apps) > 1:
+        raise click.UsageError(f"More than one app was given: {', '.join(apps)}.")
+    return (apps[0] if apps else None), tuple(word for word in words if word not in apps)
+
+
+def _is_module(name: str) -> bool:
+    _look_here()
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _look_here() -> None:
+    if sys.path[:1] != [os.getcwd()]:
+        sys.path.insert(0, os.getcwd())
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
+
+
+class Target:
+    """What a command is about.
+
+    Attributes:
+        app: None where only a URL is known.
+        words: how to name it on a command line again; empty where the environment or the folder says it.
+    """
+
+    def __init__(self, app: App | None, url: str | None, words: str) -> None:
+        self.app = app
+        self.words = words
+        self._url = url
+        self._desk: Desk | None = None
+
+    @property
+    def desk(self) -> Desk:
+        """The engine, opened at first use."""
+        if self._desk is None:
+            if self.app is not None:
+                jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=self.app.history)
+                self._desk = Desk(self.app.runtime(), actor=actor(), jobs=jobs)
+            else:
+                assert self._url is not None
+                self._desk = open_desk(self._url, actor=actor())
+            click.get_current_context().call_on_close(self._desk.close)
+        return self._desk
+
+
+def find(app: str | None, url: str | None = None) -> Target:
+    """The target of a command, from its words, then the environment, then the folder.
+
+    Raises:
+        UsageError: both an app and a URL, or an engine that only its own process can see.
+        NotFoundError: no target was given and none is here; the app cannot be found.
+    """
+    if app is not None and url is not None:
+        raise UsageError(f"Both an app ({app}) and --url {url} were given.", todo="Give one of them.")
+    words = app or (f"--url {url}" if url is not None else "")
+    if app is None and url is None:
+        app = os.environ.get("ONEFOLD_APP")
+    if app is not None:
+        loaded = load(app)
+        _refuse_memory(loaded.url)
+        return Target(loaded, None, words)
+    url = url or os.environ.get("ONEFOLD_URL") or _only_here()
+    _refuse_memory(url)
+    return Target(None, url, words)
+
+
+def find_app(app: str | None) -> Target:
+    """The target of a command that needs an app; errors as `find`."""
+    found = app or os.environ.get("ONEFOLD_APP")
+    if found is None:
+        raise click.UsageError("Name the app as module:attribute, for example shop:app, or set ONEFOLD_APP.")
+    return find(found)
+
+
+def _refuse_memory(url: str) -> None:
+    if url == _MEMORY:
+        raise UsageError(
+            f"The engine {url} lives inside one process.",
+            meaning="No command can see it from outside.",
+            todo="Use a file, for example App(..., url='sqlite:///.onefold/shop.db').",
+        )
+
+
+def _only_here() -> str:
+    here = sorted(Path(".onefold").glob("*.db"))
+    if len(here) == 1:
+        return f"sqlite:///{here[0]}"
+    found = f"./.onefold holds {', '.join(path.name for path in here)}." if here else "There is no database in ./.onefold."
+    raise NotFoundError(
+        "Which engine? Neither an app nor --url was given.",
+        meaning=found,
+        todo="Add an app (module:attribute) or --url sqlite:///PATH, or set ONEFOLD_APP or ONEFOLD_URL.",
+    )
+
+
+def actor() -> str:
+    """Who runs this command, as the ledger names them."""
+    try:
+        return f"person:{os.environ.get('SUDO_USER') or getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"person:uid-{os.getuid()}"
+
+
+# -- importing an app ------------------------------------------------------------------------------------------------
+
+
+def load(target: str) -> App:
+    """The app that `module:attribute` names.
+
+    Raises:
+        UsageError: another form, an attribute that is no app, a module whose import fails.
+        NotFoundError: no such module or attribute.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not is_app(target):
+        raise UsageError(
+            f"{target!r} is no app target.",
+            meaning="It is written module:attribute.",
+            todo=f"For example {module_name or 'shop'}:app.",
+        )
+    module = _module(module_name, target)
+    found = getattr(module, attribute, None)
+    if isinstance(found, App):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    there = f"Apps in {module_name}: {', '.join(apps)}." if apps else f"{module_name} declares no app."
+    if found is None:
+        near = difflib.get_close_matches(attribute, apps, n=1) or apps[:1]
+        raise NotFoundError(
+            f"The module {module_name} has no attribute {attribute!r}.",
+            meaning=there,
+            todo=f"Did you mean {module_name}:{near[0]}?" if near else "Declare one: app = onefold.App(...).",
+        )
+    raise UsageError(
+        f"{target} is a {type(found).__name__}, not an onefold.App.",
+        meaning=there,
+        todo=f"Did you mean {module_name}:{apps[0]}?" if apps else "Name the attribute that holds onefold.App(...).",
+    )
+
+
+def _module(name: str, target: str) -> ModuleType:
+    _look_here()
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise _no_module(name, error.name, target) from None
+        raise _broken(name, error) from error
+    except (Exception, SystemExit) as error:  # the user's own code runs here and may raise anything
+        raise _broken(name, error) from error
+
+
+def _no_module(name: str, missing: str, target: str) -> NotFoundError:
+    parent = Path(*missing.split(".")[:-1])
+    files = {path.stem for path in parent.glob("*.py")} | {path.parent.name for path in parent.glob("*/__init__.py")}
+    near = difflib.get_close_matches(missing.rpartition(".")[2], files, n=1)
+    prefix = missing.rpartition(".")[0]
+    meant = f"{prefix}.{near[0]}" if prefix and near else near[0] if near else ""
+    return NotFoundError(
+        f"There is no module {missing!r}" + (f" (of {target})" if missing != name else "") + ".",
+        meaning=f"It was looked for in {os.getcwd()} and among the installed packages.",
+        todo=f"Did you mean {meant}:{target.partition(':')[2]}?" if near else "Run the command in the folder of the module.",
+    )
+
+
+def _broken(name: str, error: BaseException) -> UsageError:
+    """The error of a module whose import raised, with the last line of the user's own code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if "site-packages" not in frame.filename and _HERE not in frame.filename]
+    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        place = f"{error.filename}, line {error.lineno}"
+    line = f": {own[-1].line}" if own and own[-1].line and not isinstance(error, SyntaxError) else ""
+    return UsageError(
+        f"The module {name} cannot be imported: {type(error).__name__}: {error}",
+        meaning=f"It was raised at {place}{line}",
+        todo=f"Correct it; `python -c 'import {name}'` shows the whole traceback.",
+    )
+
+
+_HERE = str(Path(__file__).parents[1])

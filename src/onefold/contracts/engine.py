@@ -1,0 +1,94 @@
+"""The Engine contract: one opened backend, with all its contracts and what a worker process needs of it.
+
+`backends/registry.py` opens one by URL, `service/wiring.py` is the only caller. Never here: settings, declared queues.
+Invariant: `appear` comes before this process's owner id is used in a claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from onefold.contracts.admin import QueueAdmin, RecordAdmin
+from onefold.contracts.commit import Commit
+from onefold.contracts.ledger import Ledger
+from onefold.contracts.state import State
+from onefold.contracts.store import Store
+
+
+class WakeableWaiter(Protocol):
+    """A waiter that threads of this process can wake too."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block for at most `timeout_s` seconds; True when woken."""
+        ...
+
+    def wake(self) -> None:
+        """Wake whoever waits, or the next one to wait."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Engine(Protocol):
+    """One opened backend: its contracts, and what a worker process needs of it."""
+
+    url: str
+    shared: bool
+
+    @property
+    def queues(self) -> QueueAdmin:
+        """Its queues."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Its records."""
+        ...
+
+    @property
+    def records(self) -> RecordAdmin:
+        """The same records, for operators."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its history."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """Its shared values."""
+        ...
+
+    @property
+    def commit(self) -> Commit | None:
+        """Settlements in one transaction; None where it cannot."""
+        ...
+
+    @property
+    def join(self) -> str | None:
+        """`module:function` that a child process calls with the lock file, so that it keeps its parent's owner alive."""
+        ...
+
+    def appear(self) -> str | None:
+        """Take the presence lock of this process; the lock file's path for child processes, None where there is none."""
+        ...
+
+    def waiter(self) -> WakeableWaiter:
+        """What an idle worker waits on: woken by senders in any process."""
+        ...
+
+    def notify(self) -> None:
+        """Wake idle workers of all processes; called after messages were sent."""
+        ...
+
+    def maintain(self, told: Callable[[str], None]) -> int:
+        """Free dead owners' work (told by owner id), sweep what expired, carry moves forward; how much was done."""
+        ...
+
+    def close(self) -> None:
+        """Close everything; harmless twice."""
+        ...

@@ -1,0 +1,310 @@
+"""Unknown outcomes that wait for a person: list them, and settle one as done or as not done.
+
+Settling as done completes the record with the result the person gives, and deletes the key's held messages: they would
+only be answered from it. Settling as not done releases the record and sends one message back to its queue; the duplicates
+are deleted, because that one stands for all of them. The record comes first in both, so that a crash in between leaves
+messages that are answered or sent back by settling again, never a message without its record.
+Only what is provably the same operation with the same payload is deleted; any other held message goes back to its queue,
+where the guard judges it. Never here: deciding what happened.
+Invariant: of a held operation that is not done, at least one message stays until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.codec import canonical
+from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.store import Record, RecordKey
+from onefold.service import groups, reading
+from onefold.service.desk import Desk, roles
+from onefold.watch.wording import operation
+
+_KEEP_MS = (
+    90 * limits.DAY_MS
+)  # how long the record answers duplicates where the job's own `keep` is not known; its default
+_LISTED_MAX = 1_000
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """One operation that is held.
+
+    Args:
+        job, tenant, key: which.
+        state: `held`; or `left-over`: its record was settled, but a crash left messages here; settle it again.
+        since_ms: when it was parked.
+        error, summary, attempts, crashes: what is known of the run in doubt. owner: the team.
+        queue: where its messages lie; None where it has none (a call under @once).
+        message_ids: the message of the run first, then its duplicates.
+        expires_in_ms: until the first of the messages is gone; the record itself stays.
+    """
+
+    job: str
+    tenant: str
+    key: str
+    state: Literal["held", "left-over"]
+    since_ms: int
+    error: str | None
+    summary: str
+    attempts: int
+    crashes: int
+    owner: str | None
+    queue: str | None
+    message_ids: tuple[str, ...]
+    expires_in_ms: int | None
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    """What settling did.
+
+    Args:
+        job, tenant, key: which operation. done: how it was settled.
+        sent_back: new ids of messages that went back to their queue.
+        deleted: duplicates that were deleted, the message of the run included where it is done.
+        group_restarted: messages of its FIFO group that waited behind it and go on now.
+    """
+
+    job: str
+    tenant: str
+    key: str
+    done: bool
+    sent_back: tuple[str, ...]
+    deleted: int
+    group_restarted: int
+
+
+def listed(desk: Desk, key: str | None = None) -> list[Held]:
+    """What is held, longest first; at most 1,000 operations.
+
+    Args:
+        key: only operations with this business key.
+    """
+    records = {record.key: record for record in desk.engine.records.scan(parked=True, limit=_LISTED_MAX)}
+    messages = _messages(desk)
+    strays = [one for one in messages if one not in records]
+    standing = dict(zip(strays, desk.engine.store.read(strays, desk.now_ms()), strict=True))
+    found = [_held(desk, one, record, messages.get(one, [])) for one, record in records.items()]
+    found += [_left_over(desk, one, standing[one], messages[one]) for one in strays]
+    return sorted((one for one in found if key in (None, one.key)), key=lambda one: one.since_ms)
+
+
+def bodies(desk: Desk, held: Held) -> list[tuple[str, str]]:
+    """Message id and body of each message of a held operation, for a person who asked."""
+    found = desk.engine.queues.find(list(held.message_ids))
+    return [(one.message_id, one.body) for one in found if one is not None]
+
+
+def _messages(desk: Desk) -> dict[RecordKey, list[Peeked]]:
+    """Held messages by operation; those that cannot be read stand under their own id."""
+    found: dict[RecordKey, list[Peeked]] = {}
+    for queue in sorted(roles(desk.settings()).held):
+        for message in desk.every(queue):
+            told = reading.read(desk, message)
+            name = told.key or RecordKey("", told.job or "?", message.key or message.message_id)
+            found.setdefault(name, []).append(message)
+    return found
+
+
+def _held(desk: Desk, key: RecordKey, record: Record, messages: Sequence[Peeked]) -> Held:
+    ordered = sorted(messages, key=lambda one: one.message_id != record.message_id)
+    job, failure = desk.job(key.job), record.failure
+    return Held(
+        job=key.job,
+        tenant=key.scope,
+        key=key.key,
+        state="held",
+        since_ms=record.updated_at_ms,
+        error=failure.error if failure is not None else None,
+        summary=failure.summary if failure is not None else "",
+        attempts=record.attempts,
+        crashes=record.crashes,
+        owner=job.policy.owner if job is not None else _owner(ordered),
+        queue=ordered[0].queue if ordered else None,
+        message_ids=tuple(one.message_id for one in ordered),
+        expires_in_ms=_expires_in_ms(desk, ordered),
+    )
+
+
+def _left_over(desk: Desk, key: RecordKey, record: Record | None, messages: Sequence[Peeked]) -> Held:
+    status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
+    return Held(
+        job=key.job,
+        tenant=key.scope,
+        key=key.key,
+        state="left-over",
+        since_ms=messages[0].sent_at_ms,
+        error=None,
+        summary=f"Not held any more: {status}. Settle it again to clear its messages.",
+        attempts=0,
+        crashes=0,
+        owner=_owner(messages),
+        queue=messages[0].queue,
+        message_ids=tuple(one.message_id for one in messages),
+        expires_in_ms=_expires_in_ms(desk, messages),
+    )
+
+
+def _owner(messages: Sequence[Peeked]) -> str | None:
+    return next((one.reason.owner for one in messages if one.reason is not None and one.reason.owner), None)
+
+
+def _expires_in_ms(desk: Desk, messages: Sequence[Peeked]) -> int | None:
+    return (
+        min((one.expires_at_ms for one in messages), default=desk.now_ms()) - desk.now_ms()
+        if messages
+        else None
+    )
+
+
+# -- settling --------------------------------------------------------------------------------------------------------
+
+
+def settle(
+    desk: Desk,
+    key: str,
+    *,
+    done: bool,
+    result: str | None = None,
+    job: str | None = None,
+    tenant: str | None = None,
+    reason_text: str | None = None,
+) -> Settled:
+    """Settle a held operation by a person's word.
+
+    Args:
+        key, job, tenant: which; job and tenant where several operations have the key.
+        done: whether the effect happened.
+        result: JSON that answers duplicates from now on; only with done, null unless given.
+        reason_text: why, for the ledger.
+
+    Raises:
+        NotFoundError: nothing with this key is held. UsageError: several are, or a result without done.
+        PayloadError: the result is no JSON or not of the job's result type.
+        ConflictError: it was settled before, the other way.
+    """
+    if result is not None and not done:
+        raise errors.UsageError(
+            "A result was given for an effect that did not happen.", todo="Leave --result out."
+        )
+    held = _one(desk, key, job, tenant)
+    record_key = RecordKey(held.tenant, held.job, held.key)
+    stored = _result(desk, held.job, result)
+    before = desk.engine.store.read([record_key], desk.now_ms())[0]
+    if held.state == "held":
+        _settle_record(desk, record_key, done=done, result=stored, reason_text=reason_text)
+    elif (before is not None and before.status == "completed") != done:
+        status = before.status if before is not None else "absent"
+        raise errors.ConflictError(
+            f"{operation(record_key)} is not held any more: its record is {status}.",
+            meaning="Messages of it were left in the held queue by an interrupted command. Nothing was changed.",
+            todo=f"Settle it again as {'--done' if status == 'completed' else '--not-done'}; that clears them.",
+        )
+    messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
+    fingerprint = before.fingerprint if before is not None else None
+    return _settle_messages(desk, record_key, messages, fingerprint, done=done, reason_text=reason_text)
+
+
+def _one(desk: Desk, key: str, job: str | None, tenant: str | None) -> Held:
+    fitting = [one for one in listed(desk, key) if job in (None, one.job) and tenant in (None, one.tenant)]
+    if not fitting:
+        raise errors.NotFoundError(
+            f"Nothing with the key {key!r} is held.", todo="See `onefold held list`, or `onefold why KEY`."
+        )
+    if len(fitting) > 1:
+        names = ", ".join(operation(RecordKey(one.tenant, one.job, one.key)) for one in fitting)
+        raise errors.UsageError(
+            f"{len(fitting)} operations with the key {key!r} are held: {names}.",
+            todo="Say which with --job and --tenant.",
+        )
+    return fitting[0]
+
+
+def _result(desk: Desk, job_name: str, result: str | None) -> bytes:
+    if result is None:
+        return b"null"
+    stored = canonical(result)
+    job = desk.job(job_name)
+    if job is not None:
+        job.rules.payload.decode_result(stored)
+    return stored
+
+
+def _settle_record(desk: Desk, key: RecordKey, *, done: bool, result: bytes, reason_text: str | None) -> None:
+    job, now_ms = desk.job(key.job), desk.now_ms()
+    keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
+    if not desk.engine.records.settle(
+        key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms
+    ):
+        raise errors.ConflictError(
+            f"{operation(key)} is not held any more.",
+            meaning="Somebody else settled it in this moment. Nothing was changed.",
+            todo=f"See `onefold why {key.key}`.",
+        )
+    desk.record("settled", key=key, done=done, reason_text=reason_text)
+
+
+def _settle_messages(
+    desk: Desk,
+    key: RecordKey,
+    messages: Sequence[Peeked],
+    fingerprint: str | None,
+    *,
+    done: bool,
+    reason_text: str | None,
+) -> Settled:
+    same = [one for one in messages if reading.read(desk, one).fingerprint in (None, fingerprint)]
+    back = [one for one in messages if one not in same]
+    if not done:
+        back = [*same[:1], *back]
+        same = same[1:]
+    stopped = _stopped_groups(desk, messages)
+    sent = _send_back(desk, [one for one in back if (one.source, one.group) not in stopped])
+    restarted = 0
+    for source, group in stopped:
+        first = [one for one in back if (one.source, one.group) == (source, group)]
+        if done:
+            desk.engine.queues.remove([one.message_id for one in same])
+        went = groups.start_again(desk, source, [group], first=[one.message_id for one in first])
+        sent |= {one.message_id: went[one.message_id] for one in first if one.message_id in went}
+        restarted += len(went) - len(first)
+    removed = desk.engine.queues.remove([one.message_id for one in same])
+    rows = [
+        desk.row(
+            "redrive",
+            key=key,
+            message=one,
+            to=sent[one.message_id].queue,
+            new_message_id=sent[one.message_id].new_message_id,
+            reason_text=reason_text,
+        )
+        for one in back
+        if one.message_id in sent
+    ]
+    desk.engine.ledger.append(rows)
+    desk.engine.notify()
+    return Settled(
+        job=key.job,
+        tenant=key.scope,
+        key=key.key,
+        done=done,
+        sent_back=tuple(moved.new_message_id for moved in sent.values()),
+        deleted=sum(removed) if not (done and stopped) else len(same),
+        group_restarted=restarted,
+    )
+
+
+def _stopped_groups(desk: Desk, messages: Sequence[Peeked]) -> list[tuple[str, str]]:
+    """The groups that one of these messages stopped."""
+    ids = {one.message_id for one in messages}
+    return [(one.queue, one.group) for one in groups.stopped(desk) if one.by in ids]
+
+
+def _send_back(desk: Desk, messages: Sequence[Peeked]) -> dict[str, Moved]:
+    moved = (
+        desk.engine.queues.move([(one.message_id, one.source, None) for one in messages]) if messages else []
+    )
+    return {one.message_id: went for one, went in zip(messages, moved, strict=True) if went is not None}

@@ -1,0 +1,102 @@
+"""Jobs as an operator uses them: send one message, see which jobs their circuit breaker has paused, let one go on.
+
+Never here: running jobs, queues as such. Invariant: a job is let go on only by changing the very breaker that was read.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.state import Change
+from onefold.decide import breaker
+from onefold.decide.breaker import Breaker
+from onefold.run.handlers import Job, Receipt
+from onefold.run.throttling import breaker_name
+from onefold.service.desk import Desk
+
+_TRIES = 20
+
+
+class Paused(Struct, frozen=True, kw_only=True):
+    """A job that its circuit breaker has paused.
+
+    Args:
+        job: its name. until_ms: when one delivery is tried again. pauses: in a row.
+        summary: what the dependency said.
+    """
+
+    job: str
+    until_ms: int
+    pauses: int
+    summary: str
+
+
+def send_text(
+    job: Job[Any, Any],
+    text: str,
+    *,
+    delay: str | None = None,
+    run_at: str | None = None,
+    key: str | None = None,
+) -> Receipt:
+    """Send one message to a job from JSON text, checked against the job's payload type.
+
+    Args:
+        delay: not before so long from now, for example `10m`. run_at: an ISO 8601 instant with a zone.
+        key: instead of the job's key rule.
+
+    Raises:
+        PayloadError: it does not fit; nothing was sent. UsageError: a time that cannot be read.
+    """
+    at = None
+    if run_at is not None:
+        try:
+            at = datetime.fromisoformat(run_at)
+        except ValueError as error:
+            raise errors.UsageError(
+                f"run_at={run_at!r} is no instant.",
+                todo="Write it as 2026-12-24T06:00:00+01:00, with its zone.",
+            ) from error
+    payload = job.rules.payload.decode(text)
+    return job.send(payload, delay=delay, run_at=at, key=key)
+
+
+def paused(desk: Desk) -> list[Paused]:
+    """The jobs that are paused now, by name."""
+    prefix = breaker_name("")
+    names = desk.engine.state.names(prefix)
+    found = []
+    for name, standing in zip(names, desk.engine.state.get(names), strict=True):
+        value = msgspec.json.decode(standing.value, type=Breaker) if standing is not None else breaker.CLOSED
+        if value.is_open:
+            job = name.removeprefix(prefix)
+            found.append(Paused(job=job, until_ms=value.until_ms, pauses=value.pauses, summary=value.summary))
+    return found
+
+
+def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
+    """Let a paused job go on now; False when it was not paused.
+
+    Raises:
+        TransientError: workers kept changing its breaker; try again.
+    """
+    name = breaker_name(job)
+    for _ in range(_TRIES):
+        standing = desk.engine.state.get([name])[0]
+        if standing is None:
+            return False
+        told = breaker.resume(msgspec.json.decode(standing.value, type=Breaker))
+        if told.event is None:
+            return False
+        if desk.engine.state.put([Change(name, msgspec.json.encode(told.breaker), standing.version)])[0]:
+            desk.record("resumed", job=job, reason_text=reason_text)
+            desk.engine.notify()
+            return True
+    raise errors.TransientError(
+        f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now."
+    )

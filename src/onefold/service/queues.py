@@ -1,0 +1,237 @@
+"""Queues as an operator uses them: list, look, empty, move, bring their settings up to date.
+
+Nothing here receives a message: a look changes no count and hides nothing. What a person changes is written to the ledger.
+Never here: dead letters as such (`dead_letters.py`, `redrive.py`), how busy things are (`status.py`), output.
+Invariant: what a call did not name, it does not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold.contracts.admin import MoveTask, Peeked, QueueSettings
+from onefold.contracts.rules import differences
+from onefold.service import reading
+from onefold.service.desk import Desk, roles
+
+_STEP_MS = 200  # between two steps of a move task that this process carries
+
+
+class QueueView(Struct, frozen=True, kw_only=True):
+    """A queue with what it is for.
+
+    Args:
+        settings: as they stand in the engine.
+        role: `source`, `dead-letter` or `held`. serves: the queues whose messages come here.
+        visible, in_flight, delayed: messages it holds.
+    """
+
+    settings: QueueSettings
+    role: Literal["source", "dead-letter", "held"]
+    serves: tuple[str, ...]
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A message as a look shows it.
+
+    Args:
+        message_id, queue, state, group, receive_count: as the queue knows it.
+        job, tenant, key: the operation, where it can be told.
+        sent_at_ms, visible_at_ms, expires_at_ms: the queue's own clock.
+        owner: the process that has it, while in flight.
+        body: only where it was asked for.
+    """
+
+    message_id: str
+    queue: str
+    state: str
+    group: str | None
+    receive_count: int
+    job: str | None
+    tenant: str
+    key: str | None
+    sent_at_ms: int
+    visible_at_ms: int
+    expires_at_ms: int
+    owner: str | None
+    body: str | None
+
+
+class Drift(Struct, frozen=True, kw_only=True):
+    """A queue whose settings in the engine are not those declared; one line per difference."""
+
+    queue: str
+    differences: tuple[str, ...]
+
+
+def views(desk: Desk) -> list[QueueView]:
+    """All queues, each followed by its dead-letter and held queue."""
+    settings = desk.settings()
+    kinds = roles(settings)
+    order: list[str] = []
+    for name in sorted(kinds.sources):
+        order += [
+            one
+            for one in (name, kinds.sources[name].dead_letter, kinds.sources[name].held)
+            if one is not None
+        ]
+    found = []
+    for name in dict.fromkeys([*order, *sorted(settings)]):
+        depth = desk.engine.queues.depth(name)
+        role: Literal["source", "dead-letter", "held"] = (
+            "dead-letter" if name in kinds.dead else "held" if name in kinds.held else "source"
+        )
+        found.append(
+            QueueView(
+                settings=settings[name],
+                role=role,
+                serves=(*kinds.dead.get(name, ()), *kinds.held.get(name, ())),
+                visible=depth.visible,
+                in_flight=depth.in_flight,
+                delayed=depth.delayed,
+            )
+        )
+    return found
+
+
+def look(desk: Desk, queue: str, *, limit: int = 20, bodies: bool = False) -> list[Waiting]:
+    """The oldest messages of a queue, without receiving them.
+
+    Args:
+        limit: at most so many, 1 or more.
+        bodies: with their payloads, because a person asked.
+
+    Raises:
+        NotFoundError: no such queue.
+    """
+    return [_waiting(desk, message, bodies=bodies) for message in islice(desk.every(queue), limit)]
+
+
+def _waiting(desk: Desk, message: Peeked, *, bodies: bool) -> Waiting:
+    told = reading.read(desk, message)
+    return Waiting(
+        message_id=message.message_id,
+        queue=message.queue,
+        state=message.state,
+        group=message.group,
+        receive_count=message.receive_count,
+        job=told.job,
+        tenant=told.key.scope if told.key is not None else "",
+        key=told.key.key if told.key is not None else message.key,
+        sent_at_ms=message.sent_at_ms,
+        visible_at_ms=message.visible_at_ms,
+        expires_at_ms=message.expires_at_ms,
+        owner=message.owner if message.state == "in_flight" else None,
+        body=message.body if bodies else None,
+    )
+
+
+def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
+    """Delete every message of a queue, those in flight included; how many there were.
+
+    Raises:
+        NotFoundError: no such queue. UsageError: purged less than 60 s ago.
+    """
+    count = desk.engine.queues.purge(queue)
+    desk.record("purge", queue=queue, count=count, reason_text=reason_text)
+    return count
+
+
+# -- moves -----------------------------------------------------------------------------------------------------------
+
+
+def start_move(
+    desk: Desk,
+    source: str,
+    *,
+    to: str | None = None,
+    per_second: int | None = None,
+    reason_text: str | None = None,
+) -> MoveTask:
+    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; nobody watches what becomes of it.
+
+    Args:
+        to: the queue to move to; None sends each message back where it came from.
+        per_second: 1 to 500; None as fast as it goes.
+
+    Raises:
+        UsageError: not a dead-letter queue, a task runs already. NotFoundError: no such queue.
+    """
+    task = desk.engine.queues.start_move(source, to, per_second)
+    where = to or "(where each came from)"
+    desk.record(
+        "redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text
+    )
+    return task
+
+
+def carry_move(desk: Desk, task: MoveTask, told: Callable[[MoveTask], None]) -> MoveTask:
+    """Carry a task forward until it is over, telling after each step. Workers do the same while they run."""
+    while task.status == "RUNNING":
+        if desk.engine.queues.step_moves():
+            desk.engine.notify()
+        task = next((one for one in desk.engine.queues.moves(task.source) if one.handle == task.handle), task)
+        told(task)
+        if task.status == "RUNNING":
+            desk.clock.wait(desk.never, _STEP_MS)
+    return task
+
+
+def move_tasks(desk: Desk, source: str | None = None) -> list[MoveTask]:
+    """The move tasks of one dead-letter queue, or of all, newest first.
+
+    Raises:
+        NotFoundError: no such queue.
+    """
+    names = [source] if source is not None else sorted(roles(desk.settings()).dead)
+    tasks = [task for name in names for task in desk.engine.queues.moves(name)]
+    return sorted(tasks, key=lambda task: -task.started_at_ms)
+
+
+def cancel_move(desk: Desk, handle: str) -> MoveTask:
+    """Stop a running task; what moved stays moved.
+
+    Raises:
+        NotFoundError: no such task. UsageError: it is over.
+    """
+    return desk.engine.queues.cancel_move(handle)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def drift(desk: Desk, declared: Sequence[QueueSettings]) -> list[Drift]:
+    """Where the engine's queues differ from what an app declares; a queue that is not there yet is no difference."""
+    standing = desk.settings()
+    found = []
+    for one in declared:
+        stored = standing.get(one.name)
+        if stored is not None and stored != one:
+            found.append(Drift(queue=one.name, differences=tuple(differences(stored, one))))
+    return found
+
+
+def apply(desk: Desk, declared: Sequence[QueueSettings], *, reason_text: str | None = None) -> list[Drift]:
+    """Make the engine's queues as an app declares them; what was different. Companions come before their queues.
+
+    Raises:
+        UsageError: a change that cannot be made (another type, a retention that no longer fits).
+    """
+    changed = drift(desk, declared)
+    names = {one.queue for one in changed}
+    standing = desk.settings()
+    for one in declared:
+        if one.name in names:
+            desk.engine.queues.change(one)
+            text = "; ".join(next(each.differences for each in changed if each.queue == one.name))
+            desk.record("settings", queue=one.name, changed=text, reason_text=reason_text)
+        elif one.name not in standing:
+            desk.engine.queues.create(one)
+    return changed

@@ -1,0 +1,330 @@
+"""Sending dead letters back: what each would do (dry run), and the sending itself, which stops when replays fail again.
+
+A redrive goes out in waves. Its speed doubles every second up to the rate asked for, and, while it watches, no more messages
+are on their way than twice the number of failures that would stop it, plus those that went well: so a fix that does not work
+costs a handful of messages, and one that works soon runs at full speed. It watches the very messages it sent: gone from the
+queue is done, back in a dead-letter queue is failed again.
+A message of a stopped FIFO group goes back together with all dead letters of its group, in order (`groups.py`).
+Never here: selecting (`dead_letters.py`), output. Invariant: each message sent back has its row in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.store import RecordKey
+from onefold.service import groups, reading
+from onefold.service.dead_letters import DeadLetter, letter
+from onefold.service.desk import Desk, roles
+from onefold.service.reading import Forecast
+
+PER_SECOND_DEFAULT = 100
+STOP_AFTER_DEFAULT = 5
+_LOOK_MS = 250  # between two looks at what was sent
+_NO_WORKER_MS = 10_000  # nobody received any of them for so long: nobody is there
+_SETTLE_MS = 60_000  # all were sent, and nothing has changed for so long: retries go on without us
+_START_FRACTION = 8  # the first second sends an eighth of the rate
+
+End = Literal["", "done", "failing-again", "no-worker", "under-way", "interrupted"]
+
+
+class Foreseen(Struct, frozen=True, kw_only=True):
+    """One dead letter and what sending it back would do."""
+
+    letter: DeadLetter
+    forecast: Forecast
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """How far a redrive has come.
+
+    Args:
+        selected: messages it was asked to send back.
+        sent: sent so far. gone: were not there any more, or held by somebody, when their turn came.
+        done: sent and finished since. came_back: in a dead-letter queue again. held: parked for a person.
+        under_way: received at least once, not finished. waiting: not received yet.
+        per_second: the speed now.
+        end: why it is over: `done`; `failing-again`: it stopped itself; `no-worker`: nobody receives; `under-way`: all are
+            sent, some are still being retried; empty while it goes on.
+        examples: ids of messages that came back, at most five.
+    """
+
+    selected: int
+    sent: int = 0
+    gone: int = 0
+    done: int = 0
+    came_back: int = 0
+    held: int = 0
+    under_way: int = 0
+    waiting: int = 0
+    per_second: float = 0.0
+    end: End = ""
+    examples: tuple[str, ...] = ()
+
+
+def foresee(desk: Desk, messages: Sequence[Peeked]) -> list[Foreseen]:
+    """What sending each message back would do now; nothing is changed.
+
+    The second message of one operation is answered from the record if the first one is done by then, and is foreseen so.
+    """
+    found = []
+    first: dict[tuple[RecordKey, str | None], str] = {}
+    for message, told in zip(messages, reading.forecast(desk, messages), strict=True):
+        told_of = reading.read(desk, message)
+        forecast = told
+        if told.fate in ("run", "unknown") and told_of.key is not None:
+            earlier = first.setdefault((told_of.key, told_of.fingerprint), message.message_id)
+            if earlier != message.message_id:
+                forecast = Forecast(
+                    fate="answered",
+                    why=f"The same operation as message {earlier}: answered once that one is done.",
+                )
+        found.append(Foreseen(letter=letter(desk, message), forecast=forecast))
+    return found
+
+
+class _Unit(Struct, frozen=True):
+    """What goes back in one piece: one message, or a stopped group."""
+
+    messages: tuple[Peeked, ...]
+    queue: str | None = None
+    group: str | None = None
+
+
+class Redrive:
+    """One redrive, step by step.
+
+    Args:
+        messages: dead letters from `dead_letters.find`.
+        per_second: the highest speed, 1 to 500.
+        stop_after: failures among the messages sent that stop it; 0 never stops it.
+        watch: look what becomes of them; False only sends.
+        reason_text: why, for the ledger.
+
+    Raises:
+        UsageError: a number out of its range; a message of a stopped group without the rest of it; a group that is
+            stopped by a held message. Nothing was moved.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        messages: Sequence[Peeked],
+        *,
+        per_second: int = PER_SECOND_DEFAULT,
+        stop_after: int = STOP_AFTER_DEFAULT,
+        watch: bool = True,
+        reason_text: str | None = None,
+    ) -> None:
+        if not 1 <= per_second <= limits.MOVE_PER_SECOND_MAX:
+            raise errors.UsageError(
+                f"rate={per_second} a second is out of range.",
+                todo=f"It is 1 to {limits.MOVE_PER_SECOND_MAX} a second.",
+            )
+        if stop_after < 0:
+            raise errors.UsageError(
+                f"stop_after={stop_after} is out of range.", todo="It is 0 (never) or more."
+            )
+        self._desk = desk
+        self._per_second = per_second
+        self._stop_after = stop_after
+        self._watch = watch
+        self._reason_text = reason_text
+        self._roles = roles(desk.settings())
+        self._units = _units(desk, messages)
+        self._selected = len(messages)
+        self._out: dict[str, Peeked | None] = {}  # sent and not settled yet, by new id, as last seen
+        self._sent = self._gone = self._done = self._held = 0
+        self._back: list[str] = []
+        self._started_ms = self._changed_ms = self._refilled_ms = desk.clock.monotonic_ms()
+        self._room = 1.0
+        self._end: End = ""
+
+    @property
+    def tally(self) -> Tally:
+        """How far it has come."""
+        received = sum(1 for one in self._out.values() if one is not None and one.receive_count > 0)
+        return Tally(
+            selected=self._selected,
+            sent=self._sent,
+            gone=self._gone,
+            done=self._done,
+            came_back=len(self._back),
+            held=self._held,
+            under_way=received,
+            waiting=len(self._out) - received,
+            per_second=self._speed(),
+            end=self._end,
+            examples=tuple(self._back[:5]),
+        )
+
+    def run(self, told: Callable[[Tally], None]) -> Tally:
+        """Carry it out, telling after each step; the last tally. An interrupt leaves what was sent where it is."""
+        while not self._end:
+            wait_ms = self.step()
+            told(self.tally)
+            if not self._end:
+                self._desk.clock.wait(self._desk.never, wait_ms)
+        return self.tally
+
+    def step(self) -> int:
+        """Look, decide whether to go on, and send what may be sent now; milliseconds until the next step."""
+        if self._watch:
+            self._look()
+        self._end = self._ended()
+        if not self._end and self._units:
+            self._refill()
+            self._send()
+            self._end = self._ended()
+        fast = self._units and self._window() > len(self._out)
+        return max(10, min(_LOOK_MS, int(1000 / self._speed()))) if fast else _LOOK_MS
+
+    # -- deciding --------------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> End:
+        failures = len(self._back) + self._held
+        if self._watch and self._stop_after and failures >= self._stop_after and (self._units or self._out):
+            return "failing-again"
+        if not self._units and not (self._watch and self._out):
+            return "done"
+        quiet_ms = self._desk.clock.monotonic_ms() - self._changed_ms
+        received = any(one is not None and one.receive_count > 0 for one in self._out.values())
+        if self._watch and self._out and not received and quiet_ms >= _NO_WORKER_MS:
+            return "no-worker"
+        if not self._units and quiet_ms >= _SETTLE_MS:
+            return "under-way"
+        return ""
+
+    def _window(self) -> int:
+        """How many messages may be on their way."""
+        if not self._watch:
+            return self._selected
+        return 2 * (self._stop_after or STOP_AFTER_DEFAULT) + self._done
+
+    def _speed(self) -> float:
+        elapsed_s = (self._desk.clock.monotonic_ms() - self._started_ms) / 1000
+        first = max(1.0, self._per_second / _START_FRACTION)
+        return min(float(self._per_second), float(first * 2 ** min(elapsed_s, 10)))
+
+    def _refill(self) -> None:
+        now_ms = self._desk.clock.monotonic_ms()
+        speed = self._speed()
+        self._room = min(self._room + speed * (now_ms - self._refilled_ms) / 1000, max(speed, 1.0))
+        self._refilled_ms = now_ms
+
+    # -- doing -----------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See what became of what was sent."""
+        ids = list(self._out)
+        for message_id, found in zip(ids, self._desk.engine.queues.find(ids), strict=True):
+            before = self._out[message_id]
+            if (
+                found is not None
+                and found.queue not in self._roles.dead
+                and found.queue not in self._roles.held
+            ):
+                self._out[message_id] = found
+                if before is None or (before.receive_count, before.state) != (
+                    found.receive_count,
+                    found.state,
+                ):
+                    self._changed()
+                continue
+            del self._out[message_id]
+            self._changed()
+            if found is None:
+                self._done += 1
+            elif found.queue in self._roles.dead:
+                self._back.append(message_id)
+            else:
+                self._held += 1
+
+    def _changed(self) -> None:
+        self._changed_ms = self._desk.clock.monotonic_ms()
+
+    def _send(self) -> None:
+        singles: list[Peeked] = []
+        room = min(int(self._room), self._window() - len(self._out))
+        while self._units and room > 0:
+            unit = self._units.pop(0)
+            room -= len(unit.messages)
+            self._room -= len(unit.messages)
+            if unit.queue is None:
+                singles.extend(unit.messages)
+                continue
+            assert unit.group is not None
+            went = groups.start_again(self._desk, unit.queue, [unit.group])
+            self._note(unit.messages, [went.get(message.message_id) for message in unit.messages])
+        if singles:
+            moved = self._desk.engine.queues.move([(message.message_id, None, None) for message in singles])
+            self._note(singles, moved)
+
+    def _note(self, messages: Sequence[Peeked], moved: Sequence[Moved | None]) -> None:
+        rows = []
+        for message, went in zip(messages, moved, strict=True):
+            if went is None:
+                self._gone += 1
+                continue
+            self._sent += 1
+            if self._watch:
+                self._out[went.new_message_id] = None
+            told = reading.read(self._desk, message)
+            rows.append(
+                self._desk.row(
+                    "redrive",
+                    key=told.key,
+                    message=message,
+                    to=went.queue,
+                    new_message_id=went.new_message_id,
+                    reason_text=self._reason_text,
+                )
+            )
+        self._changed()
+        if rows:
+            self._desk.engine.ledger.append(rows)
+            self._desk.engine.notify()
+
+
+def _units(desk: Desk, messages: Sequence[Peeked]) -> list[_Unit]:
+    """The pieces a redrive goes in, in the order of the selection."""
+    stopped = {(one.queue, one.group): one for one in groups.stopped(desk)}
+    members = groups.dead_letters(desk, {queue for queue, _ in stopped})
+    chosen = {message.message_id for message in messages}
+    units: list[_Unit] = []
+    seen: set[tuple[str, str]] = set()
+    for message in messages:
+        place = (message.source or "", message.group or "")
+        if message.sequence is None or place not in stopped:
+            units.append(_Unit((message,)))
+        elif place not in seen:
+            seen.add(place)
+            units.append(_whole_group(desk, stopped[place], members[place], chosen))
+    return units
+
+
+def _whole_group(
+    desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], chosen: Collection[str]
+) -> _Unit:
+    queue, group = stopped.queue, stopped.group
+    by = desk.engine.queues.find([stopped.by])[0]
+    if by is not None and by.queue == desk.settings()[queue].held:
+        raise errors.UsageError(
+            f"Group {group!r} of {queue} is stopped by message {stopped.by}, which is held: its outcome is unknown.",
+            meaning="What waits behind it must not overtake it. Nothing was moved.",
+            todo="Settle it first (`onefold held list`); the group goes on by itself then.",
+        )
+    missing = [one.message_id for one in members if one.message_id not in chosen]
+    if missing:
+        raise errors.UsageError(
+            f"Group {group!r} of {queue} is stopped, and of its {len(members)} dead letters {len(missing)} are not "
+            f"selected: {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}.",
+            meaning="The group goes back as a whole and in order, or its order would be lost. Nothing was moved.",
+            todo=f"Select it with --group {group}; what should not run, delete first with `onefold dlq purge ID`.",
+        )
+    return _Unit(tuple(members), queue, group)

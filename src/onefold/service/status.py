@@ -1,0 +1,239 @@
+"""`status`: how much waits, how fast it is done, and what needs a person. One look, without receiving anything.
+
+Warnings are few and each says what to do: a stopped group, a paused job, dead letters about to expire, held outcomes, and
+messages that wait while nothing is done (idle is not the same as dead).
+Never here: single messages, output. Invariant: asking changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts.admin import QueueSettings
+from onefold.service import groups, jobs
+from onefold.service.desk import Desk, Roles, roles
+from onefold.watch.wording import age, counted
+
+_EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
+_NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
+_LOOKED_AT = 1_000  # the oldest dead letters of a queue that are looked at for what expires first
+
+
+class QueueStatus(Struct, frozen=True, kw_only=True):
+    """One queue with its companions.
+
+    Args:
+        queue, fifo: which.
+        visible, in_flight, delayed: messages.
+        oldest_age_ms: of the oldest message that is not delayed; None when there is none.
+        dead, dead_expires_in_ms: dead letters, and until the first of them is gone.
+        held: messages whose outcome is unknown.
+        stopped_groups: FIFO groups that wait for a person.
+    """
+
+    queue: str
+    fifo: bool
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age_ms: int | None
+    dead: int
+    dead_expires_in_ms: int | None
+    held: int
+    stopped_groups: int
+
+
+class JobStatus(Struct, frozen=True, kw_only=True):
+    """One job.
+
+    Args:
+        job: its name. queue: where its messages come from; None where its app is not known.
+        done_last_minute, done_last_hour: runs that completed.
+        paused_until_ms: when its circuit breaker tries again; None when it is not paused.
+    """
+
+    job: str
+    queue: str | None
+    done_last_minute: int
+    done_last_hour: int
+    paused_until_ms: int | None
+
+
+class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status.Warning
+    """Something that needs a person.
+
+    Args:
+        code: stable name, for machines. text: what. todo: the next command.
+    """
+
+    code: Literal["group-stopped", "job-paused", "expires-soon", "held", "nobody-works"]
+    text: str
+    todo: str
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """How an engine stands.
+
+    Args:
+        url, at_ms: which, and when.
+        queues, jobs: each by name. warnings: what needs a person, most urgent first.
+    """
+
+    url: str
+    at_ms: int
+    queues: tuple[QueueStatus, ...]
+    jobs: tuple[JobStatus, ...]
+    warnings: tuple[Warning, ...]
+
+
+def status(desk: Desk, queue: str | None = None) -> Status:
+    """How the engine stands now.
+
+    Args:
+        queue: only this one; None for all.
+
+    Raises:
+        NotFoundError: no such queue.
+    """
+    settings = desk.settings()
+    kinds = roles(settings)
+    if queue is not None:
+        desk.engine.queues.depth(queue)  # says which queues there are when this is none
+    names = [name for name in sorted(kinds.sources) if queue in (None, name)]
+    stopped = groups.stopped(desk)
+    queues = tuple(_queue(desk, kinds.sources[name], stopped) for name in names)
+    found = _jobs(desk, queue)
+    warnings = (
+        *_held(queues),
+        *_stopped(desk, kinds, [one for one in stopped if one.queue in names]),
+        *_paused(desk, {one.job for one in found}),
+        *_expiring(queues),
+        *_nobody(queues, found),
+    )
+    return Status(url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings)
+
+
+def _queue(desk: Desk, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:
+    queues = desk.engine.queues
+    depth = queues.depth(settings.name)
+    dead = _count(desk, settings.dead_letter)
+    expires_ms = None
+    if dead and settings.dead_letter is not None:
+        oldest = queues.peek(settings.dead_letter, limit=_LOOKED_AT)
+        expires_ms = min((one.expires_at_ms for one in oldest), default=None)
+    return QueueStatus(
+        queue=settings.name,
+        fifo=settings.fifo,
+        visible=depth.visible,
+        in_flight=depth.in_flight,
+        delayed=depth.delayed,
+        oldest_age_ms=depth.oldest_age_ms,
+        dead=dead,
+        dead_expires_in_ms=expires_ms - desk.now_ms() if expires_ms is not None else None,
+        held=_count(desk, settings.held),
+        stopped_groups=sum(1 for one in stopped if one.queue == settings.name),
+    )
+
+
+def _count(desk: Desk, queue: str | None) -> int:
+    if queue is None:
+        return 0
+    depth = desk.engine.queues.depth(queue)
+    return depth.visible + depth.in_flight + depth.delayed
+
+
+def _jobs(desk: Desk, queue: str | None) -> tuple[JobStatus, ...]:
+    now_ms = desk.now_ms()
+    minute = desk.engine.records.count_completed(now_ms - limits.MINUTE_MS, now_ms)
+    hour = desk.engine.records.count_completed(now_ms - limits.HOUR_MS, now_ms)
+    paused = {one.job: one.until_ms for one in jobs.paused(desk)}
+    declared = (
+        {name: job.policy.queue for name, job in desk.jobs.named.items()} if desk.jobs is not None else {}
+    )
+    return tuple(
+        JobStatus(
+            job=name,
+            queue=declared.get(name),
+            done_last_minute=minute.get(name, 0),
+            done_last_hour=hour.get(name, 0),
+            paused_until_ms=paused.get(name),
+        )
+        for name in sorted({*minute, *hour, *paused, *declared})
+        if queue is None or declared.get(name) == queue
+    )
+
+
+# -- warnings --------------------------------------------------------------------------------------------------------
+
+
+def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
+    return [
+        Warning(
+            code="held",
+            text=f"{counted(one.held, 'message')} of {one.queue} held: whether their effect happened is not known.",
+            todo="onefold held list",
+        )
+        for one in queues
+        if one.held
+    ]
+
+
+def _stopped(desk: Desk, kinds: Roles, stopped: list[groups.Stopped]) -> list[Warning]:
+    found = desk.engine.queues.find([one.by for one in stopped])
+    told = []
+    for one, by in zip(stopped, found, strict=True):
+        if by is not None and by.queue in kinds.held:
+            todo = "onefold held list"
+        else:
+            todo = f"onefold dlq list --all --group {one.group}"
+        text = f"Group {one.group} of {one.queue} is stopped by message {one.by}; its later messages wait behind it."
+        told.append(Warning(code="group-stopped", text=text, todo=todo))
+    return told
+
+
+def _paused(desk: Desk, known: set[str]) -> list[Warning]:
+    return [
+        Warning(
+            code="job-paused",
+            text=f"Job {one.job} is paused by its circuit breaker, next try in {age(one.until_ms - desk.now_ms())}: "
+            f"{one.summary or 'the dependency refuses everything'}",
+            todo=f"Mend the dependency; onefold resume {one.job} does not wait for the next try.",
+        )
+        for one in jobs.paused(desk)
+        if one.job in known
+    ]
+
+
+def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
+    return [
+        Warning(
+            code="expires-soon",
+            text=f"The first of {counted(one.dead, 'dead letter')} of {one.queue} is gone for good in "
+            f"{age(one.dead_expires_in_ms)}.",
+            todo=f"onefold dlq list --queue {one.queue}",
+        )
+        for one in queues
+        if one.dead_expires_in_ms is not None and one.dead_expires_in_ms < _EXPIRES_SOON_MS
+    ]
+
+
+def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> list[Warning]:
+    """Messages wait, none is in flight, nothing was done: said per queue, for the jobs that are not paused anyway."""
+    if any(one.done_last_minute for one in found) or any(one.paused_until_ms is not None for one in found):
+        return []
+    return [
+        Warning(
+            code="nobody-works",
+            text=f"{counted(one.visible, 'message')} of {one.queue} wait, the oldest for {age(one.oldest_age_ms)}, and "
+            "nothing was done in the last minute.",
+            todo="Is a worker running? onefold worker <module>:<app>",
+        )
+        for one in queues
+        if one.visible
+        and not one.in_flight
+        and one.oldest_age_ms is not None
+        and one.oldest_age_ms >= _NOBODY_MS
+    ]

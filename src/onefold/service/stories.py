@@ -1,0 +1,255 @@
+"""`why`: everything that is known of a key, as one story per operation.
+
+Gathers record, history and messages, and hands them to `watch/timeline.py` and `watch/standing.py`. A key that nobody knows
+gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
+Invariant: asking changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from onefold.contracts.admin import Peeked
+from onefold.contracts.store import Record, RecordKey
+from onefold.service import reading
+from onefold.service.desk import Desk, roles
+from onefold.watch.standing import Place, standing
+from onefold.watch.telling import Evidence
+from onefold.watch.timeline import Line, left_out, lines
+from onefold.watch.wording import age, instant, pause
+
+_MESSAGES_MAX = 50  # of one key that are shown
+_NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
+_NEAR_MESSAGES = 200  # per queue
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """One operation.
+
+    Args:
+        job, tenant, key: which.
+        place: where it stands, in a word (see `watch/standing.py`). text: in a sentence. todo: what to do next.
+        lines: what happened, oldest first.
+        left_out: what the history level keeps no trace of.
+        result: the stored result, JSON; None where it is not done.
+        messages: ids of messages of it that are still in some queue.
+    """
+
+    job: str
+    tenant: str
+    key: str
+    place: Place
+    text: str
+    todo: tuple[str, ...]
+    lines: tuple[Line, ...]
+    left_out: str
+    result: str | None
+    messages: tuple[str, ...]
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What is known of a key.
+
+    Args:
+        key: as asked; url: of the engine that was asked.
+        stories: one per operation; none when the key is unseen.
+        meanings: what it can mean that it is unseen; empty otherwise.
+        near: keys that look like it.
+    """
+
+    key: str
+    url: str
+    stories: tuple[Story, ...]
+    meanings: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+
+
+def why(
+    desk: Desk,
+    key: str,
+    *,
+    job: str | None = None,
+    tenant: str | None = None,
+    say: Callable[[int], str] = instant,
+) -> Answer:
+    """The story of every operation with this key.
+
+    Args:
+        key: the business key, or a message id.
+        job, tenant: only that job's, that tenant's.
+        say: how instants are said inside sentences.
+    """
+    found = _of_key(desk, key)
+    if not found:
+        found = _of_message(desk, key)
+    chosen = [
+        (one, messages)
+        for one, messages in found.items()
+        if job in (None, one.job) and tenant in (None, one.scope)
+    ]
+    if not chosen:
+        return Answer(
+            key=key,
+            url=desk.url,
+            stories=(),
+            meanings=_meanings(list(found), job, tenant),
+            near=_near(desk, key),
+        )
+    kinds = roles(desk.settings())
+    now_ms = desk.now_ms()
+    records = desk.engine.store.read([one for one, _ in chosen], now_ms)
+    stories = []
+    for (one, messages), record in zip(chosen, records, strict=True):
+        declared = desk.job(one.job)
+        evidence = Evidence(
+            key=one,
+            record=record,
+            rows=desk.engine.ledger.of_key(one),
+            messages=messages,
+            policy=declared.policy if declared is not None else None,
+            history=desk.jobs.history if desk.jobs is not None else None,
+            dead=frozenset(kinds.dead),
+            held=frozenset(kinds.held),
+            now_ms=now_ms,
+            say=say,
+        )
+        stories.append(_story(evidence))
+    return Answer(key=key, url=desk.url, stories=tuple(stories))
+
+
+def _story(evidence: Evidence) -> Story:
+    stands = standing(evidence)
+    record = evidence.record
+    return Story(
+        job=evidence.key.job,
+        tenant=evidence.key.scope,
+        key=evidence.key.key,
+        place=stands.place,
+        text=stands.text,
+        todo=stands.todo,
+        lines=tuple(lines(evidence)),
+        left_out=left_out(evidence),
+        result=record.result.decode() if record is not None and record.result is not None else None,
+        messages=tuple(message.message_id for message in evidence.messages),
+    )
+
+
+def _of_key(desk: Desk, key: str) -> dict[RecordKey, list[Peeked]]:
+    """Operations with this key, each with its messages."""
+    records = desk.engine.records.find(key)
+    found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
+    found |= {one: [] for one in desk.engine.ledger.find_keys(key) if one not in found}
+    messages = {one.message_id: one for one in desk.engine.queues.find_key(key, limit=_MESSAGES_MAX)}
+    served = [
+        record.message_id for record in records if record.message_id and record.message_id not in messages
+    ]
+    messages |= {one.message_id: one for one in desk.engine.queues.find(served) if one is not None}
+    for message in messages.values():
+        told = reading.read(desk, message)
+        name = (
+            told.key
+            if told.key is not None
+            else _by_record(records, message) or RecordKey("", told.job or "?", key)
+        )
+        found.setdefault(name, []).append(message)
+    return found
+
+
+def _by_record(records: Sequence[Record], message: Peeked) -> RecordKey | None:
+    return next((record.key for record in records if record.message_id == message.message_id), None)
+
+
+def _of_message(desk: Desk, message_id: str) -> dict[RecordKey, list[Peeked]]:
+    """The operation of a message, when what was asked for is a message id."""
+    message = desk.engine.queues.find([message_id])[0]
+    if message is None:
+        return {}
+    told = reading.read(desk, message)
+    if told.key is None:
+        return {RecordKey("", told.job or "?", message.key or message_id): [message]}
+    found = _of_key(desk, told.key.key)
+    return {one: messages for one, messages in found.items() if one == told.key} or {told.key: [message]}
+
+
+def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None) -> tuple[str, ...]:
+    if known:
+        there = ", ".join(f"{one.job}" + (f" (tenant {one.scope})" if one.scope else "") for one in known)
+        asked = " ".join(
+            part for part in (f"job {job}" if job else "", f"tenant {tenant}" if tenant else "") if part
+        )
+        return (f"The key is known, but not for {asked}: it belongs to {there}.",)
+    return (
+        "It was never sent, or sent to another engine than this one.",
+        "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",
+        "It was sent inside a handler that has not completed: such messages leave only with its record.",
+        "It is long over: its record has expired and its history was cleared away.",
+        "Its message could not be read, so it has no key: see `onefold dlq list --reason malformed`.",
+    )
+
+
+def _near(desk: Desk, key: str) -> tuple[str, ...]:
+    """Recent keys that look like this one."""
+    keys = dict.fromkeys(record.key.key for record in desk.engine.records.scan(limit=_NEAR_RECORDS))
+    for queue in desk.settings():
+        keys |= dict.fromkeys(
+            one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None
+        )
+    return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.7))
+
+
+class Silent(Struct, frozen=True, kw_only=True):
+    """A run that has stopped renewing its lease and was not taken over yet.
+
+    Args:
+        job, tenant, key: the operation. owner: id of the process that had it.
+        silent_ms: for how long. explanation: what happens next, and when.
+        resolves: whether that happens by itself.
+    """
+
+    job: str
+    tenant: str
+    key: str
+    owner: str
+    silent_ms: int
+    explanation: str
+    resolves: bool
+
+
+def silent(desk: Desk) -> list[Silent]:
+    """Runs whose lease is over and that nobody has taken over: empty, or each explained. Longest first."""
+    now_ms = desk.now_ms()
+    found = []
+    for record in desk.engine.records.scan(status="in_progress", limit=1_000):
+        if record.lease_until_ms > now_ms:
+            continue
+        message = desk.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
+        text, resolves = _explained(message, now_ms)
+        found.append(
+            Silent(
+                job=record.key.job,
+                tenant=record.key.scope,
+                key=record.key.key,
+                owner=record.owner,
+                silent_ms=now_ms - record.lease_until_ms,
+                explanation=text,
+                resolves=resolves,
+            )
+        )
+    return sorted(found, key=lambda one: -one.silent_ms)
+
+
+def _explained(message: Peeked | None, now_ms: int) -> tuple[str, bool]:
+    if message is None:
+        return "no message is left to take it over; call or send it again with the same key", False
+    if message.visible_at_ms > now_ms:
+        wait = pause(message.visible_at_ms - now_ms)
+        return f"its message is visible again in {wait}, and whoever receives it takes the run over", True
+    since = age(now_ms - message.visible_at_ms)
+    return (
+        f"its message has been visible for {since}: a worker that receives it takes the run over; is one running?",
+        True,
+    )

@@ -1,0 +1,75 @@
+"""Builds a worker: runtime, driver, grouper, waiter, presence, children. The CLI, the benchmark and the demo call this.
+
+Never here: the loop (run/worker.py), signals (cli). Invariant: the presence lock is taken before the first receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from onefold import errors
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery
+from onefold.run.events import Event, Sink, Sinks
+from onefold.run.grouping import Grouper
+from onefold.run.handlers import Job
+from onefold.run.processes import Spawn
+from onefold.run.worker import Worker, WorkerSettings
+from onefold.service.wiring import Runtime
+
+
+def make_worker(
+    runtime: Runtime,
+    jobs: Mapping[str, Job[Any, Any]],
+    job_of: Callable[[Delivery], Job[Any, Any]],
+    *,
+    settings: WorkerSettings,
+    history: History = "brief",
+    sinks: Iterable[Sink] = (),
+    queues: Iterable[str] | None = None,
+    target: str | None = None,
+) -> Worker:
+    """A worker for an app's jobs, ready to `run()`.
+
+    Args:
+        queues: names to receive from; None: every queue that has a job.
+        target: `module:attribute` of the app, needed for child processes.
+
+    Raises:
+        UsageError: no jobs, an unknown queue, processes without a target.
+    """
+    known = {job.policy.queue for job in jobs.values()}
+    names = sorted(known if queues is None else set(queues))
+    for name in names:
+        if name not in known:
+            raise errors.NotFoundError(f"No job is declared on queue {name!r}.", todo=f"Known: {', '.join(sorted(known))}.")
+    if not names:
+        raise errors.UsageError("The app declares no jobs.", todo="Import the modules that do where the app is made.")
+    if settings.processes and target is None:
+        raise errors.UsageError("Child processes need to know the app.", todo='Name it as "module:attribute".')
+    lock_file = runtime.engine.appear()
+    heard = Sinks(sinks)
+    driver = runtime.driver(jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history)
+
+    def dead(owner: str) -> None:
+        heard.emit(
+            Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner})
+        )
+
+    waiter = runtime.engine.waiter()
+    mine = [job for job in jobs.values() if job.policy.queue in names]
+    return Worker(
+        driver,
+        runtime.backend,
+        queues=[runtime.backend.open_queue(name) for name in names],
+        jobs=mine,
+        job_of=job_of,
+        grouper=Grouper(driver, runtime.backend, runtime.clock, runtime.entropy),
+        clock=runtime.clock,
+        waiter=waiter,
+        wake=waiter.wake,
+        maintain=lambda: runtime.engine.maintain(dead),
+        settings=settings,
+        spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
+    )

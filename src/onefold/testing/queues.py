@@ -1,0 +1,126 @@
+"""What the queue contract suites share: queues that are made, messages that are sent, a clock that is moved.
+
+A subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock it tells time by,
+before each test. Never here: an expectation. Invariant: nothing here depends on what kind of backend it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import SkipTest
+
+from onefold import limits
+from onefold.clock import ManualClock
+from onefold.contracts.admin import QueueAdmin, QueueSettings
+from onefold.contracts.queue import Ack, Bury, Delivery, Entry, Queue, Reason, Refused, RetryIn, Sent, Settle
+
+SECOND = limits.SECOND_MS
+MINUTE = limits.MINUTE_MS
+HOUR = limits.HOUR_MS
+DAY = limits.DAY_MS
+VISIBLE = limits.VISIBILITY_MS_DEFAULT
+RETENTION = limits.RETENTION_MS_DEFAULT
+
+WRONG = Reason(kind="permanent", summary="the address does not exist", error="AddressError", attempts=3)
+
+
+class QueueHarness:
+    """Queues with few words."""
+
+    queues: QueueAdmin
+    clock: ManualClock
+
+    def queue(self, name: str = "orders", **settings: Any) -> Queue:
+        """A new standard queue, or FIFO when its name says so."""
+        self.queues.create(QueueSettings(name=name, fifo=name.endswith(".fifo"), **settings))
+        return self.queues.open(name)
+
+    def pair(self, name: str = "orders", **settings: Any) -> tuple[Queue, Queue]:
+        """A new queue and its dead-letter queue, which keeps for 14 days."""
+        stem, _, suffix = name.partition(".")
+        dead = self.queue(f"{stem}-dead" + (f".{suffix}" if suffix else ""), retention_ms=14 * DAY)
+        return self.queue(name, **{"dead_letter": dead.name, "receives_max": 2, **settings}), dead
+
+    def send(self, queue: Queue, *bodies: str, **options: Any) -> list[Sent]:
+        """Send one message for each body in one call; all are accepted."""
+        answers = queue.send([Entry(body=body, **options) for body in bodies])
+        assert not [answer for answer in answers if isinstance(answer, Refused)], answers
+        return [answer for answer in answers if isinstance(answer, Sent)]
+
+    def refused(self, queue: Queue, **entry: Any) -> Refused:
+        """The refusal of one message."""
+        (answer,) = queue.send([Entry(**{"body": "b", **entry})])
+        assert isinstance(answer, Refused), answer
+        assert queue.receive(10) == []
+        return answer
+
+    def receive(self, queue: Queue, count_max: int = 10, visible_ms: int | None = None) -> list[Delivery]:
+        """What one receive gives."""
+        return queue.receive(count_max, visible_ms)
+
+    def one(self, queue: Queue, visible_ms: int | None = None) -> Delivery:
+        """The one message that a receive gives."""
+        deliveries = queue.receive(1, visible_ms)
+        assert len(deliveries) == 1, deliveries
+        return deliveries[0]
+
+    def bodies(self, queue: Queue, count_max: int = 10) -> list[str]:
+        """Bodies that one receive gives."""
+        return [delivery.body for delivery in queue.receive(count_max)]
+
+    def hide(self, queue: Queue, delivery: Delivery, delay_ms: int, *, uncounted: bool = False) -> bool:
+        """Change one visibility."""
+        (answer,) = queue.set_visible_in([(delivery.receipt, RetryIn(delay_ms, uncounted))])
+        return answer
+
+    def delete(self, queue: Queue, *deliveries: Delivery) -> list[bool]:
+        """Delete messages by their receipts."""
+        return queue.delete([delivery.receipt for delivery in deliveries])
+
+    def bury(self, queue: Queue, delivery: Delivery, to: Any = "dead-letter") -> bool:
+        """Bury one message."""
+        (answer,) = queue.bury([(delivery.receipt, Bury(to, WRONG))])
+        return answer
+
+    def later(self, by_ms: int) -> None:
+        """Let time pass."""
+        self.clock.advance(by_ms)
+
+    def counts(self, queue: Queue) -> tuple[int, int, int]:
+        """Visible, in flight, delayed."""
+        depth = queue.depth()
+        return depth.visible, depth.in_flight, depth.delayed
+
+    def needs(self, has: bool, what: str) -> None:
+        """Skip the test for a backend that declares it cannot do this."""
+        if not has:
+            raise SkipTest(f"the queue declares that it cannot: {what}")
+
+    def raises(self, kind: type[Exception], call: Callable[[], object]) -> str:
+        """The text of the error that `call` raises, which must be of this kind."""
+        try:
+            answer = call()
+        except kind as error:
+            return str(error)
+        raise AssertionError(f"{kind.__name__} was expected, but it answered {answer!r}")
+
+
+def sorted_bodies(deliveries: Sequence[Delivery]) -> list[str]:
+    """Bodies without their order, which a standard queue does not promise."""
+    return sorted(delivery.body for delivery in deliveries)
+
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MINUTE",
+    "RETENTION",
+    "SECOND",
+    "VISIBLE",
+    "WRONG",
+    "Ack",
+    "QueueHarness",
+    "Settle",
+    "sorted_bodies",
+]

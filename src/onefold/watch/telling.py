@@ -1,0 +1,267 @@
+"""What is known of an operation (`Evidence`), and what one row of its history says, with the rule that decided.
+
+Pure. The numbers in a row are those that decided at the time; what the row does not hold (the base of a backoff, the
+limit of crashes) is added from the job's policy where its app is known. Never here: order, what the record tells, rendering.
+Invariant: a row of an event that nobody foresaw is still told, with all its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from onefold.contracts.admin import Peeked
+from onefold.contracts.ledger import History, Row
+from onefold.contracts.store import Record, RecordKey
+from onefold.decide.delivery import Policy
+from onefold.run.events import EVENTS
+from onefold.watch.wording import instant, pause
+
+Number = str | int | bool | None
+Detail = Mapping[str, Number]
+Told = tuple[str, str]  # what happened, and what decided it
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Everything that is known of one operation.
+
+    Args:
+        key: the operation.
+        record: as it stands; None where absent or expired.
+        rows: its history, oldest first.
+        messages: sent with this key and still in some queue.
+        policy: the job's, where its app is known.
+        history: what the ledger keeps, where the app is known.
+        dead, held: names of the queues that are dead-letter and held queues.
+        now_ms: the instant of the question.
+        say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
+    """
+
+    key: RecordKey
+    record: Record | None
+    rows: Sequence[Row]
+    messages: Sequence[Peeked]
+    policy: Policy | None
+    history: History | None
+    dead: frozenset[str]
+    held: frozenset[str]
+    now_ms: int
+    say: Callable[[int], str] = instant
+
+
+def told(row: Row, evidence: Evidence) -> Told:
+    """What a row says: what happened, and the rule or number that decided it."""
+    if row.event in _WITH_EVIDENCE:
+        return _WITH_EVIDENCE[row.event](row.detail, evidence)
+    if row.event in _TELLINGS:
+        return _TELLINGS[row.event](row.detail)
+    meaning = EVENTS.get(row.event)
+    numbers = ", ".join(f"{name} {value}" for name, value in row.detail.items() if value is not None)
+    return meaning.text if meaning is not None else row.event, numbers
+
+
+def _failure(detail: Detail) -> str:
+    error, summary = detail.get("error"), detail.get("summary")
+    return ": ".join(str(part) for part in (error, summary) if part)
+
+
+def _run(detail: Detail) -> str:
+    attempt = detail.get("attempt")
+    return f"run {attempt}" if attempt else "the run"
+
+
+def _received(detail: Detail) -> Told:
+    count = detail.get("receive_count")
+    return "received by a worker", f"receive {count} of this message" if count else ""
+
+
+def _started(detail: Detail) -> Told:
+    return f"{_run(detail)} started", ""
+
+
+def _completed(detail: Detail, evidence: Evidence) -> Told:
+    return f"{_run(detail)} completed; the record stands", lifetime(evidence)
+
+
+def lifetime(evidence: Evidence) -> str:
+    """Until when the record of a finished operation answers duplicates; empty where it is not finished."""
+    record = evidence.record
+    if record is None or record.status != "completed" or record.expires_at_ms is None:
+        return ""
+    return f"answers duplicates until {evidence.say(record.expires_at_ms)}"
+
+
+def _retry(detail: Detail, evidence: Evidence) -> Told:
+    attempt, wait_ms = detail.get("attempt"), detail.get("delay_ms")
+    failure = _failure(detail)
+    text = f"{_run(detail)} failed: {failure}" if failure else "will be tried again"
+    rule = f"retry in {pause(int(wait_ms))}" if wait_ms is not None else "retry"
+    if attempt and detail.get("of"):
+        rule += f": attempt {attempt} of {detail['of']}"
+    return text, rule + _backoff(attempt, evidence.policy)
+
+
+def _backoff(attempt: Number, policy: Policy | None) -> str:
+    if policy is None or not attempt:
+        return ""
+    backoff, power = policy.backoff, int(attempt) - 1
+    jitter = {"full": "full jitter", "half": "+-50 % jitter", "none": "no jitter"}[backoff.jitter]
+    return f", base {backoff.base_ms / 1000:g} s x {backoff.factor:g}^{power}, {jitter}"
+
+
+def _dead_letter(detail: Detail) -> Told:
+    failure = _failure(detail)
+    text = f"{_run(detail)} failed: {failure}; moved to the dead-letter queue" if failure else "dead-lettered"
+    match detail.get("reason"):
+        case "attempts":
+            rule = f"attempt {detail.get('attempt')} of {detail.get('of')}: the budget is used up"
+        case "permanent":
+            rule = "permanent error: trying again cannot help"
+        case reason:
+            rule = f"reason {reason}" if reason else ""
+    return text, rule
+
+
+def _quarantine(detail: Detail, evidence: Evidence) -> Told:
+    crashes, most = detail.get("crashes"), evidence.policy.crashes_max if evidence.policy else None
+    of = f" of at most {most}" if most else ""
+    return (
+        "quarantined: moved to the dead-letter queue",
+        f"{crashes} runs{of} ended with their worker process",
+    )
+
+
+def _duplicate(detail: Detail, evidence: Evidence) -> Told:
+    of, at_ms = detail.get("of"), detail.get("completed_at_ms")
+    whose = f"the record of message {of}" if of else "the record"
+    when = f", completed at {evidence.say(int(at_ms))}" if at_ms else ""
+    return f"duplicate: answered from {whose}{when}", "finished work is not run again"
+
+
+def _running_elsewhere(detail: Detail) -> Told:
+    left, wait_ms = detail.get("lease_left_ms"), detail.get("delay_ms")
+    rule = f"owner {detail.get('owner')} holds the lease"
+    if left is not None and wait_ms is not None:
+        rule += f" for {pause(int(left))}; looks again in {pause(int(wait_ms))}, no attempt used"
+    return "waits: the same key runs elsewhere", rule
+
+
+def _takeover(detail: Detail) -> Told:
+    doubt = "it had started, so its outcome is not known" if detail.get("doubt") else "it had not started"
+    rule = f"the lease of {detail.get('from')} was over, or its process dead; fence {detail.get('fence')}; {doubt}"
+    return "taken over from a run that ended without a word", rule
+
+
+_POLICIES = {
+    "rerun": "on_unknown=rerun: the handler runs again",
+    "hold": "on_unknown=hold: a person settles it",
+    "probe": "on_unknown is a probe: it is asked whether the effect happened",
+}
+
+
+def _unknown(detail: Detail) -> Told:
+    failure = _failure(detail)
+    text = "whether the effect happened is not known" + (f" ({failure})" if failure else "")
+    return text, _POLICIES.get(str(detail.get("policy")), "")
+
+
+def _probe(detail: Detail) -> Told:
+    answers = {
+        "done": "the effect happened: completed with what the probe found",
+        "not-done": "the effect did not happen: the handler may run",
+        "unknown": "the probe cannot tell: parked for a person",
+    }
+    return "the job's probe was asked", answers.get(str(detail.get("answer")), str(detail.get("answer")))
+
+
+def _held(detail: Detail) -> Told:
+    if detail.get("since_ms") is not None:
+        return "a duplicate was parked too", "waits for the same answer as the run before it"
+    return (
+        f"parked for a person: {detail.get('summary') or 'outcome unknown'}",
+        "nothing runs until it is settled",
+    )
+
+
+def _conflict(detail: Detail) -> Told:
+    first = f"message {detail.get('of')}" if detail.get("of") else "another message"
+    text = "came with another payload; moved to the dead-letter queue, not run"
+    return text, f"{first} used this key first (now {detail.get('status')}); one key stands for one payload"
+
+
+def _group_stopped(detail: Detail) -> Told:
+    text = "followed an earlier message of its group to the dead-letter queue"
+    return (
+        text,
+        f"message {detail.get('by')} stopped the group (after_failure=stop), so that the order is kept",
+    )
+
+
+def _released(detail: Detail) -> Told:
+    wait_ms = detail.get("delay_ms")
+    back = f"; looks again in {pause(int(wait_ms))}" if wait_ms else ""
+    return "given back without having started", f"{detail.get('why') or 'not started'}{back}, no attempt used"
+
+
+def _dependency_down(detail: Detail) -> Told:
+    return f"the dependency refuses everything: {_failure(detail)}", "the job pauses; no attempt used"
+
+
+def _lease_lost(detail: Detail) -> Told:
+    return (
+        f"{_run(detail)} lost its lease; nothing of it was recorded",
+        "a higher fence owns the operation now",
+    )
+
+
+def _redrive(detail: Detail) -> Told:
+    new, to = detail.get("new_message_id"), detail.get("to")
+    return f"sent back to {to} as message {new}", _said_why(
+        detail, "a redrive opens a new budget of attempts"
+    )
+
+
+def _edit(detail: Detail) -> Told:
+    return f"payload changed in the dead-letter queue ({detail.get('changed')})", _said_why(detail, "")
+
+
+def _removed(detail: Detail) -> Told:
+    return "message deleted by hand", _said_why(detail, "")
+
+
+def _settled(detail: Detail) -> Told:
+    word = "done" if detail.get("done") else "not done: it may run again"
+    return f"settled by hand as {word}", _said_why(detail, "a person's word ends the doubt")
+
+
+def _said_why(detail: Detail, otherwise: str) -> str:
+    why = detail.get("reason_text")
+    return f"reason given: {why}" if why else otherwise
+
+
+_TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
+    "received": _received,
+    "started": _started,
+    "dead-letter": _dead_letter,
+    "running-elsewhere": _running_elsewhere,
+    "takeover": _takeover,
+    "unknown": _unknown,
+    "probe": _probe,
+    "held": _held,
+    "conflict": _conflict,
+    "group-stopped": _group_stopped,
+    "released": _released,
+    "dependency-down": _dependency_down,
+    "lease-lost": _lease_lost,
+    "redrive": _redrive,
+    "edit": _edit,
+    "removed": _removed,
+    "settled": _settled,
+}
+_WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Told]] = {
+    "completed": _completed,
+    "retry": _retry,
+    "quarantine": _quarantine,
+    "duplicate": _duplicate,
+}

@@ -1,0 +1,254 @@
+"""Who is alive: locks on files, dead owners buried once, and processes that come and go in every order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onefold import errors
+from onefold.backends.sqlite.admin import SqliteQueues
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.ledger import SqliteLedger
+from onefold.backends.sqlite.presence import Presence, join
+from onefold.backends.sqlite.store import SqliteStore
+from onefold.clock import ManualClock
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Entry
+from onefold.contracts.store import Claimed, Running
+from onefold.testing.records import NOW, ask, complete
+from tests.contract.sqlite_engine import open_engine
+
+CHILD = """
+import sys
+from onefold.backends.sqlite.presence import Presence, join
+if sys.argv[1] == "owner":
+    presence = Presence(sys.argv[2], sys.argv[3])
+else:
+    file = join(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(tmp_path / "shop.db", ManualClock(NOW))
+    yield engine
+    engine.close()
+
+
+def spawn(*arguments: object) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    return child
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    with child:
+        child.wait()
+
+
+def die(presence: Presence) -> None:
+    """What the operating system does when the process of this presence is killed."""
+    assert presence._file is not None
+    os.close(presence._file)
+    presence._file = None
+
+
+def test_the_living_are_not_found_dead(engine: Engine) -> None:
+    here, there = Presence(engine.path, "here"), Presence(engine.path, "there")
+    assert here.find_dead() == there.find_dead() == []
+    assert not here.bury_dead(engine, "there", NOW)
+    assert (Path(f"{engine.path}.owners") / "here") == here.lock_file
+    assert sorted(os.listdir(here.directory)) == ["here", "there"]
+    here.close()
+    there.close()
+
+
+def test_who_leaves_in_good_order_leaves_nothing(engine: Engine) -> None:
+    here, there = Presence(engine.path, "here"), Presence(engine.path, "there")
+    there.close()
+    there.close()
+    assert here.find_dead() == []
+    assert os.listdir(here.directory) == ["here"]
+    here.close()
+
+
+def test_a_dead_owners_leases_and_visibilities_end_and_history_says_so(engine: Engine) -> None:
+    queues, store = SqliteQueues(engine, owner="dead"), SqliteStore(engine)
+    queues.create(QueueSettings(name="q"))
+    queues.open("q").send([Entry(body="1"), Entry(body="2")])
+    here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
+    assert len(queues.open("q").receive(2)) == 2
+    store.claim([ask("of-dead", "dead"), ask("of-here", "here")], NOW)
+    die(dead)
+    assert here.find_dead() == ["dead"]
+    assert here.bury_dead(engine, "dead", NOW)
+    assert len(SqliteQueues(engine, owner="here").open("q").receive(9)) == 2
+    taken, other = store.claim([ask("of-dead", "here"), ask("of-here", "B")], NOW)
+    assert isinstance(taken, Claimed)
+    assert (taken.doubt, taken.previous_owner) == (True, "dead")
+    assert isinstance(other, Running)
+    (row,) = SqliteLedger(engine).between(NOW, NOW + 1)
+    assert (row.event, row.actor, row.detail) == ("owner-dead", "here", {"owner": "dead", "messages": 2})
+    assert os.listdir(here.directory) == ["here"]
+    here.close()
+
+
+def test_an_owner_is_buried_once_however_many_notice(engine: Engine) -> None:
+    watchers = [Presence(engine.path, f"watcher-{number}") for number in range(4)]
+    dead = [Presence(engine.path, f"dead-{number}") for number in range(5)]
+    for presence in dead:
+        die(presence)
+    buried: list[str] = []
+    ready = threading.Barrier(len(watchers))
+
+    def watch(presence: Presence) -> None:
+        ready.wait()
+        buried.extend(owner for owner in presence.find_dead() if presence.bury_dead(engine, owner, NOW))
+
+    threads = [threading.Thread(target=watch, args=(presence,)) for presence in watchers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # A watcher that met another's lock left that owner to it; what is left over is found by the next look.
+    buried.extend(owner for owner in watchers[0].find_dead() if watchers[0].bury_dead(engine, owner, NOW))
+    assert sorted(buried) == [presence.owner for presence in dead]
+    assert len(SqliteLedger(engine).between(NOW, NOW + 1)) == len(dead)
+    for presence in watchers:
+        presence.close()
+
+
+def test_a_burial_that_was_cut_off_is_finished_by_the_next_who_looks(engine: Engine) -> None:
+    here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
+    die(dead)
+    copy = dead.lock_file.read_bytes()
+    assert here.bury_dead(engine, "dead", NOW)
+    dead.lock_file.write_bytes(copy)  # the transaction was made, the file is still there
+    assert here.find_dead() == ["dead"]
+    assert not here.bury_dead(engine, "dead", NOW)
+    assert here.find_dead() == []
+    assert len(SqliteLedger(engine).between(NOW, NOW + 1)) == 1
+    here.close()
+
+
+def test_nothing_is_buried_when_the_file_cannot_be_written(engine: Engine) -> None:
+    here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
+    die(dead)
+    engine.close()
+    with pytest.raises(errors.UsageError, match="closed"):
+        here.bury_dead(engine, "dead", NOW)
+    assert here.find_dead() == ["dead"]  # tried again by the next who looks
+    here.close()
+
+
+def test_a_process_that_appears_is_never_found_dead(engine: Engine) -> None:
+    """Its file has no owner's name before it is locked, so that nobody can take it for a grave."""
+    here = Presence(engine.path, "here")
+    (here.directory / ".new-half").write_bytes(b"")
+    assert here.find_dead() == []
+    half = Presence(engine.path, "half")
+    assert here.find_dead() == []
+    half.close()
+    here.close()
+
+
+def test_an_owner_without_a_file_is_left_to_its_lease(engine: Engine) -> None:
+    here, store = Presence(engine.path, "here"), SqliteStore(engine)
+    store.claim([ask(owner="elsewhere")], NOW)
+    assert here.find_dead() == []
+    assert not here.bury_dead(engine, "elsewhere", NOW)
+    assert isinstance(store.claim([ask(owner="here")], NOW)[0], Running)
+    here.close()
+
+
+def test_a_folder_that_vanished_proves_nothing(engine: Engine) -> None:
+    here = Presence(engine.path, "here")
+    here.lock_file.unlink()
+    here.directory.rmdir()
+    assert here.find_dead() == []
+    here.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shop.db.owners").write_text("not a folder")
+    with pytest.raises(errors.StorageError, match=r"shop\.db\.owners"):
+        Presence(str(tmp_path / "shop.db"), "here")
+
+
+# -- with real processes -------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_is_found_dead(engine: Engine) -> None:
+    here = Presence(engine.path, "here")
+    child = spawn("owner", engine.path, "there")
+    assert here.find_dead() == []
+    kill(child)
+    assert here.find_dead() == ["there"]
+    here.close()
+
+
+def test_an_owner_lives_as_long_as_one_of_its_child_processes(engine: Engine) -> None:
+    here = Presence(engine.path, "here")
+    parent = spawn("owner", engine.path, "there")
+    child = spawn("child", here.directory / "there")
+    kill(parent)
+    assert here.find_dead() == []
+    assert not here.bury_dead(engine, "there", NOW)
+    kill(child)
+    assert here.find_dead() == ["there"]
+    here.close()
+
+
+def test_a_forked_child_shares_its_parents_life(engine: Engine) -> None:
+    here = Presence(engine.path, "here")
+    other = Presence(engine.path, "other")
+    assert other._file is not None
+    inherited = os.dup(other._file)  # as fork does it: the same open file
+    die(other)
+    assert here.find_dead() == []
+    os.close(inherited)
+    assert here.find_dead() == ["other"]
+    here.close()
+
+
+def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(engine: Engine) -> None:
+    here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
+    die(dead)
+    grave = os.open(dead.lock_file, os.O_RDWR)
+    fcntl.flock(grave, fcntl.LOCK_EX)
+    with pytest.raises(errors.LeaseLost, match="dead"):
+        join(str(dead.lock_file))
+    os.close(grave)
+    assert here.bury_dead(engine, "dead", NOW)
+    with pytest.raises(errors.LeaseLost, match="dead"):
+        join(str(dead.lock_file))
+    here.close()
+
+
+def test_what_the_dead_had_finished_stays_finished(engine: Engine) -> None:
+    here, dead, store = Presence(engine.path, "here"), Presence(engine.path, "dead"), SqliteStore(engine)
+    (claimed,) = store.claim([ask(owner="dead")], NOW)
+    assert isinstance(claimed, Claimed)
+    store.write([(claimed.hold, complete())], NOW)
+    die(dead)
+    assert here.bury_dead(engine, "dead", NOW)
+    (record,) = store.read([claimed.hold.key], NOW)
+    assert record is not None
+    assert record.status == "completed"
+    here.close()

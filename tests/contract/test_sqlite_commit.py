@@ -1,0 +1,312 @@
+"""Commit on SQLite: the whole contract on a file and in memory, and what a handler may not do with the connection."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onefold import errors
+from onefold.backends.sqlite.admin import SqliteQueues
+from onefold.backends.sqlite.commit import SqliteCommit
+from onefold.backends.sqlite.ledger import SqliteLedger
+from onefold.backends.sqlite.migrations import own_tables
+from onefold.backends.sqlite.store import SqliteStore
+from onefold.clock import ManualClock
+from onefold.contracts.queue import Entry, RetryIn
+from onefold.testing.commit_contract import BOTH, LIMIT_MS, NEXT, CommitContract, EffectContract
+from onefold.testing.records import NOW, complete, fail
+from tests.contract.sqlite_engine import open_engine
+
+
+class OnSqlite(EffectContract):
+    def open_parts(self, path: Path | str) -> None:
+        self.clock = ManualClock(NOW)
+        self.engine = open_engine(path, self.clock)
+        self.woken = 0
+        self.queues = SqliteQueues(self.engine, owner="A")
+        self.store = self.records = SqliteStore(self.engine)
+        self.ledger = SqliteLedger(self.engine)
+        self.commit = SqliteCommit(self.engine, self.queues, self._wake)
+        self.engine.write(
+            lambda connection: connection.execute("CREATE TABLE booking (text TEXT PRIMARY KEY)")
+        )
+        self.create_queues()
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def insert(self, connection, text: str) -> None:
+        connection.execute("INSERT INTO booking (text) VALUES (?)", (text,))
+
+    def rows(self) -> list[str]:
+        query = "SELECT text FROM booking ORDER BY text"
+        return self.engine.read(lambda connection: [text for (text,) in connection.execute(query)])
+
+
+class TestSqliteFile(OnSqlite, CommitContract):
+    @pytest.fixture(autouse=True)
+    def open_backend(self, tmp_path: Path) -> Iterator[None]:
+        self.open_parts(tmp_path / "shop.db")
+        yield
+        self.engine.close()
+
+
+class TestSqliteMemory(OnSqlite, CommitContract):
+    @pytest.fixture(autouse=True)
+    def open_backend(self) -> Iterator[None]:
+        self.open_parts(":memory:")
+        yield
+        self.engine.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[OnSqlite]:
+    shop = OnSqlite()
+    shop.open_parts(tmp_path / "shop.db")
+    yield shop
+    shop.engine.close()
+
+
+# -- what a handler may and may not do -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        "END",
+        "ROLLBACK",
+        "BEGIN",
+        "SAVEPOINT mine",
+        "RELEASE onefold_handler",
+        "ROLLBACK TO onefold_handler",
+        "ATTACH ':memory:' AS other",
+        "DETACH main",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA user_version = 7",
+        "PRAGMA wal_checkpoint",
+        "SELECT * FROM onefold_record",
+        "SELECT count(*) FROM onefold_record",
+        "SELECT * FROM booking, onefold_ledger",
+        "INSERT INTO onefold_state (name, version) VALUES ('a', 1)",
+        "UPDATE onefold_record SET fence = 9",
+        "UPDATE ONEFOLD_RECORD SET fence = 9",
+        "DELETE FROM onefold_message",
+        "DROP TABLE onefold_record",
+        "ALTER TABLE onefold_record RENAME TO mine",
+        "ALTER TABLE onefold_record ADD COLUMN mine",
+        "CREATE INDEX mine ON onefold_record (key)",
+        "CREATE TRIGGER mine AFTER INSERT ON onefold_record BEGIN DELETE FROM booking; END",
+        "CREATE TEMP TABLE onefold_record (id)",
+        "DROP INDEX onefold_record_trouble",
+    ],
+)
+def test_what_a_handler_may_not_do_is_refused_and_changes_nothing(shop: OnSqlite, statement: str) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    shop.insert(connection, "a")
+    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
+        connection.execute(statement)
+    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
+        connection.cursor().execute(statement)
+    assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    assert (shop.rows(), shop.statuses([hold])) == (["a"], ["completed"])
+
+
+def test_a_trigger_of_the_user_cannot_reach_own_tables_either(shop: OnSqlite) -> None:
+    trigger = "CREATE TRIGGER sly AFTER INSERT ON booking BEGIN DELETE FROM onefold_message; END"
+    shop.engine.write(lambda connection: connection.execute(trigger))
+    effects = shop.commit.effects(LIMIT_MS)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        shop.insert(effects.open(), "a")
+    effects.rollback()
+
+
+@pytest.mark.parametrize(
+    "call", ["commit", "rollback", "close", "executescript", "__enter__", "set_authorizer"]
+)
+def test_calls_that_would_end_the_transaction_say_what_to_do(shop: OnSqlite, call: str) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    arguments = ["SELECT 1"] if call == "executescript" else []
+    with pytest.raises(errors.UsageError, match=r"ctx\.connection|set_authorizer") as raised:
+        getattr(connection, call)(*arguments)
+    assert raised.value.todo
+    shop.insert(effects.open(), "a")  # the transaction is still there
+    effects.rollback()
+
+
+def test_a_handler_may_read_and_write_tables_of_its_own_and_make_them(shop: OnSqlite) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = bytes
+    connection.execute("CREATE TABLE mine (queue TEXT, message TEXT, received INTEGER)")
+    connection.execute("CREATE INDEX mine_queue ON mine (queue)")
+    connection.executemany("INSERT INTO mine VALUES (?, ?, ?)", [("q", "m", number) for number in range(3)])
+    assert connection.execute("SELECT queue, message FROM mine").fetchone()["queue"] == b"q"
+    assert len(connection.execute("PRAGMA table_info(mine)").fetchall()) == 3
+    assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'mine'").fetchone()[0] == 1
+    assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    assert shop.engine.write(lambda connection: connection.execute("SELECT queue FROM mine").fetchone()) == (
+        "q",
+    )
+
+
+def test_own_tables_are_all_tables_of_a_new_file(shop: OnSqlite) -> None:
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    found = shop.engine.read(lambda connection: {name for (name,) in connection.execute(query)})
+    assert found - {"booking"} == own_tables()
+
+
+def test_own_statements_pass_before_while_and_after_a_handler_has_the_connection(shop: OnSqlite) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    begun = [shop.begin(name) for name in "abc"]
+    for name, (delivery, hold) in zip("abc", begun, strict=True):
+        connection = effects.open()
+        connection.row_factory = sqlite3.Row
+        assert shop.statuses([hold]) == ["in_progress"]  # a read in the handler's own thread
+        shop.queues.open(NEXT).send([Entry(body=f"from {name}")])  # and a write: joins the transaction
+        shop.insert(connection, name)
+        with pytest.raises(sqlite3.DatabaseError, match="prohibited"):
+            connection.execute("SELECT * FROM onefold_record")
+        if name == "b":
+            effects.undo()
+        else:
+            assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    assert (shop.rows(), shop.messages(NEXT)) == (["a", "c"], ["from a", "from c"])
+
+
+def test_others_see_nothing_before_the_commit(shop: OnSqlite) -> None:
+    other = sqlite3.connect(shop.engine.path)
+    effects = shop.commit.effects(LIMIT_MS)
+    assert shop.finish(effects, shop.run(effects, "a")) == BOTH
+    query = "SELECT (SELECT count(*) FROM booking), (SELECT count(*) FROM onefold_record WHERE status = 1)"
+    assert other.execute(query).fetchone() == (0, 0)
+    effects.commit()
+    assert other.execute(query).fetchone() == (1, 1)
+    other.close()
+
+
+def test_an_open_cursor_of_the_handler_is_named(shop: OnSqlite) -> None:
+    (first, second) = (shop.begin(name) for name in "ab")
+    effects = shop.commit.effects(LIMIT_MS)
+    assert shop.finish(effects, shop.perform(effects, "a", *first)) == BOTH
+    cursor = effects.open().execute("INSERT INTO booking VALUES ('x'), ('y') RETURNING text")
+    with pytest.raises(errors.UsageError, match="cursor"):
+        effects.finish(shop.settlement(*second, complete()), NOW)
+    with pytest.raises(errors.StorageBusy, match="1 handlers"):  # SQLite could only take back everything
+        effects.commit()
+    cursor.close()
+    assert (shop.rows(), shop.statuses([first[1], second[1]])) == ([], ["in_progress"] * 2)
+    assert shop.finish(effects, shop.perform(effects, "b", *second)) == BOTH
+    effects.commit()
+    assert shop.rows() == ["b"]
+
+
+def test_a_transaction_that_sqlite_rolled_back_is_told_to_all_who_were_in_it(shop: OnSqlite) -> None:
+    (first, second, third) = (shop.begin(name) for name in "abc")
+    effects = shop.commit.effects(LIMIT_MS)
+    assert shop.finish(effects, shop.perform(effects, "a", *first)) == BOTH
+    connection = effects.open()
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute("INSERT OR ROLLBACK INTO booking VALUES ('x'), ('x')")
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        connection.execute("INSERT INTO booking VALUES ('outside of any transaction')")
+    with pytest.raises(errors.StorageBusy, match="rolled back"):
+        effects.finish(shop.settlement(*second, complete()), NOW)
+    assert shop.finish(effects, shop.perform(effects, "c", *third)) == BOTH
+    with pytest.raises(errors.StorageBusy, match="1 handlers"):
+        effects.commit()
+    effects.commit()
+    assert (shop.rows(), shop.statuses([first[1], second[1], third[1]])) == ([], ["in_progress"] * 3)
+
+
+def test_another_thread_writes_when_the_transaction_is_over(shop: OnSqlite) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    settlement = shop.run(effects, "a")
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        query = "SELECT text FROM booking"
+        seen.append(shop.engine.write(lambda connection: [text for (text,) in connection.execute(query)]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert shop.finish(effects, settlement) == BOTH
+    effects.commit()
+    thread.join()
+    assert seen == [["a"]]
+
+
+def test_idle_workers_are_woken_when_something_may_have_become_visible(shop: OnSqlite) -> None:
+    for outcome, fate, woken in (
+        (complete(), None, 0),
+        (fail(), RetryIn(1), 0),
+        (fail(), RetryIn(0), 1),
+    ):
+        before = shop.woken
+        shop.settle(shop.settlement(*shop.begin(f"{woken}{fate}"), outcome, fate))
+        assert shop.woken - before == woken
+    effects = shop.commit.effects(LIMIT_MS)
+    before = shop.woken
+    assert shop.finish(effects, shop.run(effects, "with outbox")) == BOTH
+    assert shop.woken == before
+    effects.commit()
+    assert shop.woken == before + 1
+
+
+# -- kill -9 -------------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from onefold.testing.commit_contract import LIMIT_MS
+from tests.contract.test_sqlite_commit import OnSqlite
+shop = OnSqlite()
+shop.open_parts(sys.argv[1])
+effects = shop.commit.effects(LIMIT_MS)
+settlement = shop.run(effects, "a")
+if sys.argv[2] in ("finished", "committed"):
+    shop.finish(effects, settlement)
+if sys.argv[2] == "committed":
+    effects.commit()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("until", ["inserted", "finished", "committed"])
+def test_a_process_killed_in_the_middle_leaves_rows_and_record_or_neither(tmp_path: Path, until: str) -> None:
+    path = tmp_path / "shop.db"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), until],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.kill()
+    shop = OnSqlite()
+    shop.clock = ManualClock(NOW)
+    shop.engine = open_engine(path, shop.clock)
+    shop.queues = SqliteQueues(shop.engine, owner="B")
+    statuses = shop.engine.read(
+        lambda connection: connection.execute("SELECT status FROM onefold_record").fetchall()
+    )
+    standing = (shop.rows(), statuses, shop.messages("work"), shop.messages(NEXT))
+    everything, nothing = (["a"], [(1,)], [], ["{}"]), ([], [(0,)], ["a"], [])
+    assert standing == (everything if until == "committed" else nothing)
+    shop.engine.close()

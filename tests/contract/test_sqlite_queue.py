@@ -1,0 +1,34 @@
+"""The embedded queue passes the whole Queue contract, in a file and in memory, and what is its own beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onefold.backends.sqlite.admin import SqliteQueues
+from onefold.backends.sqlite.connection import Engine
+from onefold.clock import ManualClock
+from onefold.entropy import SeededEntropy
+from onefold.testing.queue_contract import QueueContract
+
+
+class TestInAFile(QueueContract):
+    @pytest.fixture(autouse=True)
+    def open_queues(self, tmp_path: Path) -> Iterator[None]:
+        self.clock = ManualClock()
+        engine = Engine(str(tmp_path / "queues.db"), self.clock)
+        self.queues = SqliteQueues(engine, entropy=SeededEntropy(1))
+        yield
+        engine.close()
+
+
+class TestInMemory(QueueContract):
+    @pytest.fixture(autouse=True)
+    def open_queues(self) -> Iterator[None]:
+        self.clock = ManualClock()
+        engine = Engine(":memory:", self.clock)
+        self.queues = SqliteQueues(engine, entropy=SeededEntropy(1))
+        yield
+        engine.close()

@@ -1,0 +1,183 @@
+"""What stands between the workers of a walk and the real backend, and tells the judge of every answer.
+
+Store, commit and effect transactions pass everything on; the queue takes every settlement and delivers again whenever it
+likes. `Gate` and `Never` stand for what does not happen in a walk. Never here: rules of right and wrong (`judge.py`).
+Invariant: the judge hears of an answer before the worker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onefold.backends.sqlite.commit import SqliteCommit
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
+from onefold.contracts.store import (
+    Answer,
+    Ask,
+    Claimed,
+    Complete,
+    Hold,
+    Outcome,
+    Record,
+    RecordKey,
+    Store,
+    Unknown,
+)
+from onefold.run.passage import Run
+from tests.crash.judge import Judge
+
+
+class ObservedStore:
+    """The store of one worker; tells the judge of every answer."""
+
+    def __init__(self, store: Store, judge: Judge) -> None:
+        self._store = store
+        self._judge = judge
+        self.capabilities = store.capabilities
+
+    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+        answers = self._store.claim(asks, now_ms)
+        for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, Claimed):
+                self._judge.claimed(
+                    ask.owner,
+                    answer.hold.fence,
+                    started=answer.started,
+                    now_ms=now_ms,
+                    lease_end_ms=ask.lease_until_ms,
+                )
+        return answers
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        answers = self._store.start(holds, now_ms)
+        for hold, took in zip(holds, answers, strict=True):
+            self._judge.started(hold.owner, hold.fence, took=took)
+        return answers
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        answers = self._store.renew(holds, lease_until_ms)
+        for hold, took in zip(holds, answers, strict=True):
+            self._judge.renewed(hold.owner, hold.fence, lease_until_ms, took=took)
+        return answers
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        answers = self._store.write(writes, now_ms)
+        for write, took in zip(writes, answers, strict=True):
+            observe(self._judge, write, took=took)
+        return answers
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        return self._store.clear_outbox(holds)
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        return self._store.read(keys, now_ms)
+
+
+def observe(judge: Judge, write: tuple[Hold, Outcome], *, took: bool) -> None:
+    """Tell the judge of a write."""
+    hold, outcome = write
+    judge.wrote(
+        hold.owner,
+        hold.fence,
+        result=int(outcome.result) if isinstance(outcome, Complete) else None,
+        in_doubt=isinstance(outcome, Unknown) and not outcome.parked,
+        took=took,
+    )
+
+
+class ObservedEffects:
+    """Handlers' own rows, committed with the record; the judge counts them once they are committed."""
+
+    def __init__(self, effects: Any, judge: Judge, planted: Callable[[Settlement], Settlement]) -> None:
+        self._effects = effects
+        self._judge = judge
+        self._planted = planted
+        self._kept: list[tuple[Settlement, Verdict]] = []
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._effects, verb)
+
+    def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
+        verdict: Verdict = self._effects.finish(self._planted(settlement), now_ms)
+        self._kept.append((settlement, verdict))
+        return verdict
+
+    def commit(self) -> None:
+        self._effects.commit()
+        for settlement, verdict in self._kept:
+            assert settlement.write is not None
+            if verdict.written:
+                hold = settlement.write[0]
+                self._judge.effect(hold.owner, hold.fence)
+            observe(self._judge, settlement.write, took=verdict.written)
+            _fate(self._judge, settlement, written=verdict.written)
+        self._kept = []
+
+
+class ObservedCommit:
+    """One-transaction settlements; the judge sees what they wrote."""
+
+    def __init__(
+        self, commit: SqliteCommit, judge: Judge, planted: Callable[[Settlement], Settlement] | None
+    ) -> None:
+        self._commit = commit
+        self._judge = judge
+        self._planted = planted or (lambda settlement: settlement)
+
+    def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+        verdicts = self._commit.commit([self._planted(one) for one in settlements], now_ms)
+        for settlement, verdict in zip(settlements, verdicts, strict=True):
+            if settlement.write is not None:
+                observe(self._judge, settlement.write, took=verdict.written)
+            _fate(self._judge, settlement, written=verdict.written)
+        return verdicts
+
+    def effects(self, limit_ms: int) -> ObservedEffects:
+        return ObservedEffects(self._commit.effects(limit_ms), self._judge, self._planted)
+
+
+def _fate(judge: Judge, settlement: Settlement, *, written: bool) -> None:
+    if written and isinstance(settlement.settle, Bury):
+        judge.settled(settlement.settle.to)
+    elif written and isinstance(settlement.settle, Ack):
+        judge.settled("deleted")
+
+
+class AdverseQueue:
+    """A queue that takes every settlement and delivers again whenever it likes; the judge sees what was settled."""
+
+    capabilities = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_bury=True)
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        self._judge.settled("deleted")
+        return [True] * len(receipts)
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        for _, burial in burials:
+            self._judge.settled(burial.to)
+        return [True] * len(burials)
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        return [True] * len(changes)
+
+
+class Gate:
+    """Holds nothing back."""
+
+    def admit(self, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, int, str]]]:
+        return list(runs), []
+
+    def told(self, run: Run, decision: object, tell: object) -> None:
+        pass
+
+
+class Never:
+    """A waiter for pauses that do not occur here."""
+
+    def wait(self, timeout_s: float) -> bool:
+        raise AssertionError("nothing fails here, so nothing waits")

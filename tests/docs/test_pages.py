@@ -1,0 +1,126 @@
+"""The pages are run: every Python and shell block of README and tutorial, in a directory of its own, as a reader would."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str) -> list[tuple[str, str | None, str]]:
+    """Language, title and text of each block of a page."""
+    return [(m[1], m[2], m[3]) for m in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))]
+
+
+def environment() -> dict[str, str]:
+    """A shell in which `python` and `onefold` are this environment's."""
+    scripts = str(Path(sys.executable).parent)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONEFOLD", "PYTEST"))}
+    return kept | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"}
+
+
+def shell(script: str, folder: Path) -> str:
+    """Run a block; its output."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder, env=environment(), text=True, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write_files(page: str, folder: Path) -> None:
+    for language, title, text in blocks(page):
+        if language == "python" and title:
+            (folder / title).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    write_files("docs/tutorial.md", tmp_path)
+    ran: dict[str, str] = {}
+    for language, _, text in blocks("docs/tutorial.md"):
+        if language != "sh" or "pip install" in text:
+            continue
+        if "o-slow" in text:
+            kill_in_the_middle(text, tmp_path)
+            continue
+        # The one line for another program is asked of Python's sqlite3 below.
+        ran[text] = shell(text.partition("sqlite3 .onefold")[0], tmp_path)
+    everything = "\n".join(ran.values())
+    assert everything.count("booked o-1,") == 1
+    assert "answered from the record" in everything
+    assert "the courier takes no parcel of 31.0 kg" in everything
+    assert "booked o-heavy" in everything
+    story = shell("onefold why o-heavy shop:app", tmp_path)
+    assert story.index("redrive") < story.rindex("completed")
+    story = shell("onefold why o-slow shop:app", tmp_path)
+    assert "unknown" in story
+    count = "import sqlite3; print(*sqlite3.connect('.onefold/books.db').execute('SELECT count(*), sum(pence) FROM account'))"
+    assert shell(f'python -c "{count}"', tmp_path).strip() == "(100, 4950)"
+
+
+def kill_in_the_middle(text: str, folder: Path) -> None:
+    """The block with two terminals: send, start a worker, kill -9 it while the handler waits, start another."""
+    send, start = [line for line in text.splitlines() if line]
+    shell(send, folder)
+    first = worker(start, folder)
+    read_until(first, "the courier is thinking")
+    first.send_signal(signal.SIGKILL)
+    first.wait(timeout=20)
+    second = worker(f"{start} --until-empty", folder)
+    read_until(second, "the courier is thinking")
+    assert second.stdin is not None
+    second.stdin.write("\n")
+    second.stdin.flush()
+    read_until(second, "booked o-slow, run 2")
+    assert second.wait(timeout=30) == 0
+
+
+def worker(command: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command.split(), cwd=folder, env=environment() | {"PYTHONUNBUFFERED": "1"}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    seen = ""
+    while text not in seen:
+        char = process.stdout.read(1)
+        assert char, f"ended before {text!r}: {seen}"
+        seen += char
+
+
+@pytest.mark.slow
+def test_the_tutorials_test_passes(tmp_path: Path) -> None:
+    write_files("docs/tutorial.md", tmp_path)
+    assert "1 passed" in shell("python -m pytest -q -p no:cacheprovider test_shop.py", tmp_path)
+
+
+def test_the_readmes_example_runs(tmp_path: Path) -> None:
+    python = [text for language, _, text in blocks("README.md") if language == "python"]
+    (tmp_path / "shop.py").write_text(python[0], encoding="utf-8")
+    assert "Receipt(job='book_courier', key='o-1'" in shell("python shop.py", tmp_path)
+    output = shell("onefold worker shop:app --until-empty", tmp_path)
+    assert "booking 12 kg with key book_courier-" in output
+    assert "completed" in shell("onefold why o-1 shop:app", tmp_path)
+    (tmp_path / "alone.py").write_text(python[1] + "\nprint(charge('i-1', 5), charge('i-1', 5))\n", encoding="utf-8")
+    assert shell("python alone.py", tmp_path) == "charged 5 for i-1 charged 5 for i-1\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))])
+def test_python_blocks_are_python(page: str) -> None:
+    for language, _, text in blocks(page):
+        if language == "python":
+            ast.parse(text)
