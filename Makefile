@@ -14,10 +14,8 @@ JOBS ?= 2
 LOCK_PYTHON ?= /usr/bin/python3.11
 
 VENV := .venv
-PEERS := .venv-peers
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PEERS_READY := $(PEERS)/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -94,20 +92,13 @@ docs: $(READY) ## The documentation site, into site/; a broken link or an orphan
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: bench
-bench: $(READY) $(PEERS_READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
-	$(BIN)/python -m benchmarks.harness $(ARGS)
+bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
+	$(BIN)/python -m benchmarks.peers --install
+	$(BIN)/python -m benchmarks.harness --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(READY) $(PEERS_READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold
-	@if ! command -v redis-server >/dev/null; then $(call debian_package,redis-server); fi
-	$(BIN)/python -m benchmarks.peers $(ARGS)
-
-# Others' tools, and onefold for the jobs they share, away from the environment the tests run in.
-$(PEERS_READY): pyproject.toml constraints.txt
-	@echo "setting up $(PEERS)"
-	@$(call environment,$(PEERS))
-	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation --editable . --group peers
-	@touch $@
+bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold
+	$(BIN)/python -m benchmarks.peers --date $$(date +%F) $(ARGS)
 
 .PHONY: lock
 lock: ## Renew constraints.txt: the newest of everything, in a clean environment

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import report
 from benchmarks.report import Row
 from benchmarks.rows import Bench, Pair, Planned, pairs
-from benchmarks.trials import ROOT, Figures, TrialFailed
+from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
 
 RUNS = 5
 
@@ -94,6 +94,7 @@ def main() -> None:
         "--quick", action="store_true", help="one run with few messages; the page is not written"
     )
     options = parser.parse_args()
+    end_cleanly_when_told()
     runs = 1 if options.quick else options.runs
     rows: list[Row] = []
     (ROOT / "build").mkdir(exist_ok=True)
@@ -105,6 +106,7 @@ def main() -> None:
         for pair in pairs():
             if any((options.only or "") in planned.name for planned in pair.rows):
                 rows += run_pair(pair, bench, runs)
+        machine = machine.at_the_end(work)
     print(machine.sentence())
     print(report.table_of_rows(rows))
     for failing in (row for row in rows if row.passed is False):

@@ -3,7 +3,7 @@
 A tool is a module with `send(text)`, which returns when the job is accepted, `work()`, which runs jobs until the
 process is killed, and, where the tool has them, `send_many(texts)` and `connect()`, called before sends are timed.
 `python -m benchmarks.probe MODULE send --count N` sends and prints figures as JSON, `... MODULE worker` works. The tool's
-job calls `probe.handler()`'s answer with the note in its 200-byte body. What the job does comes from the environment, so that every
+job calls `probe.handler()`'s answer with its body's note. What the job does comes from the environment, so that every
 tool runs the same lines:
 
     BENCH_JOB     noop: counts | stamped: measures the time since the body was sent | stuck: never ends the first time

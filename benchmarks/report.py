@@ -13,7 +13,7 @@ import sqlite3
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -73,7 +73,7 @@ class PeerFigures:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run was made; `fdatasync_ms` is the median of 4 KiB writes in the directory that was measured in."""
+    """Where a run was made; `fdatasync_ms` are medians of 4 KiB writes on the measured disk, before and after the run."""
 
     date: str
     cores: int
@@ -81,12 +81,16 @@ class Machine:
     python: str
     sqlite: str
     filesystem: str
-    fdatasync_ms: float
+    fdatasync_ms: tuple[float, ...]
+
+    def at_the_end(self, directory: Path) -> Machine:
+        return replace(self, fdatasync_ms=(*self.fdatasync_ms, fdatasync_ms(directory)))
 
     def sentence(self) -> str:
+        synced = ", at the end ".join(f"{ms:.2f}" for ms in self.fdatasync_ms)
         return (
             f"{self.date}, {self.cores} cores ({self.processor}), Python {self.python}, SQLite {self.sqlite}, "
-            f"{self.filesystem}, fdatasync of 4 KiB {self.fdatasync_ms:.2f} ms."
+            f"{self.filesystem}, fdatasync of 4 KiB {synced} ms."
         )
 
 
@@ -98,7 +102,7 @@ def this_machine(date: str, directory: Path) -> Machine:
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
         filesystem=filesystem_of(directory),
-        fdatasync_ms=fdatasync_ms(directory),
+        fdatasync_ms=(fdatasync_ms(directory),),
     )
 
 

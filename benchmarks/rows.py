@@ -20,14 +20,13 @@ from typing import Literal
 
 from benchmarks import trials
 from benchmarks.peers import environment
-from benchmarks.peers.__main__ import TASKIQ
-from benchmarks.trials import ROOT, Figures, Tool, TrialFailed
+from benchmarks.tools import ONEFOLD, TASKIQ
+from benchmarks.trials import ROOT, Figures, TrialFailed
 
 BATCH = 100
 """Messages a commit, for the raw program: what the worker takes at once."""
 BACKLOGS = (1_000, 1_000_000)
 GROUPS = 10_000
-ONEFOLD = Tool("onefold", "benchmarks.onefold_tool")
 
 
 class Bench:
@@ -231,12 +230,12 @@ def draining() -> list[Pair]:
 
 
 def sending() -> list[Pair]:
-    one_by_one = partial(once, "subjects", "enqueue", count=10_000)
+    one_by_one = partial(once, "subjects", "enqueue", count=4_000)
     return [
         Pair(
             one_by_one,
             (Planned("send one by one", "us", "us", ratio_at_most(1.3)),),
-            partial(once, "raw", "enqueue", count=10_000),
+            partial(once, "raw", "enqueue", count=4_000),
             "raw insert",
         ),
         Pair(
@@ -246,7 +245,7 @@ def sending() -> list[Pair]:
             "raw, 1,000 a commit",
         ),
         Pair(
-            partial(once, "subjects", "enqueue", count=20_000, threads=8),
+            partial(once, "subjects", "enqueue", count=16_000, threads=8),
             (Planned("send from 8 threads", "messages/s", "per_s", ratio_at_least(1)),),
             one_by_one,
             "onefold, one by one",
@@ -266,9 +265,9 @@ def guarding() -> list[Pair]:
             "Powertools",
         ),
         Pair(
-            partial(once, "subjects", "once-sqlite", count=5_000),
+            partial(once, "subjects", "once-sqlite", count=2_000),
             (Planned("@once on SQLite, first call", "us", "first_us", None, "us"),),
-            partial(once, "raw", "record", count=5_000),
+            partial(once, "raw", "record", count=2_000),
             "raw record",
         ),
     ]

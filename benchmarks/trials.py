@@ -53,6 +53,11 @@ class Tool:
     server: Callable[[], AbstractContextManager[Mapping[str, str]]] = no_server
 
 
+def end_cleanly_when_told() -> None:
+    """Lets SIGTERM end the program as Ctrl-C does: what it started is ended and its files are removed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def wait_until(met: Callable[[], bool], seconds: float, what: str) -> None:
     """Waits for a condition; raises TrialFailed naming it after `seconds`."""
     ends_at = time.monotonic() + seconds

@@ -14,17 +14,15 @@ from pathlib import Path
 
 from benchmarks import report, trials
 from benchmarks.peers import environment
-from benchmarks.peers.environment import PYTHON, redis_in_memory, redis_synced, say
-from benchmarks.trials import ROOT, Figures, Tool, TrialFailed
-
-HUEY = Tool("Huey, SQLite", "benchmarks.peers.huey_sqlite", PYTHON)
-TASKIQ = Tool("Taskiq, Redis streams", "benchmarks.peers.taskiq_streams", PYTHON, redis_in_memory)
-TASKIQ_SYNCED = Tool("Taskiq, Redis streams", "benchmarks.peers.taskiq_streams", PYTHON, redis_synced)
-CELERY = Tool("Celery, Redis", "benchmarks.peers.celery_redis", PYTHON, redis_in_memory)
-DBOS = Tool("DBOS, SQLite", "benchmarks.peers.dbos_sqlite", PYTHON)
+from benchmarks.peers.environment import say
+from benchmarks.tools import CELERY, DBOS, HUEY, ONEFOLD, TASKIQ, TASKIQ_SYNCED
+from benchmarks.trials import ROOT, Figures, Tool, TrialFailed, end_cleanly_when_told
 
 RECOVERY_ROUNDS = 3
 """Not more, and none after a first "no": a tool that does not run the job again takes the whole 20 s each time."""
+
+
+SENDS = 10_000
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Peer:
 
     def measure(self, work: Path, round_number: int, quick: bool) -> None:
         jobs = self.jobs // 20 if quick else self.jobs
-        self.keep(trials.send(self.tool, work, jobs), per_s="sent_per_s")
+        self.keep(trials.send(self.tool, work, min(jobs, SENDS)), per_s="sent_per_s")
         if self.bulk:
             self.keep(trials.send(self.tool, work, jobs, bulk=True), per_s="bulk_per_s")
         self.keep(trials.drain(self.tool, work, jobs), per_s="per_s", rss_mb="rss_mb")
@@ -60,6 +58,7 @@ class Peer:
 
 def peers() -> list[Peer]:
     return [
+        Peer(ONEFOLD, "power cut", 50_000, bulk=True),
         Peer(HUEY, "power cut", 6_000),
         Peer(TASKIQ, "neither", 10_000, bulk=True),
         Peer(TASKIQ_SYNCED, "power cut", 10_000, bulk=True),
@@ -93,6 +92,7 @@ def main() -> None:
     )
     parser.add_argument("--install", action="store_true", help="install what is needed and measure nothing")
     options = parser.parse_args()
+    end_cleanly_when_told()
     environment.install()
     if options.install:
         return
@@ -103,6 +103,7 @@ def main() -> None:
         work = Path(directory)
         machine = report.this_machine(options.date or "undated", work)
         measure(chosen, rounds, options.quick, work)
+        machine = machine.at_the_end(work)
     results = [peer.result() for peer in chosen]
     print(machine.sentence())
     print(report.table_of_peers(results))

@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import typing
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -24,12 +25,14 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import AfterFailure, Effect, Policy
+from onefold.decide.failures import Lists, check_lists
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.decide.rate import parse_rate
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
 from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.run.context import Context
+from onefold.run.sources import check_source
 from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
 
 if TYPE_CHECKING:
@@ -230,6 +233,9 @@ class App:
             UsageError: an option that cannot be right; says which, and what to do.
         """
         self._own(queue)
+        check_source(source, "this job")
+        lists = {"transient": tuple(transient), "permanent": tuple(permanent), "unknown": tuple(unknown)}
+        check_lists(Lists(**lists), "this job")
         pauses = retry or Retry()
         policy = self._policy(queue, effect, on_unknown, timeout, pauses, after_failure, keep, owner)
 
@@ -256,10 +262,16 @@ class App:
                 ),
                 sender=self,
                 probe=on_unknown if callable(on_unknown) else None,
-                classes={"transient": tuple(transient), "permanent": tuple(permanent), "unknown": tuple(unknown)},
+                classes=lists,
                 limit=_limit(throttle, annotation, job_name),
                 unique=unique,
             )
+            if job.rules.key.volatile:
+                warnings.warn(
+                    f"The key of {job_name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
+                    " no two messages are the same operation.",
+                    stacklevel=3,
+                )
             functools.update_wrapper(job, handler)
             self.jobs[job_name] = job
             return job

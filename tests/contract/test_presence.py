@@ -241,6 +241,24 @@ def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(e
     here.close()
 
 
+def test_a_child_whose_owner_is_buried_while_it_joins_does_not_start(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
+    die(dead)
+    lock = fcntl.flock
+
+    def late(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert here.bury_dead(engine, "dead", NOW)  # after the child has opened the file
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(errors.LeaseLost, match="dead"):
+        join(str(dead.lock_file))
+    here.close()
+
+
 def test_what_the_dead_had_finished_stays_finished(engine: Engine) -> None:
     here, dead, store = Presence(engine.path, "here"), Presence(engine.path, "dead"), SqliteStore(engine)
     (claimed,) = store.claim([ask(owner="dead")], NOW)

@@ -16,6 +16,7 @@ from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import own_tables
+from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore
 from onefold.clock import ManualClock
 from onefold.contracts.queue import Entry, RetryIn
@@ -32,6 +33,7 @@ class OnSqlite(EffectContract):
         self.queues = SqliteQueues(self.engine, owner="A")
         self.store = self.records = SqliteStore(self.engine)
         self.ledger = SqliteLedger(self.engine)
+        self.state = SqliteState(self.engine)
         self.commit = SqliteCommit(self.engine, self.queues, self._wake)
         self.engine.write(
             lambda connection: connection.execute("CREATE TABLE booking (text TEXT PRIMARY KEY)")

@@ -13,7 +13,13 @@ from onefold.backends.sqlite.identity import ident, key_range
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore, claim_in, write_in
-from onefold.backends.sqlite.sweep import COUNTS_KEPT_MS, DEAD_OWNERS_KEPT_MS, DELETED_NAMES_KEPT_MS
+from onefold.backends.sqlite.sweep import (
+    COUNTS_KEPT_MS,
+    DEAD_OWNERS_KEPT_MS,
+    DELETED_NAMES_KEPT_MS,
+    LEDGER_KEPT_MS,
+    sweep_in,
+)
 from onefold.clock import ManualClock
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
@@ -50,6 +56,12 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = open_engine(tmp_path / "records.db")
     yield engine
     engine.close()
+
+
+def sweep(engine: Engine, now_ms: int, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
+    return engine.write(
+        lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms)
+    )
 
 
 def count(engine: Engine, table: str) -> int:
@@ -129,20 +141,20 @@ def test_the_sweep_removes_expired_records_and_no_others(engine: Engine) -> None
     holds = [answer.hold for answer in claimed if isinstance(answer, Claimed)]
     store.write(list(zip(holds[1:], (complete(), fail(), unknown(parked=True)), strict=True)), NOW)
     store.claim([ask("later", at_ms=NOW + 1)], NOW + 1)
-    assert store.sweep(NOW + KEPT_MS - 1) == 0
-    assert store.sweep(NOW + KEPT_MS) == 3
+    assert sweep(engine, NOW + KEPT_MS - 1) == 0
+    assert sweep(engine, NOW + KEPT_MS) == 3
     assert sorted(record.key.key for record in store.scan()) == ["later", "parked"]
-    assert store.sweep(NOW + KEPT_MS + 1) == 1
-    assert store.sweep(NOW + 10 * KEPT_MS) == 0
+    assert sweep(engine, NOW + KEPT_MS + 1) == 1
+    assert sweep(engine, NOW + 10 * KEPT_MS) == 0
 
 
 def test_the_sweep_walks_on_where_it_ended_and_starts_again(engine: Engine) -> None:
     store = SqliteStore(engine)
     store.claim([ask(f"key-{number}", at_ms=NOW + 5 * (number % 2)) for number in range(10)], NOW)
-    removed = [store.sweep(NOW + KEPT_MS, limit=4) for _ in range(3)]
+    removed = [sweep(engine, NOW + KEPT_MS, limit=4) for _ in range(3)]
     assert removed == [2, 2, 1]
     # Records that were not due the first time are met again in the next round.
-    assert sum(store.sweep(NOW + KEPT_MS + 5, limit=4) for _ in range(3)) == 5
+    assert sum(sweep(engine, NOW + KEPT_MS + 5, limit=4) for _ in range(3)) == 5
     assert count(engine, "onefold_record") == 0
 
 
@@ -150,7 +162,7 @@ def test_an_idle_sweep_writes_nothing(engine: Engine) -> None:
     store = SqliteStore(engine)
     store.claim([ask()], NOW)
     changes = engine.read(lambda connection: connection.execute("PRAGMA data_version").fetchone()[0])
-    store.sweep(NOW)
+    sweep(engine, NOW)
     assert engine.read(lambda connection: connection.execute("PRAGMA data_version").fetchone()[0]) == changes
 
 
@@ -175,16 +187,16 @@ def test_the_sweep_removes_old_history_names_counts_and_graves(tmp_path: Path) -
 
     kept_ms = 2 * DEAD_OWNERS_KEPT_MS
     assert sizes() == [2, 2, 1, 1, 1]
-    store.sweep(NOW + DELETED_NAMES_KEPT_MS, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + DELETED_NAMES_KEPT_MS, ledger_kept_ms=kept_ms)
     assert sizes() == [2, 2, 1, 1, 1]
-    store.sweep(NOW + DELETED_NAMES_KEPT_MS + 1, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + DELETED_NAMES_KEPT_MS + 1, ledger_kept_ms=kept_ms)
     assert sizes() == [2, 1, 1, 1, 1]
-    store.sweep(NOW + COUNTS_KEPT_MS + 1000, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + COUNTS_KEPT_MS + 1000, ledger_kept_ms=kept_ms)
     assert sizes() == [2, 1, 1, 0, 1]
-    store.sweep(NOW + DEAD_OWNERS_KEPT_MS, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + DEAD_OWNERS_KEPT_MS, ledger_kept_ms=kept_ms)
     assert sizes() == [2, 1, 1, 0, 1]
-    store.sweep(NOW + DEAD_OWNERS_KEPT_MS + 1, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + DEAD_OWNERS_KEPT_MS + 1, ledger_kept_ms=kept_ms)
     assert sizes() == [2, 1, 0, 0, 1]
-    store.sweep(NOW + kept_ms + 1, ledger_kept_ms=kept_ms)
+    sweep(engine, NOW + kept_ms + 1, ledger_kept_ms=kept_ms)
     assert sizes() == [1, 1, 0, 0, 1]
     engine.close()

@@ -172,6 +172,9 @@ class Gate:
     def admit(self, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, int, str]]]:
         return list(runs), []
 
+    def is_to_blame(self, run: Run) -> bool:
+        return False
+
     def told(self, run: Run, decision: object, tell: object) -> None:
         pass
 

@@ -1,8 +1,8 @@
 """Every interleaving of two and three workers on one operation, with deaths, zombies and lost answers, on the real code.
 
-`world.py` says what can happen, `walk.py` walks it, `judge.py` has the rules, `plants.py` the faults that show that the rules bite. The gate
-walks bounds that take under a minute together; ONEFOLD_SOAK=1 walks wider ones. Each test prints how many histories it
-walked (pytest -s).
+`world.py` says what can happen, `walk.py` walks it, `judge.py` has the rules, and `plants.py` the faults that show that
+the rules bite. The gate walks bounds that take about half a minute together; ONEFOLD_SOAK=1 walks wider ones. Each test
+prints how many histories it walked (pytest -s).
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class World:
                 return
             case script.Call() as call:
                 ctx = driver.open_context(run, call.attempt)
-                driver.answer(call, calling.call(run.job, run.payload, ctx, self.clock))
+                driver.answer(run, call, calling.call(run.job, run.payload, ctx, self.clock))
                 if self._objection is not None:
                     raise self._objection
             case script.Commit():

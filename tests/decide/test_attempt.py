@@ -330,6 +330,17 @@ def test_a_malformed_message_is_never_claimed(facts: Facts) -> None:
         assert "order_id is missing" in decision.settle.reason.summary
 
 
+@pytest.mark.parametrize("stopped", [None, "m-0"])
+def test_what_is_no_job_at_all_is_deleted(stopped: str | None) -> None:
+    facts = Facts(key=None, discard="an S3 test event", message_id="m-1", stopped=stopped)
+    for policy in POLICIES:
+        steps = list(attempt(facts, policy))
+        assert names(steps) == "Commit"
+        decision = _decided(steps)
+        assert (decision.write, decision.settle) == (None, Ack())
+        assert [note.event for note in decision.notes] == ["discarded"]
+
+
 def test_a_message_of_a_stopped_group_follows_without_being_claimed() -> None:
     for policy in POLICIES:
         steps = list(attempt(replace(FACTS, stopped="m-0"), policy))

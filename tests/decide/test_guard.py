@@ -331,13 +331,14 @@ def test_a_duplicate_is_answered_and_its_pending_outbox_leaves_first(
 
 @pytest.mark.parametrize("on_unknown", ["rerun", "hold", "probe"])
 def test_behind_a_parked_run_everything_is_parked(on_unknown: str) -> None:
-    decision = guard.answer(store.Held(since_ms=800_000), replace(POLICY, on_unknown=on_unknown), NOW_MS)
+    policy = replace(POLICY, on_unknown=on_unknown)
+    decision = guard.answer(store.Held(since_ms=800_000), policy, NOW_MS, "o-1")
     assert isinstance(decision, Decision)
     assert decision.write is None
     assert isinstance(decision.settle, Bury)
     assert decision.settle.to == "held"
     reason = decision.settle.reason
-    assert (reason.kind, reason.job, reason.owner) == ("unknown", "ship", "fulfilment")
+    assert (reason.kind, reason.job, reason.key, reason.owner) == ("unknown", "ship", "o-1", "fulfilment")
     assert (reason.first_at_ms, reason.last_at_ms) == (800_000, NOW_MS)
     assert notes_of(decision) == ["held"]
 
@@ -345,14 +346,15 @@ def test_behind_a_parked_run_everything_is_parked(on_unknown: str) -> None:
 @pytest.mark.parametrize("status", ["in_progress", "completed", "failed", "unknown", "released"])
 def test_a_conflict_is_dead_lettered_at_once_and_leaves_the_record_alone(status: store.Status) -> None:
     found = store.Conflict(fingerprint="f1" * 16, status=status, message_id="m-1")
-    decision = guard.answer(found, POLICY, NOW_MS)
+    decision = guard.answer(found, POLICY, NOW_MS, "o-1", "a2" * 16)
     assert isinstance(decision, Decision)
     assert decision.write is None
     assert isinstance(decision.settle, Bury)
     assert decision.settle.to == "dead-letter"
     reason = decision.settle.reason
-    assert (reason.kind, reason.error, reason.job) == ("conflict", "ConflictError", "ship")
-    assert "m-1" in reason.summary
-    assert "f1f1f1f1f1f1" in reason.summary
-    assert status in reason.summary
+    assert (reason.kind, reason.error, reason.job, reason.key) == ("conflict", "ConflictError", "ship", "o-1")
+    assert reason.summary == (
+        f"The key was used before with another payload (first by message m-1, fingerprint f1f1f1f1f1f1, now {status}). "
+        "This payload, fingerprint a2a2a2a2a2a2, was not run."
+    )
     assert decision.notes == (Note("conflict", {"of": "m-1", "status": status}),)

@@ -33,6 +33,10 @@ class Level(IntEnum):
     LOW = 1
 
 
+class Tag(str):
+    __slots__ = ()
+
+
 class Empty(Enum):
     NOTHING = ""
 
@@ -135,6 +139,8 @@ def test_a_template_reads_fields_of_any_kind_of_payload(template: str, key: str)
         (Model(number=3, row=Inner(sku="s")), Model, "{row.sku}", "s"),
         (OpenModel.model_validate({"number": 1, "more": "m"}), OpenModel, "{more}", "m"),
         (Place("Leeds"), Place, "{town}", "Leeds"),
+        (Customer(4), Annotated[Customer, "note"], "{customer_id}", "4"),
+        ({"tag": Tag("t")}, dict[str, Tag], "{tag}", "t"),
     ],
     ids=str,
 )

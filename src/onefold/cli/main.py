@@ -1,7 +1,7 @@
 """The command line's entry: run a command, and say what went wrong in a way that helps at 2 a.m.
 
-An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only for a defect, and
-only to who asks for it (ONEFOLD_DEBUG=1). With --json the error is also the one JSON document on standard output.
+An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only to who asks
+for it (ONEFOLD_DEBUG=1). With --json the error is also the one JSON document on standard output.
 Exit codes: 0 fine; 1 error; 2 the command itself was wrong; 3 a worker ended with work in hand; 130 interrupted.
 click and rich come with the extra `cli` and are imported only when a command runs.
 Never here: commands. Invariant: no exception leaves `run`, and nothing else decides an exit code.
@@ -109,6 +109,11 @@ def _write_json(said: errors.OnefoldError) -> None:
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
     """A command line that cannot be understood; click knows the near names of options, we those of commands."""
+    import click
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        sys.stderr.write(error.format_message() + "\n")
+        return USAGE
     where = error.ctx.command_path if error.ctx is not None else "onefold"
     said = errors.UsageError(error.format_message(), todo=f"See `{where} --help`.")
     sys.stderr.write(text_of(said) + "\n")

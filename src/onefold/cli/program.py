@@ -1,8 +1,8 @@
 """The tree of commands, and what all of them share: `--json`, help with an example, how an answer becomes output.
 
-A command is a function that asks `service/` and returns a plain value; with --json that value is the one JSON document on
-standard output, otherwise the command's `show` draws it. Commands are imported when they are called or when their own help is
-asked for, so that `onefold --help` and every other command start fast.
+A command is a function that asks `service/` and answers a plain value; with --json that value is the one JSON document on
+standard output, otherwise it is drawn. Commands are imported when they are called or when their own help is asked for, so
+that `onefold --help` and every other command start fast.
 Never here: what a command does. Invariant: every command has a help text, an example and --json.
 """
 
@@ -37,13 +37,14 @@ class Answer(Struct, frozen=True):
     """What a command answers.
 
     Args:
-        value: plain, for JSON. code: exit code.
-        shown: it was drawn already, as it came (progress).
+        value: plain, for JSON.
+        draw: draws it for people; None where there is nothing to draw, or it was drawn as it came.
+        code: exit code.
     """
 
     value: Any
+    draw: Callable[[], None] | None = None
     code: int = 0
-    shown: bool = False
 
 
 class Command(click.Command):
@@ -53,34 +54,32 @@ class Command(click.Command):
         super().__init__(*args, **settings)
         self.example = example
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """Write the example, and the exit codes that all commands share."""
-        with formatter.section("Example"):
-            for line in self.example.strip().splitlines():
-                formatter.write_text(line.strip())
-        formatter.write("\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in hand, 130 interrupted.\n")
+        formatter.write("\nExample:\n")
+        for line in self.example.strip().splitlines():
+            formatter.write(f"  {line.strip()}\n")
+        formatter.write(
+            "\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in hand, 130 interrupted.\n"
+        )
 
 
-def command(
-    name: str, *, example: str, show: Callable[[Any], None] | None = None, **settings: Any
-) -> Callable[[Callable[..., Any]], Command]:
-    """Make a function a command.
+def declared(name: str, *, example: str, **settings: Any) -> Callable[[Callable[..., Answer]], Command]:
+    """Make a function that answers into a command.
 
     Args:
         name: as typed. example: one or more command lines.
-        show: draws what the function returns; None where it draws by itself or has nothing to say.
+        settings: as `click.command`'s.
     """
 
-    def declare(function: Callable[..., Any]) -> Command:
+    def declare(function: Callable[..., Answer]) -> Command:
         def call(*args: Any, as_json: bool, **kwargs: Any) -> int:
-            context = click.get_current_context()
-            context.obj = {"json": as_json}
-            found = function(*args, **kwargs)
-            answer = found if isinstance(found, Answer) else Answer(found)
+            click.get_current_context().obj = {"json": as_json}
+            answer = function(*args, **kwargs)
             if as_json:
                 click.echo(msgspec.json.format(msgspec.json.encode(answer.value), indent=2))
-            elif show is not None and not answer.shown:
-                show(answer.value)
+            elif answer.draw is not None:
+                answer.draw()
             return answer.code
 
         call.__name__ = function.__name__
@@ -95,15 +94,10 @@ def command(
     return declare
 
 
-def wants_json() -> bool:
-    """Whether the running command was asked for JSON: then nothing else may go to standard output."""
-    return bool(click.get_current_context().obj["json"])
-
-
 class Group(click.Group):
     """Commands under one word, in the order they were added; a misspelt one is answered with the near name."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order of declaration."""
         return list(self.commands)
 
@@ -123,11 +117,11 @@ class Group(click.Group):
 class Program(Group):
     """All commands, each imported at first use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order people meet them."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
@@ -135,7 +129,7 @@ class Program(Group):
         found: click.Command = module.command
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -152,12 +146,17 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
 program = Program(
     "onefold",
     help="Background jobs whose effect happens once, however many times they are delivered.\n\n"
-    "Most commands take an APP as module:attribute (or ONEFOLD_APP), or --url with an engine (or ONEFOLD_URL); with neither, the "
-    "only database in ./.onefold is meant.",
+    "Most commands take an APP as module:attribute (or ONEFOLD_APP), or --url with an engine (or ONEFOLD_URL); with "
+    "neither, the only database in ./.onefold is meant.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     params=[
         click.Option(
-            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_version,
+            help="Show the version.",
         )
     ],
     no_args_is_help=True,

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import click
 
 from onefold.app import App
-from onefold.errors import NotFoundError, UsageError
+from onefold.contracts.admin import QueueSettings
+from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.service.desk import Desk, Jobs, open_desk
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,7 +162,11 @@ def _only_here() -> str:
     here = sorted(Path(".onefold").glob("*.db"))
     if len(here) == 1:
         return f"sqlite:///{here[0]}"
-    found = f"./.onefold holds {', '.join(path.name for path in here)}." if here else "There is no database in ./.onefold."
+    found = (
+        f"./.onefold holds {', '.join(path.name for path in here)}."
+        if here
+        else "There is no database in ./.onefold."
+    )
     raise NotFoundError(
         "Which engine? Neither an app nor --url was given.",
         meaning=found,
@@ -175,6 +180,23 @@ def actor() -> str:
         return f"person:{os.environ.get('SUDO_USER') or getpass.getuser()}"
     except (KeyError, OSError):
         return f"person:uid-{os.getuid()}"
+
+
+def declared_queues(app: App) -> list[QueueSettings]:
+    """All queues an app declares, companions before the queue they serve."""
+    return [one for queue in app.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
+
+
+def desk_without_queues(found: Target) -> Desk:
+    """A desk on the app's engine whose queues are left as they stand, to compare them with what is declared.
+
+    Raises:
+        NotFoundError: the engine is not there yet.
+    """
+    assert found.app is not None
+    desk = open_desk(found.app.url, actor=actor())
+    click.get_current_context().call_on_close(desk.close)
+    return desk
 
 
 # -- importing an app ------------------------------------------------------------------------------------------------
@@ -210,7 +232,9 @@ def load(target: str) -> App:
     raise UsageError(
         f"{target} is a {type(found).__name__}, not an onefold.App.",
         meaning=there,
-        todo=f"Did you mean {module_name}:{apps[0]}?" if apps else "Name the attribute that holds onefold.App(...).",
+        todo=f"Did you mean {module_name}:{apps[0]}?"
+        if apps
+        else "Name the attribute that holds onefold.App(...).",
     )
 
 
@@ -228,24 +252,32 @@ def _module(name: str, target: str) -> ModuleType:
 
 def _no_module(name: str, missing: str, target: str) -> NotFoundError:
     parent = Path(*missing.split(".")[:-1])
-    files = {path.stem for path in parent.glob("*.py")} | {path.parent.name for path in parent.glob("*/__init__.py")}
+    files = {path.stem for path in parent.glob("*.py")} | {
+        path.parent.name for path in parent.glob("*/__init__.py")
+    }
     near = difflib.get_close_matches(missing.rpartition(".")[2], files, n=1)
     prefix = missing.rpartition(".")[0]
     meant = f"{prefix}.{near[0]}" if prefix and near else near[0] if near else ""
     return NotFoundError(
         f"There is no module {missing!r}" + (f" (of {target})" if missing != name else "") + ".",
         meaning=f"It was looked for in {os.getcwd()} and among the installed packages.",
-        todo=f"Did you mean {meant}:{target.partition(':')[2]}?" if near else "Run the command in the folder of the module.",
+        todo=f"Did you mean {meant}:{target.partition(':')[2]}?"
+        if near
+        else "Run the command in the folder of the module.",
     )
 
 
 def _broken(name: str, error: BaseException) -> UsageError:
     """The error of a module whose import raised, with the last line of the user's own code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
     own = [frame for frame in frames if "site-packages" not in frame.filename and _HERE not in frame.filename]
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
     if isinstance(error, SyntaxError) and error.filename is not None:
         place = f"{error.filename}, line {error.lineno}"
+    if isinstance(error, OnefoldError):  # a declaration that onefold refused says best itself what to do
+        return UsageError(f"{name} ({place}): {error.what}", meaning=error.meaning, todo=error.todo)
     line = f": {own[-1].line}" if own and own[-1].line and not isinstance(error, SyntaxError) else ""
     return UsageError(
         f"The module {name} cannot be imported: {type(error).__name__}: {error}",

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Settle
+from onefold.contracts.state import Change
 from onefold.contracts.store import Hold, OutboxItem, Outcome
 
 
@@ -30,6 +31,7 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
         settle: what becomes of the message.
         rows: history to append.
         clear: hold of a run that completed earlier and whose `outbox` leaves with this settlement (a replay).
+        changes: of State; one whose expected version stands no more is passed over.
     """
 
     write: tuple[Hold, Outcome] | None
@@ -39,6 +41,7 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
     rows: tuple[Row, ...] = ()
     clear: Hold | None = None
     outbox: tuple[OutboxItem, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 class Verdict(Struct, frozen=True, gc=False):

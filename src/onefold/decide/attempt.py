@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold.contracts import store
-from onefold.contracts.queue import Bury, Reason
+from onefold.contracts.queue import Ack, Bury, Reason
 from onefold.decide import delivery, guard
 from onefold.decide.delivery import Decision, Note, Policy
 
@@ -28,6 +28,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
         key: the operation; None when the message is malformed.
         fingerprint: digest of the payload.
         malformed: why the message cannot be read; None when it can.
+        discard: why the message is no job at all and may go (S3's test event); None for a job.
         amends: fingerprint of the payload that an operator replaced by this one.
         message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
         stopped: its FIFO group is stopped by this earlier message, so it follows it to the dead-letter queue.
@@ -36,6 +37,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     key: store.RecordKey | None
     fingerprint: str = ""
     malformed: str | None = None
+    discard: str | None = None
     amends: str | None = None
     message_id: str | None = None
     sent_at_ms: int | None = None
@@ -95,6 +97,9 @@ class Commit(Step):
 
 def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     """The steps of one delivery, in order; the last is a Commit."""
+    if facts.discard is not None:
+        yield Commit(decision=Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),)))
+        return
     if facts.malformed is not None or facts.key is None:
         yield Commit(decision=_malformed(facts, policy))
         return
@@ -104,7 +109,7 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     claim = Claim()
     yield claim
     assert claim.found is not None
-    go = guard.answer(claim.found, policy, claim.now_ms, facts.key.key)
+    go = guard.answer(claim.found, policy, claim.now_ms, facts.key.key, facts.fingerprint)
     if isinstance(go, Decision):
         hold = claim.found.hold if isinstance(claim.found, store.Claimed) else None
         yield Commit(hold=hold, decision=go)

@@ -29,8 +29,10 @@ class Go(Struct, frozen=True, gc=False):
     notes: tuple[Note, ...] = ()
 
 
-def answer(found: store.Answer, policy: Policy, now_ms: int, key: str | None = None) -> Decision | Go:
-    """What to do with a delivery, given what its claim found; `key` is its business key, for people."""
+def answer(
+    found: store.Answer, policy: Policy, now_ms: int, key: str | None = None, fingerprint: str = ""
+) -> Decision | Go:
+    """What to do with a delivery, given what its claim found; `key` and `fingerprint` are its own, for people."""
     match found:
         case store.Claimed():
             return _claimed(found, policy, now_ms)
@@ -67,7 +69,7 @@ def answer(found: store.Answer, policy: Policy, now_ms: int, key: str | None = N
                 notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
             )
         case store.Conflict():
-            return _conflict(found, policy, now_ms, key)
+            return _conflict(found, policy, now_ms, key, fingerprint)
         case _:
             assert_never(found)
 
@@ -104,10 +106,12 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
 _DIED = "The process that ran it ended before it could say whether the effect happened."
 
 
-def _conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None) -> Decision:
+def _conflict(
+    found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str
+) -> Decision:
     summary = (
         f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
-        f"{found.fingerprint[:12]}, now {found.status}). This payload was not run."
+        f"{found.fingerprint[:12]}, now {found.status}). This payload, fingerprint {fingerprint[:12]}, was not run."
     )
     reason = Reason(
         kind="conflict",

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from onefold.contracts.queue import Delivery
-from onefold.run.passage import Run
+from onefold.run.passage import Chain, Run
 
 
 class Chains:
@@ -19,33 +19,40 @@ class Chains:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._busy: dict[object, list[Delivery]] = {}
+        self._busy: dict[object, Chain] = {}
 
     def enter(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs that may go on now; the others' deliveries are kept behind the run that has their key or group."""
+        """The runs that may go on now; the others' deliveries are kept behind the run that has their group or key."""
         first = []
         with self._lock:
             for run in runs:
-                names: list[object] = [run.facts.key] if run.facts.key is not None else []
-                if run.job.policy.fifo and run.delivery.group is not None:
-                    names.append((run.delivery.queue, run.delivery.group))
-                taken = next((name for name in names if name in self._busy), None)
-                if taken is not None:
-                    self._busy[taken].append(run.delivery)
-                    continue
+                names = [name for name in (_group(run.delivery, run), run.facts.key) if name is not None]
+                chain = next((self._busy[name] for name in names if name in self._busy), None)
+                if chain is None:
+                    run.chain = chain = Chain()
+                    first.append(run)
+                else:
+                    chain.waiting.append(run.delivery)
+                # Who waits holds up its own group too: nothing that came later may pass it there.
                 for name in names:
-                    self._busy[name] = []
-                run.busy = names
-                first.append(run)
+                    if name not in self._busy:
+                        self._busy[name] = chain
+                        chain.names.append(name)
         return first
 
     def free(self, run: Run) -> tuple[list[Delivery], list[Delivery]]:
         """End a run: the deliveries that waited behind its key, and those behind its group."""
+        with self._lock:
+            chain, run.chain = run.chain, None
+            if chain is None:
+                return [], []
+            for name in chain.names:
+                self._busy.pop(name, None)
         behind_key: list[Delivery] = []
         behind_group: list[Delivery] = []
-        with self._lock:
-            for name in run.busy:
-                (behind_group if isinstance(name, tuple) else behind_key).extend(self._busy.pop(name, ()))
+        group = _group(run.delivery, run)
+        for one in chain.waiting:
+            (behind_group if group is not None and _group(one, run) == group else behind_key).append(one)
         return behind_key, behind_group
 
     def forget(self, runs: Iterable[Run]) -> list[Delivery]:
@@ -58,8 +65,14 @@ class Chains:
 
     def withdraw(self) -> list[Delivery]:
         """Take out everything that waits behind others, in the order in which it came."""
+        waiting: list[Delivery] = []
         with self._lock:
-            waiting = [delivery for some in self._busy.values() for delivery in some]
-            for some in self._busy.values():
-                some.clear()
+            for chain in self._busy.values():
+                waiting += chain.waiting
+                chain.waiting = []
         return waiting
+
+
+def _group(delivery: Delivery, run: Run) -> tuple[str, str] | None:
+    """The FIFO group of a delivery from the same queue as the run's."""
+    return (delivery.queue, delivery.group) if run.job.policy.fifo and delivery.group is not None else None

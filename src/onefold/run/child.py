@@ -2,7 +2,8 @@
 
 Started as `python -m onefold.run.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
 reads. When the socket closes while a handler runs, the parent is gone and nobody could record what is done here: the process
-ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
+ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do
+nothing.
 Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's sign of life.
 """
 
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
@@ -28,6 +30,13 @@ from onefold.run.handlers import Job
 
 def main(descriptor: int) -> int:
     """Serve the parent at the other end of `descriptor` until it closes; the exit code."""
+    try:
+        return _serve(descriptor)
+    except (OSError, EOFError):  # the parent went away while it was spoken to
+        return 1
+
+
+def _serve(descriptor: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _do_nothing)  # not SIG_IGN: programs that a handler starts would inherit that
     end = socket.socket(fileno=descriptor)
@@ -76,23 +85,27 @@ def load(target: str) -> Any:
 
 def _read(end: socket.socket, desk: _Desk) -> None:
     try:
-        while True:
-            order = wire.receive(end, wire.Order)
-            desk.busy = True
-            desk.orders.put(order)
-    except EOFError:
+        with suppress(EOFError):
+            while True:
+                order = wire.receive(end, wire.Order)
+                desk.busy = True
+                desk.orders.put(order)
+    finally:
         if desk.busy:
             os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of a group of its own
         desk.orders.put(None)
 
 
-def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy) -> wire.Reply:
+def perform(
+    jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy
+) -> wire.Reply:
     """Carry out one order in this thread."""
     job = jobs.get(order.job)
     if job is None:
         why = f"The child process does not know job {order.job!r}; its app differs from the parent's."
         return wire.Reply(outcome=Failed(kind="transient", error="NotFoundError", summary=why))
-    facts, payload = job.read(order.delivery)
+    delivery = wire.delivery_of(order.message)
+    facts, payload = job.read(delivery)
     if facts.malformed is not None:
         why = f"The child process could not read the message that its parent had read: {facts.malformed}"
         return wire.Reply(outcome=Failed(kind="transient", error="PayloadError", summary=why[:500]))
@@ -100,10 +113,11 @@ def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, 
         order.hold,
         attempt=order.attempt,
         attempts_max=order.attempts_max,
-        message=order.delivery,
+        message=delivery,
         clock=clock,
         entropy=entropy,
         deadline_ms=clock.monotonic_ms() + order.remaining_ms,
+        lost_answers="transient" if job.policy.on_unknown == "rerun" else "unknown",
     )
     if order.what == "probe":
         return wire.Reply(answer=calling.probe(job, payload, ctx))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from onefold import errors
 from onefold.clock import Clock
@@ -53,6 +53,7 @@ class Context:
         entropy: Entropy,
         deadline_ms: int | None,
         effects: EffectTransaction | None = None,
+        lost_answers: Literal["transient", "unknown"] = "transient",
     ) -> None:
         self.hold = hold
         self.job = hold.key.job
@@ -68,6 +69,7 @@ class Context:
         self._entropy = entropy
         self._deadline_ms = deadline_ms
         self._effects = effects
+        self._lost_answers = lost_answers
         self._used_connection = False
 
     @property
@@ -127,7 +129,8 @@ class Context:
     def retry(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, and again when it fails for now: 50 ms x 2^n, +-50 %, 3 tries, within the time that is left.
 
-        Works for `async def` functions too: then the answer is a coroutine to be awaited.
+        Works for `async def` functions too: then the answer is a coroutine to be awaited. Where the job's `on_unknown` is
+        not `rerun`, a call whose answer was lost is not repeated: it may have had its effect.
 
         Raises:
             Exception: whatever the last try raised.
@@ -136,4 +139,9 @@ class Context:
 
     def retrying(self) -> Retrying:
         """The object behind `retry`, for other numbers of tries or pauses."""
-        return Retrying(clock=self._clock, entropy=self._entropy, remaining_ms=lambda: self.remaining_ms)
+        return Retrying(
+            clock=self._clock,
+            entropy=self._entropy,
+            remaining_ms=lambda: self.remaining_ms,
+            sent=self._lost_answers,
+        )

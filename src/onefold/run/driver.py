@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from onefold import errors
 from onefold.clock import Clock, Waiter
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.state import Versioned
 from onefold.contracts.store import Ask, Claimed
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
@@ -38,7 +41,9 @@ from onefold.run.settling import Backend
 NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
 
 
-_START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
+_START_AGAIN_MS = (
+    1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
+)
 
 
 class Caller(Protocol):
@@ -90,7 +95,14 @@ class Driver:
         self._chains = Chains()
         self.hand = hand or Hand()
         self.finisher = Finisher(
-            backend, clock=clock, never=never, owner=owner, sinks=sinks, history=history, gates=gates, chains=self._chains,
+            backend,
+            clock=clock,
+            never=never,
+            owner=owner,
+            sinks=sinks,
+            history=history,
+            gates=gates,
+            chains=self._chains,
             hand=self.hand,
         )
 
@@ -108,31 +120,42 @@ class Driver:
     def _open(self, deliveries: Sequence[Delivery]) -> list[Run]:
         runs = []
         stopped = self._stopped_groups(deliveries)
+        back: set[tuple[str, str | None]] = set()  # FIFO groups whose first one here has no job
         for delivery in deliveries:
+            if (delivery.queue, delivery.group) in back:
+                self.give_back([delivery], "an earlier message of its group was given back", NO_JOB_WAIT_MS)
+                continue
             try:
                 job = self._job_of(delivery)
             except errors.NotFoundError as error:
                 self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
+                if delivery.sequence is not None:
+                    back.add((delivery.queue, delivery.group))
                 continue
-            facts, payload = job.read(delivery)
+            facts, payload = _read(job, delivery)
+            run = Run(job, delivery, facts, payload)
             if stopped and delivery.group is not None and job.policy.after_failure == "stop":
-                by = stopped.get(group_flag(delivery.queue, delivery.group))
-                if by is not None and by != delivery.message_id:
-                    facts = script.Facts(
-                        key=facts.key, fingerprint=facts.fingerprint, malformed=facts.malformed, stopped=by,
-                        message_id=facts.message_id, sent_at_ms=facts.sent_at_ms, receive_count=facts.receive_count,
-                    )  # fmt: skip
-            runs.append(Run(job, delivery, facts, payload))
+                flag = stopped.get(group_flag(delivery.queue, delivery.group))
+                if flag is not None and flag.value.decode() == delivery.message_id:
+                    run.stopping = flag.version
+                elif flag is not None:
+                    facts = msgspec.structs.replace(facts, stopped=flag.value.decode())
+                    run = Run(job, delivery, facts, payload)
+            runs.append(run)
         return runs
 
-    def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, str]:
+    def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, Versioned]:
         flags = sorted(
-            {group_flag(one.queue, one.group) for one in deliveries if one.sequence is not None and one.group is not None}
+            {
+                group_flag(one.queue, one.group)
+                for one in deliveries
+                if one.sequence is not None and one.group is not None
+            }
         )
         if not flags:
             return {}
         found = self._backend.state.get(flags)
-        return {flag: value.value.decode() for flag, value in zip(flags, found, strict=True) if value is not None}
+        return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
 
     def _advance(self, deliveries: Sequence[Delivery]) -> list[Run]:
         """Claim deliveries; settle what ends there, and go on with what waited behind it; the runs to be performed."""
@@ -220,7 +243,9 @@ class Driver:
             match run.step:
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
-                    probe.answer = calling.probe(run.job, run.payload, ctx) if caller is None else caller.probe(run, ctx)
+                    probe.answer = (
+                        calling.probe(run.job, run.payload, ctx) if caller is None else caller.probe(run, ctx)
+                    )
                 case script.Start():
                     if not self.start(run):
                         return
@@ -232,9 +257,11 @@ class Driver:
                         outcome = caller.call(run, ctx)
                     else:
                         outcome = calling.call(run.job, run.payload, ctx, self._clock)
-                    self.answer(call, outcome)
+                    self.answer(run, call, outcome)
                 case _:
-                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+                    raise errors.InvariantBroken(
+                        f"A run was performed at its step {type(run.step).__name__}."
+                    )
             run.advance(self._clock.now_ms())
         run.took_ms = self._clock.monotonic_ms() - since_ms
 
@@ -256,9 +283,11 @@ class Driver:
                     outcome = run.cut or await calling.call_in_task(
                         run.job, run.payload, ctx, self._clock, lambda: run.cut
                     )
-                    self.answer(call, outcome)
+                    self.answer(run, call, outcome)
                 case _:
-                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+                    raise errors.InvariantBroken(
+                        f"A run was performed at its step {type(run.step).__name__}."
+                    )
             run.advance(self._clock.now_ms())
         run.took_ms = self._clock.monotonic_ms() - since_ms
 
@@ -267,7 +296,7 @@ class Driver:
         assert isinstance(run.step, script.Start)
         assert run.step.hold is not None
         try:
-            run.step.held = self._backend.store.start([run.step.hold], self._clock.now_ms())[0]
+            run.step.held = run.started = self._backend.store.start([run.step.hold], self._clock.now_ms())[0]
         except errors.TransientError as error:
             run.decision = self._not_started(run, str(error))
             run.step = script.Commit(decision=run.decision)
@@ -281,8 +310,14 @@ class Driver:
             run.delivery.receive_count, self._clock.now_ms(), 0.0,
         )  # fmt: skip
 
-    def answer(self, call: script.Call, outcome: fate.Outcome) -> None:
-        """Note what the handler did."""
+    def answer(self, run: Run, call: script.Call, outcome: fate.Outcome) -> None:
+        """Note what the handler did. One operation that alone is refused has failed; it does not pause its job again."""
+        if (
+            isinstance(outcome, fate.Failed)
+            and outcome.kind == "dependency-down"
+            and self.gates.is_to_blame(run)
+        ):
+            outcome = msgspec.structs.replace(outcome, kind="transient")
         call.outcome = outcome
         call.fraction = self._entropy.fraction()
 
@@ -299,6 +334,7 @@ class Driver:
             entropy=self._entropy,
             deadline_ms=run.deadline_ms,
             effects=run.effects,
+            lost_answers="transient" if run.job.policy.on_unknown == "rerun" else "unknown",
         )
         return run.ctx
 
@@ -324,3 +360,15 @@ class Driver:
         """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
         self.finisher.give_back(deliveries, why, delay_ms)
 
+
+def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
+    """As `job.read`; whatever a payload's own validators raise makes it malformed, and never ends the worker."""
+    try:
+        return job.read(delivery)
+    except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
+        why = f"Reading it raised {type(error).__name__}: {error}"[:500]
+        facts = script.Facts(
+            key=None, malformed=why, message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
+            receive_count=delivery.receive_count,
+        )  # fmt: skip
+        return facts, None

@@ -93,7 +93,8 @@ class Threads:
         self._report = report
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, name=f"onefold-run-{number}", daemon=True) for number in range(count)
+            threading.Thread(target=self._serve, name=f"onefold-run-{number}", daemon=True)
+            for number in range(count)
         ]
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from onefold import errors
 from onefold.clock import Clock, Waiter
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Bury, Delivery, Leave, RetryIn
+from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import Change
 from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
@@ -64,7 +64,9 @@ class Finisher:
         for name, receipts in changes.items():
             queue = self._backend.open_queue(name)
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
-            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+            with suppress(
+                errors.TransientError
+            ):  # then they become visible by themselves, when their receive ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
         self._hand.over(deliveries, ["released"] * len(deliveries))
         if self._sinks:
@@ -81,20 +83,22 @@ class Finisher:
             verdicts[place] = verdict
         followers: list[Delivery] = []
         told: list[str] = []
-        for run, (_, events), verdict in zip(runs, built, verdicts, strict=True):
+        for run, (settlement, events), verdict in zip(runs, built, verdicts, strict=True):
             if verdict is None:
-                self._emit(self._event("completion-failed", run.delivery, run, {"attempt": run.attempt}))
-                told.append("completion-failed")
+                name = "completion-failed" if _effect_happened(settlement) else "unsettled"
+                self._emit(self._event(name, run.delivery, run, {"attempt": run.attempt}))
+                told.append(name)
             elif not verdict.written or isinstance(run.decided().settle, Leave):
                 self.lose(run)
                 told.append("lease-lost")
             else:
-                for event in events:
+                as_built = run.decided().settle is settlement.settle  # else decided again by `_write_as_unknown`
+                for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
-            with suppress(errors.TransientError):  # what a gate then still counts ends by itself, with the lease
+            with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
                 self._gates.told(run, run.decided(), self.tell)
-            followers.extend(self._unchain(run))
+            followers.extend(self._unchain(run, verdict))
         self._hand.over([run.delivery for run in runs], told)
         return followers
 
@@ -120,68 +124,49 @@ class Finisher:
             rows=tuple(rows),
             clear=decision.clear,
             outbox=decision.outbox,
+            changes=_group_changes(run, decision),
         )
         return settlement, events
 
     def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:
-        """Settle; when it fails, again and again for a while, then one by one; None for what could not be written."""
+        """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written."""
         if not settlements:
             return []
         for number in range(_WRITE_TRIES):
             try:
-                return list(settling.settle(self._backend, settlements, self._clock.now_ms()))
+                return list(settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0))
             except errors.TransientError:
                 if number + 1 < _WRITE_TRIES:
                     self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
             except errors.UsageError as error:
-                return [self._write_alone(one, run, error) for one, run in zip(settlements, runs, strict=True)]
-        return [None if _effect_happened(one) else Verdict(True, False) for one in settlements]
+                if len(settlements) == 1:
+                    return [self._write_as_unknown(settlements[0], runs[0], error)]
+                return [self._write([one], [run])[0] for one, run in zip(settlements, runs, strict=True)]
+        return [None] * len(settlements)
 
-    def _write_alone(self, settlement: Settlement, run: Run, error: errors.UsageError) -> Verdict | None:
-        try:
-            return settling.settle(self._backend, [settlement], self._clock.now_ms())[0]
-        except errors.OnefoldError:
-            if not _effect_happened(settlement) or run.claimed is None:
-                return Verdict(True, False)
-            # The effect happened, but its settlement can never be written (an outbox to a queue that does not exist).
-            run.decision = fate.settle(
-                fate.Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
-                run.delivery.receive_count, self._clock.now_ms(), 0.0,
-            )  # fmt: skip
-            parked, _ = self.settlement(run)
-            try:
-                return settling.settle(self._backend, [parked], self._clock.now_ms())[0]
-            except errors.OnefoldError:
-                return None
+    def _write_as_unknown(self, settlement: Settlement, run: Run, error: errors.UsageError) -> Verdict | None:
+        """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
+        if not _effect_happened(settlement) or run.claimed is None:
+            return None
+        run.decision = fate.settle(
+            fate.Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
+            run.delivery.receive_count, self._clock.now_ms(), 0.0,
+        )  # fmt: skip
+        verdict = self._write([self.settlement(run)[0]], [run])[0]
+        return verdict if verdict is not None and verdict.written else None
 
-    def _unchain(self, run: Run) -> list[Delivery]:
+    def _unchain(self, run: Run, verdict: Verdict | None) -> list[Delivery]:
         """Free the run's key and group; what may begin now. Later ones of a group that is not done go back, in order."""
-        decision = run.decided()
-        if isinstance(decision.settle, Bury) and run.job.policy.after_failure == "stop" and run.facts.stopped is None:
-            self._stop_group(run)
         behind_key, behind_group = self._chains.free(run)
-        if behind_group and isinstance(decision.settle, RetryIn | Leave):
+        over = verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
+        if behind_group and not over:
             self.give_back(behind_group, "an earlier message of its group is not done")
             return behind_key
         return behind_key + behind_group
 
-    def _stop_group(self, run: Run) -> None:
-        delivery = run.delivery
-        if not run.job.policy.fifo or delivery.group is None:
-            return
-        change = Change(group_flag(delivery.queue, delivery.group), delivery.message_id.encode(), 0)
-        for number in range(_WRITE_TRIES):
-            try:
-                self._backend.state.put([change])
-                break
-            except errors.TransientError:
-                self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
-
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def _event(
-        self, name: str, delivery: Delivery, run: Run | None, detail: fate.Detail
-    ) -> Event:
+    def _event(self, name: str, delivery: Delivery, run: Run | None, detail: fate.Detail) -> Event:
         return Event(
             at_ms=self._clock.now_ms(),
             name=name,
@@ -196,7 +181,7 @@ class Finisher:
 
     def _emit(self, event: Event) -> None:
         self._sinks.emit(event)
-        if event.name in ("completion-failed", "lease-lost") and self._history != "off":
+        if event.name in ("completion-failed", "unsettled", "lease-lost") and self._history != "off":
             with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
                 self._backend.ledger.append([event.row()])
 
@@ -219,13 +204,28 @@ class Finisher:
     def _note(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with suppress(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
+            with suppress(
+                errors.TransientError
+            ):  # the sinks have heard it; a full disk must not stop the work
                 self._backend.ledger.append([event.row()])
 
 
 def group_flag(queue: str, group: str) -> str:
     """The name in State that says a FIFO group is stopped, and by which message."""
     return f"stopped/{queue}/{group}"
+
+
+def _group_changes(run: Run, decision: fate.Decision) -> tuple[Change, ...]:
+    """A message that is buried stops its group; one that had stopped it, and was done after all, lets it go on."""
+    delivery, policy = run.delivery, run.job.policy
+    if not policy.fifo or delivery.group is None or policy.after_failure != "stop":
+        return ()
+    flag = group_flag(delivery.queue, delivery.group)
+    if isinstance(decision.settle, Bury) and run.facts.stopped is None:
+        return (Change(flag, delivery.message_id.encode(), 0),)
+    if isinstance(decision.settle, Ack) and run.stopping is not None:
+        return (Change(flag, None, run.stopping),)
+    return ()
 
 
 def _effect_happened(settlement: Settlement) -> bool:

@@ -20,6 +20,7 @@ from onefold.contracts.queue import Attribute, Delivery, Entry
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.attempt import Facts, ProbeAnswer
 from onefold.decide.delivery import Policy
+from onefold.decide.failures import summary_of
 from onefold.decide.keys import KeyRule
 from onefold.decide.rate import Rate
 from onefold.run import context, sources
@@ -268,7 +269,10 @@ class Job(Generic[P, R]):
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us:
-                body = sources.unwrap_text(self.rules.source, body, attributes)
+                found = sources.unwrap(self.rules.source, body, attributes)
+                if isinstance(found, sources.NotAJob):
+                    return self._without_key(delivery, discard=found.why), None
+                body = found.payload
             codec = self.rules.payload
             payload = codec.decode(body)
             given = attributes.get(KEY_ATTRIBUTE)
@@ -284,13 +288,16 @@ class Job(Generic[P, R]):
                 receive_count=delivery.receive_count,
             )
         except errors.PayloadError as error:
-            return self._malformed(delivery, str(error)), None
+            return self._without_key(delivery, malformed=summary_of(error)), None
         return facts, payload
 
-    def _malformed(self, delivery: Delivery, why: str) -> Facts:
+    def _without_key(
+        self, delivery: Delivery, *, malformed: str | None = None, discard: str | None = None
+    ) -> Facts:
         return Facts(
             key=None,
-            malformed=why[:500],
+            malformed=malformed,
+            discard=discard,
             message_id=delivery.message_id,
             sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,

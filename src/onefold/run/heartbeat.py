@@ -59,7 +59,9 @@ class Periodic:
         failed: is handed what `work` raised; then the thread ends.
     """
 
-    def __init__(self, name: str, work: Callable[[], int], clock: Clock, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], int], clock: Clock, failed: Callable[[BaseException], None]
+    ) -> None:
         self._work = work
         self._clock = clock
         self._failed = failed
@@ -170,7 +172,9 @@ class Heartbeat:
                 one.let_go = True  # not begun, and perhaps with another by now
         for one in refused:
             run = one.run
-            if run is not None and _is_performed(run):  # else it was settled a moment ago, or will be, and its verdict tells
+            if run is not None and _is_performed(
+                run
+            ):  # else it was settled a moment ago, or will be, and its verdict tells
                 one.let_go = True
                 self._lost(run)
                 self._stop(run, LeaseGone())
@@ -235,7 +239,9 @@ class Watchdog:
                 late.append(run)
                 self._stop(run, calling.overran(timeout_ms))
             if now_ms >= deadline_ms + timeout_ms:
-                held.let_go = True  # whoever comes next decides by the job's policy; this run's outcome will be refused
+                held.let_go = (
+                    True  # whoever comes next decides by the job's policy; this run's outcome will be refused
+                )
             else:
                 next_ms = min(next_ms, deadline_ms + timeout_ms)
         for run in late:

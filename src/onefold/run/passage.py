@@ -19,12 +19,22 @@ from onefold.run.context import Context
 from onefold.run.handlers import Job
 
 
+class Chain:
+    """What waits behind one run, in order, and the keys and groups that it holds up. Kept by `chains.py`."""
+
+    __slots__ = ("names", "waiting")
+
+    def __init__(self) -> None:
+        self.names: list[object] = []
+        self.waiting: list[Delivery] = []
+
+
 class Run:
     """One delivery on its way through the script."""
 
     __slots__ = (
-        "busy", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost", "payload",
-        "script", "step", "took_ms", "verdict",
+        "chain", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost",
+        "payload", "script", "started", "step", "stopping", "took_ms", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
@@ -38,11 +48,13 @@ class Run:
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
         self.deadline_ms: int | None = None  # monotonic; of the handler or probe that runs now
+        self.started = False  # by a step of its own, after the claim
+        self.stopping: int | None = None  # version of the flag that says that this message stops its group
         self.took_ms = 0  # how long it was performed
         self.cut: fate.Outcome | None = None  # what it comes to when its handler is stopped from outside
         self.lost = False  # its lease was lost, and that was told
         self.decision: fate.Decision | None = None
-        self.busy: list[object] = []
+        self.chain: Chain | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
 
     def advance(self, now_ms: int) -> script.Step:
@@ -54,7 +66,9 @@ class Run:
     @property
     def attempt(self) -> int:
         """Which run of the budget this is; 0 when it was never claimed."""
-        return self.claimed.attempts if self.claimed is not None else 0
+        if self.claimed is None:
+            return 0
+        return self.claimed.attempts + (self.started and not self.claimed.started)
 
     def decided(self) -> fate.Decision:
         """What becomes of the delivery; only after its last step was reached."""

@@ -19,8 +19,12 @@ from onefold.contracts.queue import Delivery, Queue
 from onefold.run.hand import Hand
 
 IDLE_POLL_MS = 200  # see `Poller`
-AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
-GROUP_MS = 5  # handlers of one group should take so long together; `grouping.COMMIT_WITHIN_MS` cuts longer ones
+AHEAD_MS = (
+    20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
+)
+GROUP_MS = (
+    5  # handlers of one group should take so long together; `grouping.COMMIT_WITHIN_MS` cuts longer ones
+)
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
 _PACE_RUNS = 8  # runs after which the pace is as good as replaced
 
@@ -31,17 +35,17 @@ class Feed:
     Attributes:
         queue: to receive from. weight: how often its turn comes, 1 or more.
         buffer: received and not begun, oldest first.
+        credit: for the turns, see `Poller.turn_of`.
         due_at_ms: monotonic instant of the next look. dry: the last look found less than was asked for.
-        groups: units of grouped runs of this queue that are being performed.
     """
 
     def __init__(self, queue: Queue, weight: int) -> None:
         self.queue = queue
         self.weight = weight
         self.buffer: deque[Delivery] = deque()
+        self.credit = 0
         self.due_at_ms = 0
         self.dry = False
-        self.groups = 0
         self._pace_ms = float(GROUP_MS)
 
     def took(self, count: int, ms: int) -> None:
@@ -55,7 +59,9 @@ class Feed:
 
     def ahead(self, parallel: int, most: int) -> int:
         """How many deliveries `parallel` threads finish in AHEAD_MS, 0 to `most`."""
-        return most if self._pace_ms * most <= parallel * AHEAD_MS else int(parallel * AHEAD_MS / self._pace_ms)
+        return (
+            most if self._pace_ms * most <= parallel * AHEAD_MS else int(parallel * AHEAD_MS / self._pace_ms)
+        )
 
 
 class Poller:
@@ -81,10 +87,13 @@ class Poller:
         self._hand = hand
         self._clock = clock
 
-    def in_turn(self) -> list[Feed]:
-        """All feeds; another one is first each time."""
-        self._turns.rotate(-1)
-        return list(self._turns)
+    def turn_of(self, feeds: Sequence[Feed]) -> Feed:
+        """Whose turn it is among `feeds` (at least one): over many turns, each as often as its weight, well mixed."""
+        for feed in feeds:
+            feed.credit += feed.weight
+        chosen = max(feeds, key=lambda feed: feed.credit)
+        chosen.credit -= sum(feed.weight for feed in feeds)
+        return chosen
 
     def refill(self, wanted: Callable[[Feed], int]) -> int:
         """Receive for every feed whose look is due and whose buffer is less than half full; how many were received.
@@ -96,7 +105,8 @@ class Poller:
             TransientError: the backend could not; what other feeds received is in their buffers.
         """
         received = 0
-        for feed in self.in_turn():
+        self._turns.rotate(-1)
+        for feed in self._turns:
             now_ms, room = self._clock.monotonic_ms(), wanted(feed)
             if feed.due_at_ms <= now_ms and 2 * len(feed.buffer) < room:
                 received += self._receive(feed, room - len(feed.buffer), now_ms)
@@ -114,13 +124,13 @@ class Poller:
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
         return len(deliveries)
 
-    def pop(self, feed: Feed) -> Delivery | None:
+    def first(self, feed: Feed) -> Delivery | None:
         """The oldest buffered delivery that is still ours; None when there is none."""
         while feed.buffer:
-            delivery = feed.buffer.popleft()
+            delivery = feed.buffer[0]
             if self._hand.keeps(delivery):
                 return delivery
-            self._hand.over([delivery])
+            self._hand.over([feed.buffer.popleft()])
         return None
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:

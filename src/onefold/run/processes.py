@@ -31,7 +31,9 @@ from onefold.run.executors import Done, Report, Unit
 from onefold.run.heartbeat import Bell
 from onefold.run.passage import Run
 
-_START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
+_START_TRIES = (
+    4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
+)
 _START_PAUSE_MS = 1_000
 _LEAVE_MS = 2_000  # how long an idle child may take for what it has registered with `atexit`
 
@@ -55,18 +57,20 @@ class Child:
 
     def __init__(self, spawn: Spawn) -> None:
         self._end, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "onefold.run.child", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent; and what a handler has started dies with it
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    [sys.executable, "-m", "onefold.run.child", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # Ctrl-C is for the parent; and what a handler has started dies with it
+                )
+        except OSError:
+            self._end.close()
+            raise
+        hello = wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file)
         with suppress(OSError):  # it has ended already: `until_ready` says so
-            wire.send(
-                self._end,
-                wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file),
-            )
+            wire.send(self._end, hello)
 
     def until_ready(self) -> None:
         """Wait until the child can take orders.
@@ -185,7 +189,7 @@ class Slot:
                 wire.Order(
                     what="probe" if what == "probe" else "call",
                     job=run.job.name,
-                    delivery=run.delivery,
+                    message=wire.fields_of(run.delivery),
                     hold=ctx.hold,
                     attempt=ctx.attempt,
                     attempts_max=ctx.attempts_max,
@@ -200,7 +204,9 @@ class Slot:
         ended = self._bury()
         match run.cut:
             case Failed() as overran:
-                return replace(overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended}).")
+                return replace(
+                    overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended})."
+                )
             case None:
                 summary = f"Its process ended in the middle of the handler: {ended}."
                 if ended == "signal SIGKILL":

@@ -6,7 +6,8 @@ The argument for the order, when record store and queue are two systems (a crash
     2. outbox sends              after 1: a redelivery finds `completed` and the outbox, and sends it (ids are the same).
     3. outbox cleared            after 2: a redelivery sends again; receivers drop it by its key.
     4. history                   after 3: history may miss rows, never invent them.
-    5. the message's fate        after 4: a redelivery is a duplicate, answered from the record.
+    5. changes of State          after 4: a group is stopped before the message that stops it lets the next one through.
+    6. the message's fate        after 5: a redelivery is a duplicate, answered from the record.
 
 A refused write (lease lost) ends its settlement: the new holder owns the message.
 Never here: decisions. Invariant: a message is never deleted before its record is durable.
@@ -38,26 +39,67 @@ class Backend(Struct, frozen=True, kw_only=True):
     open_queue: Callable[[str], Queue]
 
 
-def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+def settle(
+    backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False
+) -> list[Verdict]:
     """Carry out settlements; one verdict each, in order.
+
+    Args:
+        again: an earlier try failed, and may have got further than its answer: what stands already is no lost lease.
 
     Raises:
         TransientError: the backend could not write; what was not written stays as it was.
     """
-    if backend.commit is not None:
-        return backend.commit.commit(settlements, now_ms)
-    return _walk(backend, settlements, now_ms)
+    if backend.commit is None:
+        return _walk(backend, settlements, now_ms, again=again)
+    verdicts = backend.commit.commit(settlements, now_ms)
+    if again:
+        for place, one in enumerate(settlements):
+            if one.write is not None and not verdicts[place].written and _stands(backend.store, [one.write], now_ms)[0]:
+                verdicts[place] = Verdict(True, True)  # all its parts stood or fell together
+    return verdicts
 
 
-def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
-    writing = [one for one in settlements if one.write is not None]
-    answers = iter(backend.store.write([one.write for one in writing if one.write is not None], now_ms))
+def _walk(
+    backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool
+) -> list[Verdict]:
+    writes = [one.write for one in settlements if one.write is not None]
+    taken = backend.store.write(writes, now_ms) if writes else []
+    if again and not all(taken):
+        taken = [took or stands for took, stands in zip(taken, _stands(backend.store, writes, now_ms), strict=True)]
+    answers = iter(taken)
     written = [next(answers) if one.write is not None else True for one in settlements]
     alive = [one for one, ok in zip(settlements, written, strict=True) if ok]
     _send_outboxes(backend, alive)
-    backend.ledger.append([row for one in alive for row in one.rows])
+    rows = [row for one in alive for row in one.rows]
+    if rows:
+        backend.ledger.append(rows)
+    changes = [change for one in alive for change in one.changes]
+    if changes:
+        backend.state.put(changes)
     fates = iter(_settle_messages(backend, alive))
     return [Verdict(ok, next(fates) if ok else False) for ok in written]
+
+
+def _stands(
+    store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int
+) -> list[bool]:
+    """Whether each outcome is what its own hold has written before."""
+    found = store.read([hold.key for hold, _ in writes], now_ms)
+    return [
+        record is not None
+        and (record.owner, record.fence) == (hold.owner, hold.fence)
+        and record.status == _STATUS[type(outcome)]
+        for record, (hold, outcome) in zip(found, writes, strict=True)
+    ]
+
+
+_STATUS: dict[type[records.Outcome], records.Status] = {
+    records.Complete: "completed",
+    records.Fail: "failed",
+    records.Unknown: "unknown",
+    records.Release: "released",
+}
 
 
 def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:

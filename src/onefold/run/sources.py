@@ -141,7 +141,13 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
         return Unwrapped(body)
     text = body
     metas: list[Meta] = []
-    for name in _steps(source, body):
+    names = source.split(">")
+    while names:
+        name = names.pop(0)
+        if name == "auto":
+            name = recognise(text)
+            if name == "sns":
+                names.insert(0, "auto")  # ends: what is inside is always shorter
         found = _UNWRAP[name](text, attributes)
         if isinstance(found, NotAJob):
             return found
@@ -173,7 +179,7 @@ def check_source(source: str, job: str) -> None:
         if name not in SOURCES:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, SOURCES, n=1)
+            near = get_close_matches(name.lower(), SOURCES, n=1)
             raise UsageError(
                 f"source={source!r} of {job} is not known.",
                 todo=f"Did you mean {near[0]!r}?"
@@ -201,15 +207,6 @@ def recognise(body: str) -> str:
     if {"detail-type", "source", "detail"} <= fields.keys():
         return "scheduler" if _text_of(fields["source"]) == "aws.scheduler" else "eventbridge"
     return "json"
-
-
-def _steps(source: str, body: str) -> list[str]:
-    if source != "auto":
-        return source.split(">")
-    first = recognise(body)
-    if first != "sns":
-        return [first]
-    return ["sns", recognise(_sns(body, {})[0])]
 
 
 # ------------------------------------------------------------------------------------------------------ the envelopes

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from onefold.clock import Clock
+from onefold.contracts.queue import RetryIn
 from onefold.contracts.state import Change, State, Versioned
 from onefold.contracts.store import Complete, Fail, Release, Unknown
 from onefold.decide import breaker, rate
@@ -78,9 +79,12 @@ class StateGates:
         note = decision.notes[-1] if decision.notes else None
         summary = str(note.detail.get("summary", "")) if note is not None else ""
         now_ms = self._clock.now_ms()
+        asked_ms = decision.settle.delay_ms if answer == "down" and isinstance(decision.settle, RetryIn) else None
 
         def decide(value: Breaker) -> tuple[Breaker, str | None]:
-            found = breaker.told(value, self._policy, _operation(run), answer, now_ms, summary=summary)
+            found = breaker.told(
+                value, self._policy, _operation(run), answer, now_ms, retry_in_ms=asked_ms, summary=summary
+            )
             return found.breaker, found.event
 
         changed, event = self._change(name, Breaker, breaker.CLOSED, decide)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from onefold.contracts.queue import Delivery
+from onefold.contracts.queue import Attribute, Delivery, Reason
 from onefold.contracts.store import Hold
 from onefold.decide.attempt import ProbeAnswer
 from onefold.decide.delivery import Outcome
@@ -22,7 +22,9 @@ from onefold.decide.delivery import Outcome
 T = TypeVar("T")
 
 _LENGTH_BYTES = 4
-_FRAME_BYTES_MAX = 64 * 1024 * 1024  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
+_FRAME_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -55,18 +57,30 @@ class Order(Struct, frozen=True, kw_only=True):
 
     Args:
         what: which.
-        job: its name. delivery: the message; the child reads the payload from it as the parent did.
+        job: its name. message: the fields of its delivery; the child reads the payload from it as the parent did.
         hold, attempt, attempts_max: of the run.
         remaining_ms: until its deadline.
     """
 
     what: Literal["call", "probe"]
     job: str
-    delivery: Delivery
+    message: dict[str, Any]
     hold: Hold
     attempt: int
     attempts_max: int
     remaining_ms: int
+
+
+def fields_of(delivery: Delivery) -> dict[str, Any]:
+    """A delivery as it goes into an order."""
+    return msgspec.structs.asdict(delivery)
+
+
+def delivery_of(fields: dict[str, Any]) -> Delivery:
+    """The delivery that an order carries. By hand, because an attribute's value may be text or bytes."""
+    attributes = {name: Attribute(one["value"], one["type"]) for name, one in fields["attributes"].items()}
+    reason = msgspec.convert(fields["reason"], Reason | None)
+    return Delivery(**(fields | {"attributes": attributes, "reason": reason}))
 
 
 class Reply(Struct, frozen=True, kw_only=True):

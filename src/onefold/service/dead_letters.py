@@ -1,8 +1,7 @@
-"""The dead-letter queue as people work with it: look, select, change, delete. Sending back is `redrive.py`'s.
+"""The dead-letter queue as people work with it: select, look, delete. Changing is in `editing.py`, sending in `redrive.py`.
 
 A dead letter is listed by its failure (reason, error class, job), because at night one asks "what is wrong", not "which
-messages are there". Bodies are shown only where a person asked for one message. An edit is checked against the job's payload
-type where its app is known, and carries the fingerprint of the payload it replaces, so that the guard accepts it.
+messages are there". Bodies are shown only where a person asked for one message.
 Never here: receiving messages, output. Invariant: a message that no selection named is not touched.
 """
 
@@ -15,11 +14,9 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.admin import Edit, Peeked
-from onefold.contracts.queue import Attribute
-from onefold.contracts.store import Record, RecordKey
-from onefold.run.handlers import AMENDS_ATTRIBUTE
-from onefold.service import groups, payloads, reading
+from onefold.contracts.admin import Peeked
+from onefold.contracts.store import Record
+from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast, Reading
 
@@ -120,27 +117,6 @@ class Detail(Struct, frozen=True, kw_only=True):
     attributes: dict[str, str]
     record: str
     forecast: Forecast
-
-
-class Edited(Struct, frozen=True, kw_only=True):
-    """What an edit changed, or would change.
-
-    Args:
-        message_id: the same as before.
-        changed: top-level fields that differ; `(all)` where the body is no JSON object.
-        key_before, key_after: the business key; None where it cannot be told.
-        amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
-        forecast: what a redrive would do now.
-        written: False in a dry run.
-    """
-
-    message_id: str
-    changed: tuple[str, ...]
-    key_before: str | None
-    key_after: str | None
-    amends: str | None
-    forecast: Forecast
-    written: bool
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------
@@ -315,15 +291,10 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
     )
 
 
-def show(desk: Desk, message_id: str) -> Detail:
-    """One dead letter with its body, its record's state and what a redrive would do.
-
-    Raises:
-        NotFoundError: no such dead letter. UsageError: the id fits several.
-    """
-    message = one_of(desk, message_id)
+def show(desk: Desk, message: Peeked) -> Detail:
+    """One dead letter with its body, its record's state and what a redrive would do."""
     told = reading.read(desk, message)
-    record = _record(desk, told.key)
+    record = reading.record_of(desk, told)
     return Detail(
         letter=letter(desk, message),
         body=message.body,
@@ -336,13 +307,23 @@ def show(desk: Desk, message_id: str) -> Detail:
     )
 
 
-def one_of(desk: Desk, message_id: str) -> Peeked:
-    """The one dead letter an id names; errors as `find`."""
-    return next(find(desk, Select(ids=(message_id,))))
+def one_of(desk: Desk, select: Select) -> Peeked:
+    """The one dead letter that a selection names.
 
-
-def _record(desk: Desk, key: RecordKey | None) -> Record | None:
-    return desk.engine.store.read([key], desk.now_ms())[0] if key is not None else None
+    Raises:
+        NotFoundError: none fits. UsageError: several do; errors of `find`.
+    """
+    found = list(find(desk, select))
+    if not found:
+        raise errors.NotFoundError("No dead letter fits.", todo="See `onefold dlq list --all`.")
+    if len(found) > 1:
+        ids = ", ".join(one.message_id for one in found[:3])
+        raise errors.UsageError(
+            f"{len(found)} dead letters fit: {ids}{' ...' if len(found) > 3 else ''}.",
+            meaning="One is wanted here. Nothing was changed.",
+            todo="Name it by its id.",
+        )
+    return found[0]
 
 
 def _record_text(told: Reading, record: Record | None) -> str:
@@ -355,89 +336,7 @@ def _record_text(told: Reading, record: Record | None) -> str:
     return f"{record.status}{doubt}{parked}, {record.attempts_total} runs in all, fence {record.fence}"
 
 
-# -- changing --------------------------------------------------------------------------------------------------------
-
-
-def edit(
-    desk: Desk,
-    message_id: str,
-    *,
-    body: str | None = None,
-    assignments: Sequence[str] = (),
-    new_key: bool = False,
-    dry_run: bool = False,
-    reason_text: str | None = None,
-) -> Edited:
-    """Change a dead letter's payload where it lies.
-
-    Args:
-        body: the new body; None keeps it.
-        assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is no JSON is taken as text.
-        new_key: allow a payload that names another operation than before.
-        dry_run: only say what would change.
-        reason_text: why, for the ledger.
-
-    Raises:
-        NotFoundError: no such dead letter. PayloadError: the result does not fit the job's type; nothing was changed.
-        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere.
-    """
-    message = one_of(desk, message_id)
-    text = payloads.assigned(body if body is not None else message.body, assignments)
-    changed = payloads.changed_fields(message.body, text)
-    if not changed:
-        raise errors.UsageError(
-            f"The edit of {message.message_id} changes nothing.",
-            todo="Give --set field=value or another body.",
-        )
-    before = reading.read(desk, message)
-    attributes = {name: one for name, one in message.attributes.items() if name != AMENDS_ATTRIBUTE}
-    after = reading.read(desk, reading.as_if(message, text, attributes))
-    if after.fate == "malformed":
-        raise errors.PayloadError(
-            f"The changed payload of {message.message_id} cannot be used: {after.problem}",
-            meaning="Nothing was changed.",
-            todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
-        )
-    _check_key(message, before, after, allowed=new_key)
-    record = _record(desk, after.key)
-    amends = None
-    if record is not None and record.status != "completed" and record.fingerprint != after.fingerprint:
-        amends = record.fingerprint
-        attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
-    final = reading.read(desk, reading.as_if(message, text, attributes))
-    if not dry_run:
-        if not desk.engine.queues.edit(message.message_id, Edit(body=text, attributes=attributes)):
-            raise errors.TransientError(
-                f"Message {message.message_id} is gone or held by a consumer.",
-                todo="Look again: `onefold dlq list --all`.",
-            )
-        desk.record(
-            "edit",
-            key=after.key,
-            message=message,
-            changed=", ".join(changed),
-            amends=amends,
-            reason_text=reason_text,
-        )
-    return Edited(
-        message_id=message.message_id,
-        changed=changed,
-        key_before=before.key.key if before.key is not None else None,
-        key_after=after.key.key if after.key is not None else None,
-        amends=amends,
-        forecast=reading.foresee(desk, final, record),
-        written=not dry_run,
-    )
-
-
-def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:
-    if before.key is None or after.key is None or before.key == after.key or allowed:
-        return
-    raise errors.UsageError(
-        f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
-        meaning="That is another operation: what is recorded under the old key does not count for it. Nothing was changed.",
-        todo="If that is meant, say --new-key.",
-    )
+# -- deleting --------------------------------------------------------------------------------------------------------
 
 
 def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:

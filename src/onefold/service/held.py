@@ -66,6 +66,8 @@ class Settled(Struct, frozen=True, kw_only=True):
         sent_back: new ids of messages that went back to their queue.
         deleted: duplicates that were deleted, the message of the run included where it is done.
         group_restarted: messages of its FIFO group that waited behind it and go on now.
+        left: messages with another payload that were sent to the held queue directly, so that there is nowhere to send
+            them back to; they stay there.
     """
 
     job: str
@@ -75,6 +77,7 @@ class Settled(Struct, frozen=True, kw_only=True):
     sent_back: tuple[str, ...]
     deleted: int
     group_restarted: int
+    left: int
 
 
 def listed(desk: Desk, key: str | None = None) -> list[Held]:
@@ -259,19 +262,18 @@ def _settle_messages(
     same = [one for one in messages if reading.read(desk, one).fingerprint in (None, fingerprint)]
     back = [one for one in messages if one not in same]
     if not done:
-        back = [*same[:1], *back]
-        same = same[1:]
+        back, same = [*same[:1], *back], same[1:]
+    stray = [one for one in back if one.source is None]
+    back = [one for one in back if one.source is not None]
     stopped = _stopped_groups(desk, messages)
     sent = _send_back(desk, [one for one in back if (one.source, one.group) not in stopped])
+    removed = desk.engine.queues.remove([one.message_id for one in same])
     restarted = 0
     for source, group in stopped:
-        first = [one for one in back if (one.source, one.group) == (source, group)]
-        if done:
-            desk.engine.queues.remove([one.message_id for one in same])
-        went = groups.start_again(desk, source, [group], first=[one.message_id for one in first])
-        sent |= {one.message_id: went[one.message_id] for one in first if one.message_id in went}
+        first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
+        went = groups.start_again(desk, source, [group], first=first)
+        sent |= {message_id: went[message_id] for message_id in first if message_id in went}
         restarted += len(went) - len(first)
-    removed = desk.engine.queues.remove([one.message_id for one in same])
     rows = [
         desk.row(
             "redrive",
@@ -292,8 +294,9 @@ def _settle_messages(
         key=key.key,
         done=done,
         sent_back=tuple(moved.new_message_id for moved in sent.values()),
-        deleted=sum(removed) if not (done and stopped) else len(same),
+        deleted=sum(removed),
         group_restarted=restarted,
+        left=len(stray),
     )
 
 

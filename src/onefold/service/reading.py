@@ -148,6 +148,11 @@ def _read_alone(desk: Desk, message: Peeked) -> Reading:
     )
 
 
+def record_of(desk: Desk, told: Reading) -> store.Record | None:
+    """The record of a message's operation as it stands; None where it cannot be told which, or nothing stands."""
+    return desk.engine.store.read([told.key], desk.now_ms())[0] if told.key is not None else None
+
+
 def forecast(desk: Desk, messages: Sequence[Peeked]) -> list[Forecast]:
     """What a delivery of each message would do now; two messages of one operation are answered alike."""
     readings = [read(desk, message) for message in messages]
@@ -176,7 +181,7 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
     found, _ = transitions.claim(record, ask, now_ms)
     if job is None:
         return _without_policy(found, now_ms)
-    decided = guard.answer(found, job.policy, now_ms)
+    decided = guard.answer(found, job.policy, now_ms, reading.key.key, fingerprint)
     if isinstance(decided, guard.Go):
         return _goes(decided, found)
     match decided.settle:

@@ -1,9 +1,9 @@
 """Sending dead letters back: what each would do (dry run), and the sending itself, which stops when replays fail again.
 
-A redrive goes out in waves. Its speed doubles every second up to the rate asked for, and, while it watches, no more messages
-are on their way than twice the number of failures that would stop it, plus those that went well: so a fix that does not work
-costs a handful of messages, and one that works soon runs at full speed. It watches the very messages it sent: gone from the
-queue is done, back in a dead-letter queue is failed again.
+A redrive goes out in waves. Its speed doubles every second up to the rate asked for; and while it watches it sends, before
+any went well, no more than twice the number of failures that would stop it, and from then on two for each that went well.
+So a fix that does not work costs a handful of messages, and one that works soon runs at full speed. It watches the very
+messages it sent: gone from the queue is done, back in a dead-letter queue is failed again.
 A message of a stopped FIFO group goes back together with all dead letters of its group, in order (`groups.py`).
 Never here: selecting (`dead_letters.py`), output. Invariant: each message sent back has its row in the ledger.
 """
@@ -187,8 +187,12 @@ class Redrive:
     # -- deciding --------------------------------------------------------------------------------------------------------
 
     def _ended(self) -> End:
-        failures = len(self._back) + self._held
-        if self._watch and self._stop_after and failures >= self._stop_after and (self._units or self._out):
+        if (
+            self._watch
+            and self._stop_after
+            and self._failures() >= self._stop_after
+            and (self._units or self._out)
+        ):
             return "failing-again"
         if not self._units and not (self._watch and self._out):
             return "done"
@@ -200,11 +204,19 @@ class Redrive:
             return "under-way"
         return ""
 
+    def _failures(self) -> int:
+        """Messages that were sent in vain so far."""
+        return len(self._back) + self._held
+
     def _window(self) -> int:
         """How many messages may be on their way."""
         if not self._watch:
             return self._selected
-        return 2 * (self._stop_after or STOP_AFTER_DEFAULT) + self._done
+        return (
+            2 * (self._stop_after or STOP_AFTER_DEFAULT)
+            + self._done
+            - self._failures() * bool(self._stop_after)
+        )
 
     def _speed(self) -> float:
         elapsed_s = (self._desk.clock.monotonic_ms() - self._started_ms) / 1000

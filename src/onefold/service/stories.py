@@ -198,7 +198,7 @@ def _near(desk: Desk, key: str) -> tuple[str, ...]:
         keys |= dict.fromkeys(
             one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None
         )
-    return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.7))
+    return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.6))
 
 
 class Silent(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What every Commit must do, as tests: all parts of a settlement or none, and the transaction that handlers' rows join.
 
-Subclass `CommitContract` and, before each test, set `clock`, `commit`, `store`, `records`, `ledger` and `queues` to
+Subclass `CommitContract` and, before each test, set `clock`, `commit`, `store`, `records`, `ledger`, `state` and `queues` to
 parts of one empty backend on that clock. For level 4 subclass `EffectContract`, which also needs `insert` (a handler's
 row, through the connection of an open transaction) and `rows` (what others see of those rows).
 Never here: what a settlement should be. Invariant: after each call either all of a settlement stands, or nothing.
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from onefold import limits
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueAdmin, QueueSettings, RecordAdmin
 from onefold.contracts.commit import Commit, EffectTransaction, Settlement, Verdict
 from onefold.contracts.ledger import Ledger, Row
 from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Entry, Leave, Reason, RetryIn, Settle
+from onefold.contracts.state import Change, State
 from onefold.contracts.store import (
     Completed,
     Hold,
@@ -40,6 +43,7 @@ class CommitHarness(StoreHarness):
     commit: Commit
     records: RecordAdmin
     ledger: Ledger
+    state: State
     queues: QueueAdmin
 
     def create_queues(self) -> None:
@@ -200,6 +204,19 @@ class CommitContract(CommitHarness):
         (record,) = self.store.read([hold.key], self.clock.now_ms())
         assert record is not None
         assert record.outbox == []
+
+    def test_changes_of_state_stand_or_fall_with_their_settlement(self) -> None:
+        stale = self.begin("stale")
+        self.take_over("stale")
+        done = structs.replace(self.settlement(*self.begin("a"), complete()), changes=(Change("a", b"1", 0),))
+        lost = structs.replace(self.settlement(*stale, complete()), changes=(Change("lost", b"1", 0),))
+        late = structs.replace(self.settlement(*self.begin("b"), complete()), changes=(Change("a", b"2", 0),))
+        assert self.settle(done, lost, late) == [
+            BOTH,
+            NEITHER,
+            BOTH,
+        ]  # a change that comes too late is passed over
+        assert [found and found.value for found in self.state.get(["a", "lost"])] == [b"1", None]
 
     def test_an_outbox_that_cannot_be_sent_leaves_everything_as_it_was(self) -> None:
         bad = [

@@ -161,8 +161,10 @@ _POLICIES = {
 
 
 def _unknown(detail: Detail) -> Told:
-    failure = _failure(detail)
-    text = "whether the effect happened is not known" + (f" ({failure})" if failure else "")
+    if detail.get("error"):
+        text = f"{_run(detail)} ended with {detail['error']}: whether the effect happened is not known"
+    else:
+        text = "delivered again, while it is not known whether the effect of the run before happened"
     return text, _POLICIES.get(str(detail.get("policy")), "")
 
 

@@ -43,13 +43,23 @@ class Line(Struct, frozen=True, kw_only=True):
 
 def lines(evidence: Evidence) -> list[Line]:
     """The story, oldest first."""
-    told = [_of_row(row, evidence) for row in evidence.rows]
-    told += _of_record(evidence)
-    told += _of_messages(evidence)
-    return sorted(told, key=lambda line: (line.at_ms, _FIRST.get(line.event, len(_FIRST))))
+    told = [
+        (_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in evidence.rows
+    ]
+    told += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
+    return [line for _, line in sorted(told, key=lambda one: (one[1].at_ms, one[0]))]
 
 
-_FIRST = {"sent": 0, "received": 1, "claimed": 2, "started": 3}  # of steps in one millisecond
+def _rank(event: str, *, of_run: bool = True) -> int:
+    """Which of the steps of one millisecond came first; rows keep their order among themselves where this says nothing."""
+    if event == "unknown" and not of_run:  # found at the claim, not the end of a run
+        event = "takeover"
+    return _RANKS.get(event, _RANKS["started"] + 1)
+
+
+_RANKS = {"sent": 0, "received": 1, "claimed": 2, "takeover": 3, "probe": 4, "started": 5} | dict.fromkeys(
+    ("duplicate", "running-elsewhere", "conflict", "group-stopped"), 9
+)
 
 
 def left_out(evidence: Evidence) -> str:
@@ -58,15 +68,9 @@ def left_out(evidence: Evidence) -> str:
         case "full":
             return ""
         case "brief":
-            return (
-                "History level brief: of runs that went well only the record tells, and it keeps the last one. "
-                'Every step is kept with App(history="full").'
-            )
+            return 'History is brief: of clean runs only the record tells, of the last one. App(history="full") keeps all.'
         case "off":
-            return (
-                "History level off: only the record and operators' actions are kept; failures and duplicates on the way "
-                'are not. They are with App(history="brief").'
-            )
+            return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
 
 
 def _guessed(evidence: Evidence) -> History:
@@ -115,27 +119,25 @@ def _of_record(evidence: Evidence) -> list[Line]:
     names = {row.event for row in evidence.rows}
     told: list[Line] = []
 
-    def tell(at_ms: int, event: str, text: str, rule: str = "") -> None:
-        told.append(_line(at_ms, event, text, rule, record.message_id, record.owner, "record"))
+    def tell(at_ms: int, event: str, text: str, rule: str = "", *, last: bool = True) -> None:
+        """`last`: it is about the last claim, whose message and owner the record knows."""
+        known = last or record.fence == 1
+        message_id, owner = (record.message_id, record.owner) if known else (None, None)
+        told.append(_line(at_ms, event, text, rule, message_id, owner, "record"))
 
-    if record.sent_at_ms is not None and "sent" not in names:
+    sent_back = {row.detail.get("new_message_id") for row in evidence.rows if row.event == "redrive"}
+    if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
         tell(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
-    if "received" not in names and record.fence:
-        tell(
-            record.created_at_ms,
-            "claimed",
-            "claimed for the first time",
-            "no record of this key stood before",
-        )
+    if "received" not in names:
+        rule = "no record of this key stood before"
+        tell(record.created_at_ms, "claimed", "claimed for the first time", rule, last=False)
+    run = f"run {record.attempts}" if record.attempts else "the run"
     if record.started_at_ms is not None and "started" not in names:
-        text = (
-            "the run started"
-            if record.attempts_total == 1
-            else f"run {record.attempts_total} started, the last one"
-        )
-        tell(record.started_at_ms, "started", text, f"fence {record.started_fence}")
+        before = record.attempts_total - record.attempts
+        earlier = f"; {counted(before, 'run')} before this budget" if before else ""
+        tell(record.started_at_ms, "started", f"{run} started", f"fence {record.started_fence}{earlier}")
     if record.status == "completed" and not names & {"completed", "settled"}:
-        tell(record.updated_at_ms, "completed", "completed; the record stands", lifetime(evidence))
+        tell(record.updated_at_ms, "completed", f"{run} completed; the record stands", lifetime(evidence))
     failed = record.status in ("failed", "unknown") and record.failure is not None
     since_ms = record.started_at_ms or record.created_at_ms
     if failed and not any(row.event in _FAILED_ROWS and row.at_ms >= since_ms for row in evidence.rows):

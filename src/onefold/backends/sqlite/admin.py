@@ -110,6 +110,8 @@ class SqliteQueues:
             for source in stored_in(connection):
                 if source.dead_letter == settings.name:
                     check_target(source, settings)
+            if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
+                retention.expire_in(connection, row, self._clock.now_ms(), -1)
             connection.execute(
                 "UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id)
             )

@@ -32,11 +32,10 @@ def peek_in(
     connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
 ) -> list[Peeked]:
     """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
-    expired_at_ms = now_ms - row.settings.retention_ms
     numbers = connection.execute(
         "SELECT id FROM onefold_waiting WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 "
         "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 ORDER BY id LIMIT ?4",
-        (row.id, after, expired_at_ms, limit),
+        (row.id, after, row.expired_at_ms(now_ms), limit),
     ).fetchall()
     found = [look_in(connection, catalogue, number, now_ms) for (number,) in numbers]
     return [peeked for peeked in found if peeked is not None]

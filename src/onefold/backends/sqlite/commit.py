@@ -24,6 +24,7 @@ from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.migrations import own_tables
 from onefold.backends.sqlite.queue import send_in, settle_in
+from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.store import clear_outbox_in, write_in
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Attribute, Entry, Leave, Refused, RetryIn, Settle
@@ -56,6 +57,7 @@ def settle_all_in(
     took = [one for one, how in zip(settlements, written, strict=True) if how == "new"]
     _send_all(connection, queues, took, now_ms)
     append_in(connection, [row for one in took for row in one.rows])
+    put_in(connection, [change for one in took for change in one.changes], now_ms)
     alive = [place for place, how in enumerate(written) if how != "lost"]
     settled = dict(
         zip(alive, _settle_all(connection, queues, [settlements[p] for p in alive], now_ms), strict=True)

@@ -124,7 +124,7 @@ def _from_head(
             (name, group, after, room),
         ).fetchall()
         for found in (Found(*values) for values in rows):
-            if found.sent_at_ms + row.settings.retention_ms <= now_ms:
+            if found.sent_at_ms <= row.expired_at_ms(now_ms):
                 erase(connection, [found.id])
             elif found.visible_at_ms > now_ms:
                 return chosen

@@ -206,7 +206,7 @@ def _movable(
         ") AS here CROSS JOIN onefold_message m ON m.id = here.id "
         "WHERE m.id <= ?4 AND (?5 OR json_extract(m.meta, '$.source') IS NOT NULL) "
         + ("ORDER BY m.position LIMIT ?6" if row.settings.fifo else "LIMIT ?6"),
-        (row.id, now_ms, now_ms - row.settings.retention_ms, last_id, to is not None, limit),
+        (row.id, now_ms, row.expired_at_ms(now_ms), last_id, to is not None, limit),
     ).fetchall()
     return [number for (number,) in found]
 

@@ -124,7 +124,7 @@ def join(lock_file: str) -> int:
         LeaseLost: the owner was buried already; this process must not run anything for it.
     """
     try:
-        file = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise _buried(lock_file) from None
     try:
@@ -132,7 +132,7 @@ def join(lock_file: str) -> int:
     except BlockingIOError:
         os.close(file)
         raise _buried(lock_file) from None
-    if os.fstat(file).st_nlink == 0:
+    if os.fstat(file).st_nlink == 0:  # buried between the two lines above
         os.close(file)
         raise _buried(lock_file)
     return file
@@ -150,17 +150,16 @@ def _buried(lock_file: str) -> errors.LeaseLost:
 def _grave(path: Path) -> Iterator[bool]:
     """Hold an owner's file exclusively if all its processes are gone; says whether they are."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):  # buried, or not ours to judge: its lease decides
         yield False
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        is_dead = False
-    else:
-        is_dead = os.fstat(file).st_nlink > 0  # else buried by another since it was opened
-    try:
-        yield is_dead
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(file)

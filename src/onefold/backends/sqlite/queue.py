@@ -254,7 +254,8 @@ def _room(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms:
     if total - base + count_max <= cap:
         return count_max, _Tally(total, base)
     in_flight = connection.execute(
-        "SELECT count(*) FROM onefold_received WHERE queue = ? AND visible_at_ms > ?", (row.id, now_ms)
+        "SELECT count(*) FROM onefold_received WHERE queue = ? AND visible_at_ms > ? AND sent_at_ms > ?",
+        (row.id, now_ms, row.expired_at_ms(now_ms)),
     ).fetchone()[0]
     if in_flight >= cap and not row.settings.fifo:
         raise errors.OverLimitError(
@@ -312,7 +313,7 @@ def _span(row: QueueRow, now_ms: int) -> tuple[int, int, int, int]:
 
     A message is never visible before it is sent, so the first bound skips expired ones without looking at them.
     """
-    expired_at_ms = now_ms - row.settings.retention_ms
+    expired_at_ms = row.expired_at_ms(now_ms)
     return row.id, expired_at_ms, now_ms, expired_at_ms
 
 
@@ -403,10 +404,9 @@ def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -
 
 def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Depth:
     """`Queue.depth` on the snapshot or transaction of `connection`; what has expired is not counted."""
-    expired_at_ms = now_ms - row.settings.retention_ms
     counts = "count(*) FILTER (WHERE visible_at_ms <= ?2), count(*) FILTER (WHERE visible_at_ms > ?2)"
     where = "queue = ?1 AND visible_at_ms > ?3 AND sent_at_ms > ?3"
-    values = (row.id, now_ms, expired_at_ms)
+    values = (row.id, now_ms, row.expired_at_ms(now_ms))
     visible, delayed, oldest_waiting = connection.execute(
         f"SELECT {counts}, min(sent_at_ms) FILTER (WHERE visible_at_ms <= ?2) FROM onefold_waiting WHERE {where}",
         values,

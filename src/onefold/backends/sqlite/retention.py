@@ -23,8 +23,8 @@ def sweep_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_m
 
 
 def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
-    """Delete up to `count_max` messages whose retention is over, in flight or not; how many."""
-    expired_at_ms = now_ms - row.settings.retention_ms
+    """Delete up to `count_max` (-1: all) messages whose retention is over, in flight or not; how many."""
+    expired_at_ms = row.expired_at_ms(now_ms)
     found = connection.execute(
         "SELECT id FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms <= ?3 "
         "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1 AND sent_at_ms <= ?3 LIMIT ?4",

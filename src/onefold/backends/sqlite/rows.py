@@ -37,6 +37,10 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     dead_letter: QueueRow | None = None
     held: QueueRow | None = None
 
+    def expired_at_ms(self, now_ms: int) -> int:
+        """Messages sent at this instant or before have expired."""
+        return now_ms - self.settings.retention_ms
+
 
 class Meta(Struct, omit_defaults=True, gc=False):
     """What few messages have.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from onefold import errors, limits
 from onefold.backends.sqlite import groups
@@ -73,17 +74,19 @@ def delete_in(
         )
         answers = [True] * len(parts)
     else:
-        answers = _delete_the_rest(connection, row, parts)
+        answers = _delete_the_rest(connection, row, parts, now_ms)
     if row.settings.fifo:
         groups.refresh_in(connection, row, {group for *_, group in parts if group is not None}, now_ms)
     return answers
 
 
-def _delete_the_rest(connection: sqlite3.Connection, row: QueueRow, parts: Sequence[Receipt]) -> list[bool]:
+def _delete_the_rest(
+    connection: sqlite3.Connection, row: QueueRow, parts: Sequence[Receipt], now_ms: int
+) -> list[bool]:
     """Some receipts held nothing: finish those whose row in `received` is gone, and say which are not.
 
-    A message that was received never goes back to `waiting`, so one of this queue without a row in `received` is one
-    that was just deleted, and one that still has its row was refused.
+    A message that was received never goes back to `waiting`, so one of this queue that stands in neither is one that
+    was just deleted, and one that still has its row was refused.
     """
     connection.executemany(
         "DELETE FROM onefold_message AS m WHERE id = ? AND queue = ? "
@@ -94,10 +97,26 @@ def _delete_the_rest(connection: sqlite3.Connection, row: QueueRow, parts: Seque
     )
     if not row.settings.fifo:
         return [True] * len(parts)
-    return [
-        connection.execute("SELECT 1 FROM onefold_message WHERE id = ?", (message,)).fetchone() is None
-        for message, *_ in parts
-    ]
+    return [_held(connection, row, message, now_ms) is None for message, *_ in parts]
+
+
+class _Held(NamedTuple):
+    """A message that was received and is still there; what has expired is not."""
+
+    queue: int
+    delivery: int
+    visible_at_ms: int
+    received_at_ms: int
+    receives: int
+
+
+def _held(connection: sqlite3.Connection, row: QueueRow, message: int, now_ms: int) -> _Held | None:
+    found = connection.execute(
+        "SELECT queue, delivery, visible_at_ms, received_at_ms, receives FROM onefold_received "
+        "WHERE id = ? AND NOT (queue = ? AND sent_at_ms <= ?)",
+        (message, row.id, row.expired_at_ms(now_ms)),
+    ).fetchone()
+    return None if found is None else _Held(*found)
 
 
 def set_visible_in(
@@ -122,21 +141,18 @@ def set_visible_in(
     answers: list[bool] = []
     touched: set[int] = set()
     for (message, delivery, group), (_, change) in zip(parts, changes, strict=True):
-        held = connection.execute(
-            "SELECT delivery, visible_at_ms, received_at_ms, receives FROM onefold_received "
-            "WHERE id = ? AND queue = ?",
-            (message, row.id),
-        ).fetchone()
-        answer = _can_change(held, delivery, change, row.settings.fifo, now_ms)
-        answers.append(answer)
-        if not answer:
+        held = _held(connection, row, message, now_ms)
+        can = held is not None and _can_change(row, held, delivery, change, now_ms)
+        answers.append(can)
+        if held is None or not can:
             continue
-        uncounted = 1 if change.uncounted and held[0] == delivery and held[3] else 0
-        if held[1] > now_ms:
+        own = held.delivery == delivery
+        uncounted = int(change.uncounted and own and held.receives > 0)
+        if held.visible_at_ms > now_ms:
             connection.execute(
                 "UPDATE onefold_received SET visible_at_ms = ?, receives = receives - ?, "
                 "owner = CASE WHEN ? THEN NULL ELSE owner END WHERE id = ?",
-                (now_ms + change.delay_ms, uncounted, ends and held[0] == delivery, message),
+                (now_ms + change.delay_ms, uncounted, ends and own, message),
             )
             if group is not None:
                 touched.add(group)
@@ -146,16 +162,14 @@ def set_visible_in(
     return answers
 
 
-def _can_change(
-    held: tuple[int, int, int, int] | None, delivery: int, change: RetryIn, fifo: bool, now_ms: int
-) -> bool:
-    if held is None or held[0] < delivery:
+def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_ms: int) -> bool:
+    if held.queue != row.id or held.delivery < delivery:
         return False
-    if held[1] <= now_ms:
-        return not fifo
-    if fifo and held[0] != delivery:
+    if held.visible_at_ms <= now_ms:
+        return not row.settings.fifo
+    if row.settings.fifo and held.delivery != delivery:
         return False
-    return now_ms + change.delay_ms <= held[2] + limits.VISIBILITY_MS_MAX
+    return now_ms + change.delay_ms <= held.received_at_ms + limits.VISIBILITY_MS_MAX
 
 
 def check_visibility(visible_ms: int) -> None:
@@ -193,16 +207,13 @@ def bury_in(
     for (message, delivery, group), (_, burial) in zip(
         read_receipts([receipt for receipt, _ in burials], fifo), burials, strict=True
     ):
-        held = connection.execute(
-            "SELECT delivery, visible_at_ms, queue FROM onefold_received WHERE id = ?", (message,)
-        ).fetchone()
-        here = held is not None and held[2] == row.id and message not in taken
-        if here and (held[0] == delivery and held[1] > now_ms if fifo else held[0] >= delivery):
+        held = None if message in taken else _held(connection, row, message, now_ms)
+        if held is not None and _can_bury(row, held, delivery, now_ms):
             moves[burial.to].append((message, burial.reason))
             taken.add(message)
             answers.append(True)
         else:
-            answers.append(held is None or message in taken or not fifo)
+            answers.append(held is None or not fifo)
         if group is not None:
             touched.add(group)
     for to, target in targets.items():
@@ -210,6 +221,14 @@ def bury_in(
             transfer_in(connection, moves[to], row, target, now_ms, restarts=True)
     groups.refresh_in(connection, row, touched, now_ms)
     return answers
+
+
+def _can_bury(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
+    if held.queue != row.id:
+        return False
+    if row.settings.fifo:
+        return held.delivery == delivery and held.visible_at_ms > now_ms
+    return held.delivery >= delivery
 
 
 def end_visibilities_in(connection: sqlite3.Connection, owner: str, now_ms: int) -> int:

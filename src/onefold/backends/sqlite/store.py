@@ -19,7 +19,6 @@ import msgspec
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.identity import ident, key_range
-from onefold.backends.sqlite.sweep import LEDGER_KEPT_MS, sweep_in
 from onefold.contracts import transitions
 from onefold.contracts.store import (
     Answer,
@@ -304,12 +303,6 @@ class SqliteStore:
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
         """As the contract says, from a snapshot; waits for no writer."""
         return self._engine.read(lambda connection: read_in(connection, keys, now_ms))
-
-    def sweep(self, now_ms: int, *, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
-        """One small step of `sweep.sweep_in`, in a transaction; how many rows it removed."""
-        return self._engine.write(
-            lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms)
-        )
 
     # -- RecordAdmin ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ CREATE TABLE onefold_received (
     received_at_ms INTEGER NOT NULL,
     owner TEXT                       -- the process that received it; NULL once settled
 );
-CREATE INDEX onefold_received_visible ON onefold_received (queue, visible_at_ms);
+CREATE INDEX onefold_received_visible ON onefold_received (queue, visible_at_ms, sent_at_ms);
 
 CREATE TABLE onefold_scheduled (
     queue INTEGER NOT NULL,

@@ -1,0 +1,51 @@
+"""onefold on SQLite, as `benchmarks.probe` drives it: one job, everything at its defaults.
+
+The payload is a typed struct with the order's id, which is the key, and a note; as JSON it is 200 bytes. Never here:
+settings tuned for a benchmark. BENCH_EFFECT names another kind of effect than the default; the row that uses it says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+import onefold
+from benchmarks import probe
+
+
+class Order(msgspec.Struct):
+    order_id: str
+    note: str
+
+
+app = onefold.App("bench", url=f"sqlite:///{probe.place() / 'bench.db'}")
+orders = app.queue("orders")
+run = probe.handler()
+
+
+@app.job(orders, key="{order_id}", effect=os.environ.get("BENCH_EFFECT", "external"))  # type: ignore[arg-type]
+def job(order: Order) -> None:
+    run(order.note)
+
+
+def order(text: str) -> Order:
+    return msgspec.json.decode(text, type=Order)
+
+
+def connect() -> None:
+    app.runtime()
+
+
+def send(text: str) -> None:
+    job.send(order(text))
+
+
+def send_many(texts: Sequence[str]) -> None:
+    for start in range(0, len(texts), 1_000):
+        job.send_many([order(text) for text in texts[start : start + 1_000]])
+
+
+def work() -> None:
+    probe.become("onefold", "worker", "benchmarks.onefold_tool:app")

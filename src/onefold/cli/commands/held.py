@@ -1,0 +1,155 @@
+"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; settling is `service/held.py`'s.
+
+Invariant: nothing is settled without --done or --not-done.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli import options, render, target
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, ago, line
+from onefold.errors import NotFoundError
+from onefold.service import held as service
+from onefold.watch.wording import counted
+
+command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
+
+
+def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[target.Target, list[str]]:
+    app, rest = target.split(words, wanted, names="KEY" if wanted else "")
+    return target.find(app, url), rest
+
+
+@declared("list", example="onefold held list shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+def list_held(words: tuple[str, ...], url: str | None) -> Answer:
+    """What is held, longest first: one line per operation, its duplicates counted."""
+    found, _ = _target(words, url, 0)
+    held = service.listed(found.desk)
+    return Answer({"held": held}, draw=lambda: _draw_list(held, found))
+
+
+def _draw_list(held: list[service.Held], found: target.Target) -> None:
+    if not held:
+        line("Nothing is held.")
+        return
+    columns = [
+        Column("key"),
+        Column("job"),
+        Column("for", right=True),
+        Column("duplicates", right=True),
+        Column("owner"),
+        Column("what is known", folds=True),
+    ]
+    now_ms = found.desk.now_ms()
+    rows = [
+        (
+            f"{one.tenant}/{one.key}" if one.tenant else one.key,
+            one.job,
+            ago(now_ms - one.since_ms),
+            render.some(max(len(one.message_ids) - 1, 0)),
+            one.owner,
+            one.summary if one.error is None else f"{one.error}: {one.summary}",
+        )
+        for one in held
+    ]
+    render.draw(render.table(columns, rows))
+    line()
+    line("Find out at the other side whether the effect happened, then:")
+    render.todo(["onefold held settle KEY --done", "onefold held settle KEY --not-done"], found.words)
+
+
+@declared("show", example="onefold held show o-17 shop:app")
+@click.argument("words", metavar="KEY [APP]", nargs=-1)
+@target.by_url
+@options.operation
+def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
+    """One key's held operations with the payloads of their messages."""
+    found, (key,) = _target(words, url, 1)
+    held = [
+        one
+        for one in service.listed(found.desk, key)
+        if job in (None, one.job) and tenant in (None, one.tenant)
+    ]
+    if not held:
+        raise NotFoundError(
+            f"Nothing with the key {key!r} is held.", todo="See `onefold held list` and `onefold why KEY`."
+        )
+    bodies = {message_id: body for one in held for message_id, body in service.bodies(found.desk, one)}
+    return Answer({"held": held, "bodies": bodies}, draw=lambda: _draw_details(held, bodies, found))
+
+
+def _draw_details(held: list[service.Held], bodies: dict[str, str], found: target.Target) -> None:
+    for one in held:
+        line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
+        known = f"{one.error}: {one.summary}" if one.error is not None else one.summary
+        line(f"  {one.state} for {ago(found.desk.now_ms() - one.since_ms)}: {known}")
+        line(f"  {counted(one.attempts, 'run')}, {one.crashes} of them ended with their worker process")
+        if one.owner is not None:
+            line(f"  the fix belongs to {one.owner}")
+        for message_id in one.message_ids:
+            line(f"  message {message_id}", "dim")
+            line(f"    {bodies.get(message_id, '(gone)')}")
+    line()
+    key = held[0].key
+    render.todo([f"onefold held settle {key} --done", f"onefold held settle {key} --not-done"], found.words)
+
+
+def _draw_settled(settled: service.Settled) -> None:
+    word = "done" if settled.done else "not done"
+    line(f"{settled.job} {settled.key}: settled as {word}.")
+    if settled.sent_back:
+        line(f"  sent back: {', '.join(settled.sent_back)}")
+    if settled.deleted:
+        line(f"  {counted(settled.deleted, 'held message')} deleted")
+    if not settled.done and not settled.sent_back:
+        line("  No message of it was held: the next call or message with this key runs it.")
+    if settled.left:
+        line(
+            f"  {counted(settled.left, 'message')} with another payload stay; they were sent to the held queue directly"
+        )
+    if settled.group_restarted:
+        line(f"  its group goes on: {counted(settled.group_restarted, 'message')} that waited behind it")
+
+
+@declared(
+    "settle",
+    example="""onefold held settle o-17 shop:app --done --result '{"label": "AB123"}'
+               onefold held settle o-17 shop:app --not-done --reason-text "courier has no booking" """,
+)
+@click.argument("words", metavar="KEY [APP]", nargs=-1)
+@target.by_url
+@click.option("--done/--not-done", "done", default=None, help="Whether the effect happened.")
+@click.option(
+    "--result", metavar="JSON", help="With --done: what answers duplicates from now on; null unless given."
+)
+@options.operation
+@options.reason_text
+def settle(
+    words: tuple[str, ...],
+    url: str | None,
+    done: bool | None,
+    result: str | None,
+    job: str | None,
+    tenant: str | None,
+    reason_text: str | None,
+) -> Answer:
+    """Settle a held operation by your word.
+
+    --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
+    one message is sent back to its queue and runs again; the duplicates are deleted.
+    """
+    found, (key,) = _target(words, url, 1)
+    if done is None:
+        raise click.UsageError("Say whether the effect happened: --done or --not-done.")
+    settled = service.settle(
+        found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text
+    )
+    return Answer(settled, draw=lambda: _draw_settled(settled))
+
+
+for each in (list_held, show_held, settle):
+    command.add_command(each)

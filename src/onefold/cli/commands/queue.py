@@ -1,0 +1,231 @@
+"""`onefold queue`: queues as such: list, look, empty, move as a whole, bring settings up to date.
+
+Parsing, asking and drawing; the doing is `service/queues.py`'s. Never here: receiving messages.
+Invariant: nothing is emptied or changed without --yes or a person's answer.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli import options, render, target
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, ago, line, number, some
+from onefold.contracts.admin import MoveTask
+from onefold.service import queues as service
+from onefold.watch.wording import age, counted
+
+command = Group("queue", help="Queues: list, peek, purge, move, apply.", no_args_is_help=True)
+move = Group(
+    "move",
+    help="Move a dead-letter queue as a whole, as SQS does: start, list, cancel.",
+    no_args_is_help=True,
+)
+
+
+def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target.Target, list[str]]:
+    app, rest = target.split(words, 1 if names else 0, names=names)
+    return target.find(app, url), rest
+
+
+@declared("list", example="onefold queue list shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
+    """All queues with their settings; dead-letter and held queues under the queue they serve."""
+    found, _ = _target(words, url, "")
+    views = service.views(found.desk)
+    return Answer({"queues": views}, draw=lambda: _draw_queues(views))
+
+
+def _draw_queues(views: list[service.QueueView]) -> None:
+    columns = [
+        Column("queue", folds=True),
+        Column("for"),
+        Column("type"),
+        *[Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")],
+    ]
+    rows = [
+        (
+            one.settings.name if one.role == "source" else f"  {one.settings.name}",
+            "" if one.role == "source" else one.role,
+            "FIFO" if one.settings.fifo else "standard",
+            number(one.visible + one.in_flight + one.delayed),
+            age(one.settings.visibility_ms),
+            age(one.settings.retention_ms),
+            some(0) if not one.settings.delay_ms else age(one.settings.delay_ms),
+            one.settings.receives_max,
+        )
+        for one in views
+    ]
+    render.draw(render.table(columns, rows))
+
+
+@declared("peek", example="onefold queue peek orders shop:app --limit 5 --bodies")
+@click.argument("words", metavar="QUEUE [APP]", nargs=-1)
+@target.by_url
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="At most so many, the oldest first.",
+)
+@click.option("--bodies", is_flag=True, help="With their payloads.")
+def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool) -> Answer:
+    """Look at a queue's messages. A look is no receive: it counts nothing and hides nothing."""
+    found, (queue,) = _target(words, url, "QUEUE")
+    messages = service.look(found.desk, queue, limit=limit, bodies=bodies)
+    return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.desk.now_ms()))
+
+
+def _draw_messages(messages: list[service.Waiting], now_ms: int) -> None:
+    if not messages:
+        line("No messages.")
+        return
+    columns = [
+        Column("message"),
+        Column("key", folds=True),
+        Column("job", folds=True),
+        Column("state", folds=True),
+        Column("sent", right=True),
+        Column("receives", right=True),
+    ]
+    states = {"visible": "waiting", "in_flight": "in hand", "delayed": "delayed"}
+    rows = [
+        (
+            one.message_id,
+            one.key,
+            one.job,
+            states[one.state]
+            + (f" for {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""),
+            ago(now_ms - one.sent_at_ms),
+            some(one.receive_count),
+        )
+        for one in messages
+    ]
+    render.draw(render.table(columns, rows))
+    for one in messages:
+        if one.body is not None:
+            line(f"{one.message_id}  {one.body}")
+
+
+@declared("purge", example="onefold queue purge orders-dead shop:app --yes")
+@click.argument("words", metavar="QUEUE [APP]", nargs=-1)
+@target.by_url
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.reason_text
+def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str | None) -> Answer:
+    """Delete every message of a queue for good, those in hand included, after asking. Once a minute at most."""
+    found, (queue,) = _target(words, url, "QUEUE")
+    depth = found.desk.engine.queues.depth(queue)
+    if not yes:
+        count = counted(depth.visible + depth.in_flight + depth.delayed, "message")
+        click.confirm(f"Delete {count} of {queue} for good?", abort=True, err=True)
+    removed = service.purge(found.desk, queue, reason_text=reason_text)
+    return Answer(
+        {"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted.")
+    )
+
+
+@declared("apply", example="onefold queue apply shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.reason_text
+def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
+    """Bring the engine's queues to the settings that the app declares, after showing what differs."""
+    app, _ = target.split(words, 0, names="")
+    found = target.find_app(app)
+    assert found.app is not None
+    desk = target.desk_without_queues(found)
+    declared_queues = target.declared_queues(found.app)
+    differing = service.drift(desk, declared_queues)
+    if differing and not yes:
+        for one in differing:
+            for difference in one.differences:
+                render.note(f"{one.queue}: {difference}")
+        click.confirm("Change these settings?", abort=True, err=True)
+    changed = service.apply(desk, declared_queues, reason_text=reason_text)
+    return Answer({"changed": changed}, draw=lambda: _draw_drift(changed))
+
+
+def _draw_drift(changed: list[service.Drift]) -> None:
+    if not changed:
+        line("All queues are as declared.")
+    for one in changed:
+        line(f"{one.queue}: changed; {'; '.join(one.differences)}")
+
+
+# -- move ------------------------------------------------------------------------------------------------------------
+
+
+@declared("start", example="onefold queue move start orders-dead shop:app --rate 10/s")
+@click.argument("words", metavar="QUEUE [APP]", nargs=-1)
+@target.by_url
+@click.option("--to", metavar="QUEUE", help="Where to; each message's own source unless given.")
+@click.option("--rate", type=options.RATE, help="Messages a second, for example 10/s.")
+@click.option("--no-wait", is_flag=True, help="Only begin; running workers carry it on.")
+@options.reason_text
+def start(
+    words: tuple[str, ...],
+    url: str | None,
+    to: str | None,
+    rate: int | None,
+    no_wait: bool,
+    reason_text: str | None,
+) -> Answer:
+    """Move a dead-letter queue as a whole. `onefold dlq redrive` selects, watches and stops by itself; this does not."""
+    found, (queue,) = _target(words, url, "QUEUE")
+    task = service.start_move(found.desk, queue, to=to, per_second=rate, reason_text=reason_text)
+    if not no_wait:
+        task = service.carry_move(found.desk, task, lambda _: None)
+    return Answer(task, draw=lambda: _draw_tasks([task]), code=1 if task.status == "FAILED" else 0)
+
+
+@declared("list", example="onefold queue move list shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+@click.option("--queue", metavar="NAME", help="Only of this dead-letter queue.")
+def list_moves(words: tuple[str, ...], url: str | None, queue: str | None) -> Answer:
+    """Move tasks, newest first."""
+    found, _ = _target(words, url, "")
+    tasks = service.move_tasks(found.desk, queue)
+    return Answer({"moves": tasks}, draw=lambda: _draw_tasks(tasks))
+
+
+@declared("cancel", example="onefold queue move cancel 6d49bc19c603e699 shop:app")
+@click.argument("words", metavar="HANDLE [APP]", nargs=-1)
+@target.by_url
+def cancel(words: tuple[str, ...], url: str | None) -> Answer:
+    """Stop a running move; what moved stays moved."""
+    found, (handle,) = _target(words, url, "HANDLE")
+    task = service.cancel_move(found.desk, handle)
+    return Answer(task, draw=lambda: _draw_tasks([task]))
+
+
+def _draw_tasks(tasks: list[MoveTask]) -> None:
+    if not tasks:
+        line("No moves.")
+        return
+    columns = [
+        Column("handle"),
+        Column("from"),
+        Column("to"),
+        Column("status"),
+        Column("moved", right=True),
+        Column("of", right=True),
+    ]
+    rows = [
+        (one.handle, one.source, one.to or "its source", one.status, number(one.moved), number(one.to_move))
+        for one in tasks
+    ]
+    render.draw(render.table(columns, rows))
+    for one in tasks:
+        if one.failure is not None:
+            line(f"{one.handle}: {one.failure}", "yellow")
+
+
+for each in (start, list_moves, cancel):
+    move.add_command(each)
+for each_of_all in (list_queues, peek, purge, move, apply):
+    command.add_command(each_of_all)

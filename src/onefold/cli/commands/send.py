@@ -1,0 +1,79 @@
+"""`onefold send`: one message to one job, from the command line; handy for trying things out.
+
+The payload is checked against the job's type before anything is sent. Never here: making messages.
+Invariant: what is printed was accepted durably.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+import click
+
+from onefold.cli import render, target
+from onefold.cli.program import Answer, declared
+from onefold.errors import NotFoundError
+from onefold.run.handlers import Receipt
+from onefold.service import jobs
+
+
+def _draw(receipt: Receipt) -> None:
+    if receipt.duplicate:
+        render.line(f"already known: {receipt.job} {receipt.key}; nothing was added")
+    else:
+        render.line(f"sent: {receipt.job} {receipt.key} as message {receipt.message_id}")
+
+
+@declared(
+    "send",
+    example="""onefold send shop:app book_courier '{"order_id": "o-17"}'
+               echo '{"order_id": "o-18"}' | onefold send shop:app book_courier - --delay 10m""",
+)
+@click.argument("words", metavar="[APP] JOB PAYLOAD", nargs=-1)
+@click.option("--delay", metavar="DURATION", help="Not before so long from now, for example 10m.")
+@click.option(
+    "--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00."
+)
+@click.option("--key", metavar="KEY", help="Instead of the key that the job's rule gives.")
+def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
+    """Send one message to a job.
+
+    PAYLOAD is JSON, or - to read it from standard input, or @FILE. When the command returns, the message is durable.
+    """
+    app, (name, payload) = target.split(words, 2, names="JOB PAYLOAD")
+    found = target.find_app(app)
+    assert found.app is not None
+    job = found.app.jobs.get(name)
+    if job is None:
+        near = difflib.get_close_matches(name, found.app.jobs, n=1)
+        raise NotFoundError(
+            f"App {found.app.name} has no job {name!r}.",
+            meaning=f"Its jobs are: {', '.join(found.app.jobs) or 'none'}.",
+            todo=f"Did you mean {near[0]!r}?" if near else "Check the name.",
+        )
+    receipt = jobs.send_text(job, _text(payload), delay=delay, run_at=run_at, key=key)
+    return Answer(receipt, draw=lambda: _draw(receipt))
+
+
+def _text(payload: str) -> str:
+    if payload == "-":
+        return sys.stdin.read()
+    if payload.startswith("@"):
+        return read_file(payload[1:])
+    return payload
+
+
+def read_file(name: str) -> str:
+    """The text of a file that a person named.
+
+    Raises:
+        NotFoundError: it cannot be read.
+    """
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFoundError(
+            f"The file {name} cannot be read: {error}.", todo="Check its name and rights."
+        ) from error

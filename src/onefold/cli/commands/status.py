@@ -1,0 +1,125 @@
+"""`onefold status`: one look at everything, or the same look again and again.
+
+Drawing only; what is counted and warned about is `service/status.py`'s.
+Invariant: with --watch the picture is replaced, never scrolled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from onefold.cli import render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, ago, number, some
+from onefold.service import status as service
+from onefold.watch.wording import age
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_AGAIN_MS = 2_000
+
+
+@declared(
+    "status", example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
+)
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+@click.option("--queue", metavar="NAME", help="Only this queue.")
+@click.option("--watch", is_flag=True, help="Look again every 2 seconds until interrupted.")
+def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: bool) -> Answer:
+    """How much waits, how fast it is done, and what needs a person.
+
+    Per queue: messages that wait, that workers have in hand, that are delayed; the age of the oldest; dead letters and
+    when the first of them expires; held messages. Per job: how many were done in the last minute and hour.
+    """
+    app, _ = target.split(words, 0, names="")
+    found = target.find(app, url)
+    if watch and not render.is_quiet():
+        _watch(found, queue)
+        return Answer(None)
+    status = service.status(found.desk, queue)
+    return Answer(status, draw=lambda: render.draw(picture(status, found.words)))
+
+
+def _watch(found: target.Target, queue: str | None) -> None:
+    from rich.live import Live
+
+    desk = found.desk
+    with Live(console=render.console(), auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(picture(service.status(desk, queue), found.words), refresh=True)
+                desk.clock.wait(desk.never, _AGAIN_MS)
+        except KeyboardInterrupt:
+            return
+
+
+def picture(status: service.Status, words: str = "") -> RenderableType:
+    """The whole status as one drawing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(f"{status.url}   {render.local(status.at_ms)}", style="dim"), Text()]
+    parts.append(
+        _queues(status)
+        if status.queues
+        else Text("No queue yet: it is made when an app first sends or runs.")
+    )
+    if status.jobs:
+        parts += [Text(), _jobs(status)]
+    for warning in status.warnings:
+        parts += [
+            Text(),
+            Text(f"! {warning.text}", style="yellow"),
+            Text(f"  {render.with_target(warning.todo, words)}", style="cyan"),
+        ]
+    return Group(*parts)
+
+
+def _queues(status: service.Status) -> RenderableType:
+    columns = [
+        Column("queue", folds=True),
+        *[
+            Column(head, right=True)
+            for head in ("waiting", "in hand", "delayed", "oldest", "dead", "expires in", "held")
+        ],
+    ]
+    rows = [
+        (
+            one.queue, number(one.visible), some(one.in_flight), some(one.delayed), ago(one.oldest_age_ms), some(one.dead),
+            ago(one.dead_expires_in_ms), some(one.held),
+        )
+        for one in status.queues
+    ]  # fmt: skip
+    return render.table(columns, rows)
+
+
+def _jobs(status: service.Status) -> RenderableType:
+    columns = [
+        Column("job", folds=True),
+        Column("queue", folds=True),
+        Column("done/min", right=True),
+        Column("done/h", right=True),
+        Column("", folds=True),
+    ]
+    rows = [
+        (
+            one.job,
+            one.queue,
+            number(one.done_last_minute),
+            number(one.done_last_hour),
+            _paused(one, status.at_ms),
+        )
+        for one in status.jobs
+    ]
+    return render.table(columns, rows)
+
+
+def _paused(one: service.JobStatus, now_ms: int) -> str:
+    if one.paused_until_ms is None:
+        return ""
+    left_ms = one.paused_until_ms - now_ms
+    return f"paused, next try in {age(left_ms)}" if left_ms > 0 else "paused, being tried"

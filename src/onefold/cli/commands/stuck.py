@@ -1,0 +1,37 @@
+"""`onefold stuck`: runs that went silent and were not taken over yet; empty when all is well, or each explained.
+
+Never here: what ends a lease. Invariant: every line says what happens next, and whether that needs a person.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli import render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, ago, line
+from onefold.service import stories
+
+
+@declared("stuck", example="onefold stuck shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+def command(words: tuple[str, ...], url: str | None) -> Answer:
+    """Runs that have stopped renewing their lease and that nobody has taken over yet.
+
+    A worker that dies on this machine is noticed within a second or so, on another one when its lease ends; its work is then
+    taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
+    """
+    app, _ = target.split(words, 0, names="")
+    found = target.find(app, url)
+    silent = stories.silent(found.desk)
+    return Answer({"stuck": silent}, draw=lambda: _draw(silent))
+
+
+def _draw(silent: list[stories.Silent]) -> None:
+    if not silent:
+        line("Nothing is stuck.")
+        return
+    columns = [Column("key"), Column("job"), Column("silent", right=True), Column("next", folds=True)]
+    rows = [(one.key, one.job, ago(one.silent_ms), one.explanation) for one in silent]
+    render.draw(render.table(columns, rows))

@@ -1,0 +1,286 @@
+"""`onefold worker`: run an app's jobs until told to stop, and show how it goes.
+
+SIGTERM or SIGINT drains: nothing is received any more, what runs is finished. The second one stops at once; what ran then is
+taken over by others. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
+Never here: the loop (`run/worker.py`), how a worker is built (`service/workers.py`).
+Invariant: a signal handler only sets the worker's flags and writes one line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from onefold import limits
+from onefold.cli import options, render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import line, number
+from onefold.run.events import Sink
+from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
+from onefold.service import workers
+from onefold.service.desk import Desk, roles
+from onefold.watch.sinks import LogSink
+from onefold.watch.wording import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PLAIN_MS = 5_000  # between two lines where there is no terminal
+_DEPTH_MS = 1_000  # between two looks at how much waits
+_DEFAULTS = WorkerSettings()
+
+
+@declared(
+    "worker",
+    example="onefold worker shop:app --threads 16\nonefold worker shop:app --processes 4 --queues orders --log json",
+)
+@click.argument("words", metavar="[APP]", nargs=-1)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=_DEFAULTS.threads,
+    show_default=True,
+    help="For plain functions.",
+)
+@click.option(
+    "--asyncio",
+    "tasks",
+    type=click.IntRange(1),
+    default=_DEFAULTS.tasks,
+    show_default=True,
+    help="Coroutine handlers at one time.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Child processes: for CPU work, and for timeouts that end a handler.",
+)
+@click.option(
+    "--queues",
+    metavar="NAMES",
+    help="Only these queues, with commas between; all that have a job unless given.",
+)
+@click.option(
+    "--until-empty", is_flag=True, help="End when nothing is left: not waiting, not in flight, not delayed."
+)
+@click.option(
+    "--lease",
+    type=options.DURATION,
+    default="30s",
+    show_default=True,
+    help="How long work is claimed between two heartbeats.",
+)
+@click.option(
+    "--prefetch",
+    type=click.IntRange(0),
+    help="Messages kept at hand per queue; learned as it goes unless given.",
+)
+@click.option(
+    "--group",
+    type=click.IntRange(1),
+    default=_DEFAULTS.group_max,
+    show_default=True,
+    help="Quick runs committed together at most.",
+)
+@click.option(
+    "--grace",
+    type=options.DURATION,
+    help="How long a drain waits for what runs; the longest timeout unless given.",
+)
+@click.option("--no-progress", is_flag=True, help="Neither a picture nor lines of numbers.")
+@click.option("--log", type=click.Choice(["json", "plain"]), help="Events as log lines on standard error.")
+def command(
+    words: tuple[str, ...],
+    threads: int,
+    tasks: int,
+    processes: int,
+    queues: str | None,
+    until_empty: bool,
+    lease: int,
+    prefetch: int | None,
+    group: int,
+    grace: int | None,
+    no_progress: bool,
+    log: str | None,
+) -> Answer:
+    """Run an app's jobs until told to stop.
+
+    SIGTERM or Ctrl-C finishes what runs and gives back what has not started; a second one stops at once, and what ran
+    then is taken over by others. Exit code 0: everything in hand was finished or given back; 3: it was not.
+    """
+    name, _ = target.split(words, 0, names="")
+    found = target.find_app(name)
+    assert found.app is not None
+    settings = WorkerSettings(
+        threads=threads,
+        tasks=tasks,
+        processes=processes,
+        prefetch=prefetch,
+        group_max=group,
+        lease_ms=lease,
+        grace_ms=grace,
+        until_empty=until_empty,
+    )
+    sinks: list[Sink] = list(found.app.sinks)
+    if log is not None:
+        sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+    worker = workers.make_worker(
+        found.app.runtime(),
+        found.app.jobs,
+        found.app.job_of,
+        settings=settings,
+        history=found.app.history,
+        sinks=sinks,
+        queues=[one.strip() for one in queues.split(",")] if queues is not None else None,
+        target=name or os.environ.get("ONEFOLD_APP"),
+    )
+    quiet = no_progress or render.is_quiet()
+    progress = nullcontext() if quiet else _progress(worker, found.desk, lines=log is not None)
+    with _signals(worker), progress:
+        report = worker.run()
+    return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+@contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """SIGTERM and SIGINT drain, the second one stops at once, the third ends the process as if nothing were installed."""
+    caught = (signal.SIGTERM, signal.SIGINT)
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        if not worker.draining:
+            worker.drain()
+            text = b"draining: finishing what runs; once more stops at once\n"
+        else:
+            worker.stop_now()
+            for one in caught:
+                signal.signal(one, signal.SIG_DFL)
+            text = b"stopping at once; others take over what runs\n"
+        os.write(2, text)
+
+    before = {one: signal.signal(one, told) for one in caught}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+# -- progress --------------------------------------------------------------------------------------------------------
+
+
+def _progress(worker: Worker, desk: Desk, *, lines: bool) -> AbstractContextManager[None]:
+    """A live picture on a terminal that no log is written to, else a plain line every few seconds."""
+    if render.console(stderr=True).is_terminal and not lines:
+        return _live(worker, desk)
+    return _plain(worker, desk)
+
+
+@contextmanager
+def _live(worker: Worker, desk: Desk) -> Iterator[None]:
+    from rich.live import Live
+
+    waits = _Waits(desk)
+    live = Live(
+        get_renderable=lambda: _picture(worker.snapshot(), waits.now(), draining=worker.draining),
+        console=render.console(stderr=True),
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        redirect_stderr=True,
+    )
+    with live:
+        yield
+
+
+class _Waits:
+    """How many messages wait, looked up at most once a second."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._names = list(roles(desk.settings()).sources)
+        self._at_ms = -_DEPTH_MS
+        self._count = 0
+
+    def now(self) -> int:
+        """Visible and delayed messages of all queues."""
+        now_ms = self._desk.clock.monotonic_ms()
+        if now_ms - self._at_ms >= _DEPTH_MS:
+            self._at_ms = now_ms
+            depths = [self._desk.engine.queues.depth(name) for name in self._names]
+            self._count = sum(depth.visible + depth.delayed for depth in depths)
+        return self._count
+
+
+def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableType:
+    from rich.text import Text
+
+    parts = [
+        (f" {number(counts.completed)} done", "bold green"),
+        (f"  {number(counts.per_second)}/s", "green"),
+        (f"  in hand {number(counts.in_hand)}", ""),
+        (f"  waiting {number(waiting)}", ""),
+    ]
+    more = [
+        (counts.duplicates, "duplicates", ""),
+        (counts.retried, "retries", "yellow"),
+        (counts.buried, "dead", "red"),
+        (counts.held, "held", "red"),
+        (counts.lost, "leases lost", "red"),
+    ]
+    parts += [(f"  {name} {number(count)}", style) for count, name, style in more if count]
+    if draining:
+        parts.append(("  draining", "yellow"))
+    return Text.assemble(*parts)
+
+
+@contextmanager
+def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
+    ended = threading.Event()
+    waits = _Waits(desk)
+
+    def write() -> None:
+        while not desk.clock.wait(ended, _PLAIN_MS):
+            render.note(_sentence(worker.snapshot(), waits.now()))
+
+    thread = threading.Thread(target=write, name="onefold-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(limits.SECOND_MS / 1000)
+
+
+def _sentence(counts: Snapshot, waiting: int | None) -> str:
+    parts = [f"done {counts.completed}", f"{counts.per_second:.0f}/s", f"in hand {counts.in_hand}"]
+    if waiting is not None:
+        parts.append(f"waiting {waiting}")
+    for count, name in (
+        (counts.duplicates, "duplicates"),
+        (counts.retried, "retries"),
+        (counts.buried, "dead"),
+        (counts.held, "held"),
+        (counts.lost, "leases lost"),
+    ):
+        if count:
+            parts.append(f"{name} {count}")
+    return ", ".join(parts)
+
+
+def _draw(report: ExitReport) -> None:
+    line(f"ended: {_sentence(report.counts, None)}")
+    if report.left:
+        line(
+            f"Left: {counted(len(report.left), 'run')}, to be taken over: {', '.join(report.left[:5])}",
+            "yellow",
+        )

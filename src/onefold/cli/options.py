@@ -1,0 +1,69 @@
+"""Options that several commands share, and the values behind them: durations, rates, which operation is meant.
+
+Parsing only. Never here: which dead letters are meant (`selection.py`).
+Invariant: a word that cannot be read is a usage error that says the form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from onefold import duration, errors, limits
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RATE = re.compile(r"(\d+)(?:/(s|m|h))?")
+_PER_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS}
+
+
+class DurationType(click.ParamType[int]):
+    """A duration with a unit, in milliseconds: `90s`, `2h30m`, `3d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if isinstance(value, int):
+            return value
+        try:
+            return duration.to_ms(value, param.name if param is not None and param.name else "duration")
+        except errors.UsageError as error:
+            self.fail(f"{error.what} {error.todo}", param, ctx)
+
+
+class RateType(click.ParamType[int]):
+    """Messages per time, as messages per second of at least one: `10/s`, `300/m`, or a bare number for `/s`."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if isinstance(value, int):
+            return value
+        found = _RATE.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is no rate; write for example 10/s or 300/m.", param, ctx)
+        per_second = int(found[1]) * limits.SECOND_MS / _PER_MS[found[2] or "s"]
+        if not 1 <= per_second <= limits.MOVE_PER_SECOND_MAX:
+            self.fail(f"{value!r} is out of range: 1 to {limits.MOVE_PER_SECOND_MAX} a second.", param, ctx)
+        return int(per_second)
+
+
+DURATION = DurationType()
+RATE = RateType()
+
+
+def reason_text(function: F) -> F:
+    """Add --reason-text, kept with who did it."""
+    text = "Why; kept in the ledger with who did it."
+    return click.option("--reason-text", metavar="TEXT", help=text)(function)
+
+
+def operation(function: F) -> F:
+    """Add --job and --tenant, for keys that several operations have."""
+    function = click.option("--tenant", metavar="NAME", help="Only this tenant's.")(function)
+    return click.option("--job", metavar="NAME", help="Only this job's.")(function)

@@ -1,0 +1,139 @@
+"""How answers are drawn: tables that fit 80 columns, ages like `3m12s`, local time, colours only on a terminal.
+
+Cells fold instead of being cut, so that an id can always be copied. rich is imported when something is first drawn: a
+command with --json never pays for it. Never here: what is worth drawing, decisions.
+Invariant: nothing drawn here is meant for machines; they use --json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+import click
+from msgspec import Struct
+
+from onefold.watch.wording import age
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+NOTHING = "-"
+_WHOLE_CHARACTERS = 24  # cells up to this long are never broken
+
+Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
+
+
+class Column(Struct, frozen=True):
+    """One column of a table: its head, whether its cells stand right, how it looks, and whether long text folds in it."""
+
+    head: str
+    right: bool = False
+    style: Style = ""
+    folds: bool = False
+
+
+@cache
+def console(*, stderr: bool = False) -> Console:
+    """The terminal, or what stands in for it."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
+    """A table without lines; None is shown as a dash."""
+    from rich import box
+    from rich.table import Table
+
+    cells = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
+    drawn = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold"
+    )
+    for place, column in enumerate(columns):
+        widest = max((len(row[place]) for row in cells), default=0)
+        drawn.add_column(
+            column.head,
+            justify="right" if column.right else "left",
+            style=column.style or None,
+            overflow="fold",
+            min_width=None if column.folds else min(max(widest, len(column.head)), _WHOLE_CHARACTERS),
+        )
+    for row in cells:
+        drawn.add_row(*row)
+    return drawn
+
+
+def is_quiet() -> bool:
+    """Whether the running command was asked for JSON, so that nothing is to be drawn."""
+    return bool(click.get_current_context().obj["json"])
+
+
+def draw(*things: object) -> None:
+    """Print tables and lines, one under the other."""
+    for thing in things:
+        console().print(thing)
+
+
+def line(text: str = "", style: Style = "") -> None:
+    """Print one line."""
+    console().print(text, style=style or None, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Say something on standard error that is no part of the answer."""
+    click.echo(text, err=True)
+
+
+def todo(steps: Iterable[str], target: str = "") -> None:
+    """Print next steps; commands get the target that this one was given, so that they can be copied as they are."""
+    for step in steps:
+        line(f"  {with_target(step, target)}", "cyan" if step.startswith("onefold ") else "")
+
+
+def with_target(step: str, target: str) -> str:
+    """A command with the target of the running one; other advice as it is."""
+    if not step.startswith("onefold ") or not target:
+        return step
+    command, gap, remark = step.partition("   (")
+    return f"{command} {target}{gap}{remark}"
+
+
+# -- numbers and times -----------------------------------------------------------------------------------------------
+
+
+def ago(ms: int | None) -> str:
+    """An age for a table; a dash where there is none."""
+    return NOTHING if ms is None else age(ms)
+
+
+def number(count: float | None) -> str:
+    """A count with separators; a dash where there is none."""
+    return NOTHING if count is None else f"{count:,.0f}"
+
+
+def some(count: int) -> str:
+    """A count where 0 is nothing to look at."""
+    return number(count) if count else NOTHING
+
+
+def local(at_ms: int) -> str:
+    """An instant in the reader's own zone, to the second: `2026-11-21 00:31:05`."""
+    return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def day(at_ms: int) -> str:
+    """The reader's own date, with the zone."""
+    return _local(at_ms).strftime("%A %Y-%m-%d (%Z)")
+
+
+def clock_time(at_ms: int) -> str:
+    """The reader's own time of day, to the millisecond."""
+    return f"{_local(at_ms):%H:%M:%S}.{at_ms % 1000:03d}"
+
+
+def _local(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()

@@ -1,0 +1,107 @@
+"""Which dead letters a command is about: the options that say so, and finding them; and how a forecast is worded.
+
+Never here: what fits (`service/dead_letters.py`).
+Invariant: a command that changes something names what it changes, or says --all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import click
+import msgspec
+
+from onefold.cli import options, target
+from onefold.contracts.admin import Peeked
+from onefold.errors import NotFoundError
+from onefold.service import dead_letters
+from onefold.service.dead_letters import Select
+from onefold.service.reading import Fate
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FATES: Final[dict[Fate, str]] = {
+    "run": "would run.",
+    "answered": "would be answered.",
+    "waits": "would wait.",
+    "unknown": "is uncertain.",
+    "held": "would be held.",
+    "conflict": "would come back.",
+    "malformed": "would come back.",
+    "comes-back": "would come back.",
+    "no-job": "would wait for a worker that knows its job.",
+}
+
+
+def selecting(function: F) -> F:
+    """Add the options that say which dead letters are meant; they arrive as one `select`."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms")
+        select = Select(**{name: given.pop(name) for name in names})
+        return function(*args, select=select, **given)
+
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__click_params__ = list(getattr(function, "__click_params__", []))  # type: ignore[attr-defined]  # click's own place
+    decorated: Any = call
+    for option in reversed(
+        [
+            click.option("--queue", metavar="NAME", help="Of this queue, or in this dead-letter queue."),
+            click.option(
+                "--reason",
+                metavar="KIND",
+                help="permanent, attempts, conflict, malformed, quarantine, receives ...",
+            ),
+            click.option(
+                "--error", metavar="CLASS", help="Class of the exception; * and ? stand for anything."
+            ),
+            click.option("--job", metavar="NAME", help="Of this job."),
+            click.option("--key", metavar="KEY", help="With this business key; * and ? stand for anything."),
+            click.option("--group", metavar="GROUP", help="Of this FIFO group; * and ? stand for anything."),
+            click.option(
+                "--older",
+                "older_ms",
+                type=options.DURATION,
+                help="Failed at least so long ago, for example 2h.",
+            ),
+            click.option("--newer", "newer_ms", type=options.DURATION, help="Failed at most so long ago."),
+        ]
+    ):
+        decorated = option(decorated)
+    return cast(F, decorated)
+
+
+def chosen(
+    words: tuple[str, ...], url: str | None, select: Select, *, everything: bool
+) -> tuple[target.Target, list[Peeked]]:
+    """The dead letters that a command's words and options name, at least one; they must name something.
+
+    Raises:
+        NotFoundError: none fits.
+    """
+    app, ids = target.split_ids(words)
+    wanted = msgspec.structs.replace(select, ids=ids)
+    if wanted.is_empty() and not everything:
+        raise click.UsageError("Say which dead letters: ids, conditions such as --reason, or --all.")
+    found = target.find(app, url)
+    messages = list(dead_letters.find(found.desk, wanted))
+    if not messages:
+        raise NotFoundError(
+            "No dead letter fits.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
+        )
+    return found, messages
+
+
+def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target.Target, Peeked]:
+    """The one dead letter that a command's words and options name, with its target.
+
+    Raises:
+        NotFoundError: none fits. UsageError: several do.
+    """
+    app, ids = target.split_ids(words)
+    found = target.find(app, url)
+    chosen = msgspec.structs.replace(select, ids=ids)
+    if chosen.is_empty():
+        raise click.UsageError("Say which message: its id, or conditions such as --key.")
+    return found, dead_letters.one_of(found.desk, chosen)

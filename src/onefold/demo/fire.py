@@ -1,0 +1,269 @@
+"""The fire: worker processes that are started, killed at random moments, and replaced at once.
+
+Two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker drains. When they come is drawn from the seed as
+shares of the work that is done, so that a slow machine sees as many kills as a fast one; which worker is hit is drawn too.
+A kill counts when the worker had work in hand; the engine's own history says so (`owner-dead`, with the number of messages
+that were freed), because whoever sends the signal cannot know. One that hit an idle worker is made up for.
+Here: processes and signals. Never here: what workers do, judging. Invariant: every process that was started here is gone
+when `close` returns, whatever happened before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from onefold.clock import Clock
+from onefold.contracts.ledger import Row
+from onefold.entropy import Entropy
+from onefold.errors import InvariantBroken, OnefoldError
+
+FIRST_SHARE, LAST_SHARE = 0.03, 0.92
+"""Kills come between these shares of the work: there is work in hand by then, and enough is left after the last one."""
+STOPS_PER_KILL = 0.25
+"""How many workers are stopped with SIGTERM for each one that is killed."""
+LEAVE_S_MAX = 10
+"""Seconds that a worker told to drain may take; its slowest request takes the partner 1.5."""
+EVIDENCE_MS_MAX = 5_000
+"""After so long without a row `owner-dead` a kill is taken to have hit nothing; others notice a death within a second."""
+
+
+class WorkerFailed(OnefoldError):
+    """A worker ended by itself. Its own words are in the message."""
+
+    code = "worker-failed"
+
+
+class WorkerProcess:
+    """One worker process.
+
+    Attributes:
+        owner: its id in the engine, once it has said it is ready; None before.
+    """
+
+    def __init__(self, command: Sequence[str], log: BinaryIO) -> None:
+        self.owner: str | None = None
+        self.told_to_stop = False
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command,
+            stdin=subprocess.PIPE,  # ends with this process, and the worker with it
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is ours to deal with
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def listen(self) -> None:
+        """Note that it is ready, if it has said so since the last call."""
+        assert self._process.stdout is not None
+        if self.owner is None and (line := self._process.stdout.readline()):
+            self.owner = line.decode().split()[1]
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it lives."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Tell it to drain."""
+        self.told_to_stop = True
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self._process.kill()
+        self._process.wait()
+        self.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; whether it came in time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Plan:
+    """When to kill and when to stop, as shares of the work from 0 to 1, each drawn evenly from its own part of the way.
+
+    Args:
+        kills: how many kills. entropy: where they are drawn from.
+    """
+
+    def __init__(self, kills: int, entropy: Entropy) -> None:
+        self.kills = _spread(kills, entropy)
+        self.stops = _spread(round(kills * STOPS_PER_KILL), entropy)
+
+    def due(self, share: float) -> tuple[int, int]:
+        """How many kills and stops have become due by this share of the work; each is answered once."""
+        return _take(self.kills, share), _take(self.stops, share)
+
+
+def _spread(count: int, entropy: Entropy) -> list[float]:
+    length = LAST_SHARE - FIRST_SHARE
+    return [FIRST_SHARE + length * (place + entropy.fraction()) / count for place in range(count)]
+
+
+def _take(shares: list[float], share: float) -> int:
+    due = sum(one <= share for one in shares)
+    del shares[:due]
+    return due
+
+
+class Fire:
+    """A crew of workers under fire.
+
+    Args:
+        command: starts one worker. count: how many are to be there at any time.
+        plan: when to kill and stop. entropy: draws whom.
+        log: file for what workers say on standard error.
+    """
+
+    def __init__(
+        self, command: Sequence[str], count: int, *, plan: Plan, clock: Clock, entropy: Entropy, log: Path
+    ) -> None:
+        self._command = list(command)
+        self._plan = plan
+        self._clock = clock
+        self._entropy = entropy
+        self._log_path = log
+        self._log = log.open("ab")
+        self._crew: list[WorkerProcess] = []
+        self._leaving: list[WorkerProcess] = []
+        self._unproved: dict[str, int] = {}  # owner -> when it was killed, wall time
+        self._kills_due = 0
+        self._stops_due = 0
+        self.hits: dict[str, int] = {}
+        """Owner -> messages it had in hand when it was killed, 1 or more."""
+        self.misses = 0
+        """Kills that hit a worker without work in hand."""
+        self.stops = 0
+        for _ in range(count):
+            self._start()
+
+    def _start(self) -> None:
+        self._crew.append(WorkerProcess(self._command, self._log))
+
+    # -- burning -----------------------------------------------------------------------------------------------------
+
+    def step(self, share: float) -> None:
+        """Do what is due at this share of the work; replace who is gone.
+
+        Raises:
+            WorkerFailed: a worker ended that nobody had told to.
+        """
+        for worker in (*self._crew, *self._leaving):
+            worker.listen()
+            code = worker.ended()
+            if code is not None:
+                self._bury(worker, code)
+        kills, stops = self._plan.due(share)
+        self._kills_due += kills
+        self._stops_due += stops
+        if self._kills_due and (worker := self._choose()) is not None:
+            self._kills_due -= 1
+            self._kill(worker)
+        if self._stops_due and (worker := self._choose()) is not None:
+            self._stops_due -= 1
+            self._stop(worker)
+
+    def _choose(self) -> WorkerProcess | None:
+        """A worker that has begun, by chance; None when there is none."""
+        begun = [worker for worker in self._crew if worker.owner is not None]
+        return begun[int(self._entropy.fraction() * len(begun))] if begun else None
+
+    def _kill(self, worker: WorkerProcess) -> None:
+        assert worker.owner is not None
+        killed_at_ms = self._clock.now_ms()
+        worker.kill()
+        self._unproved[worker.owner] = killed_at_ms
+        self._crew.remove(worker)
+        self._start()
+
+    def _stop(self, worker: WorkerProcess) -> None:
+        worker.stop()
+        self.stops += 1
+        self._crew.remove(worker)
+        self._leaving.append(worker)
+        self._start()
+
+    def _bury(self, worker: WorkerProcess, code: int) -> None:
+        if code != 0 or not worker.told_to_stop:
+            raise WorkerFailed(
+                f"A worker ended with code {code}, and nobody had killed it.",
+                meaning=self._last_words(),
+                todo="Run the demo again with --keep DIR and see workers.log there.",
+            )
+        self._leaving.remove(worker)
+        worker.close()
+
+    def _last_words(self) -> str:
+        lines = self._log_path.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])
+
+    # -- evidence ----------------------------------------------------------------------------------------------------
+
+    @property
+    def kills(self) -> int:
+        """Kills that are proved to have hit a worker with work in hand."""
+        return len(self.hits)
+
+    def unproved_since_ms(self) -> int | None:
+        """Wall time of the first kill whose effect is not known yet; None when there is none."""
+        return min(self._unproved.values(), default=None)
+
+    def hear(self, rows: Iterable[Row]) -> None:
+        """Read the engine's history since that time: whose work was freed, and how much of it there was."""
+        for row in rows:
+            owner = str(row.detail.get("owner"))
+            if row.event == "owner-dead" and owner in self._unproved:
+                del self._unproved[owner]
+                messages = row.detail.get("messages")
+                if isinstance(messages, int) and messages > 0:
+                    self.hits[owner] = messages
+                else:
+                    self._miss()
+        for owner, killed_at_ms in tuple(self._unproved.items()):
+            if self._clock.now_ms() - killed_at_ms > EVIDENCE_MS_MAX:
+                del self._unproved[owner]
+                self._miss()
+
+    def _miss(self) -> None:
+        self.misses += 1
+        self._kills_due += 1
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Stop all workers in good order.
+
+        Raises:
+            WorkerFailed: one ended otherwise.
+        """
+        for worker in self._crew:
+            worker.stop()
+        self._leaving += self._crew
+        self._crew = []
+        for worker in tuple(self._leaving):
+            if not worker.wait(LEAVE_S_MAX):
+                raise WorkerFailed(f"A worker told to drain was still there after {LEAVE_S_MAX} s.")
+            self._bury(worker, worker.ended() or 0)
+
+    def close(self) -> None:
+        """Kill whoever is left."""
+        for worker in (*self._crew, *self._leaving):
+            worker.kill()
+        self._crew, self._leaving = [], []
+        self._log.close()

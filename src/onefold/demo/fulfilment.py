@@ -1,0 +1,174 @@
+"""The shop of the demo: one queue, one job, and the rules for what becomes of an invoice.
+
+    sales ship, cancellations refund, a price of zero ships free; a negative price, or outside cancellations a
+    negative quantity, is a permanent error
+
+Here: what a user of onefold would write: payload, key, handler, probe, and the three ways to deal with a run that
+ended in the middle. Never here: processes, kills, counting, or the figures that the outcome is held against (the judge has
+worked the rules out a second time, in `figures`, and shares no line with this module).
+Invariant: the handler asks the partner for at most one booking in each run, and says exactly what it knows about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+from msgspec import Struct
+
+import onefold
+from onefold.demo import data
+from onefold.demo.courier import Answer, Courier
+from onefold.run.handlers import Found
+
+QUEUE = "invoices"
+Setup = Literal["keys", "probe", "hold"]
+Kind = Literal["ship", "ship-free", "refund"]
+
+
+class Invoice(Struct, frozen=True, kw_only=True):
+    """The payload: one invoice as it stands in the file; the price is text, so that nothing is rounded."""
+
+    number: str
+    invoice_date: str
+    customer: str | None
+    country: str
+    quantity: int
+    unit_price: str
+
+
+class Booked(Struct, frozen=True):
+    """The result: the partner's number of the booking. Stored in the record; it answers duplicates."""
+
+    booking: str
+
+
+def invoice_of(row: data.Invoice) -> Invoice:
+    """The payload for a row of the file. Its line number stays out: a row sent twice must be the same payload."""
+    return Invoice(
+        number=row.number,
+        invoice_date=row.invoice_date,
+        customer=row.customer,
+        country=row.country,
+        quantity=row.quantity,
+        unit_price=str(row.unit_price),
+    )
+
+
+def kind_of(invoice: Invoice) -> Kind:
+    """What an invoice asks for.
+
+    Raises:
+        PermanentError: a negative price, or a negative quantity that is no cancellation.
+    """
+    price = Decimal(invoice.unit_price)
+    is_cancellation = invoice.number.startswith("C")
+    if price < 0:
+        raise onefold.PermanentError(
+            f"Invoice {invoice.number} has the price {invoice.unit_price}.",
+            meaning="A price is never negative.",
+            todo="Correct the invoice and redrive it.",
+        )
+    if is_cancellation:
+        return "refund"
+    if invoice.quantity < 0:
+        raise onefold.PermanentError(
+            f"Invoice {invoice.number} has the quantity {invoice.quantity} and is no cancellation.",
+            meaning="Only cancellations, whose numbers start with C, take goods back.",
+            todo="Correct the invoice and redrive it.",
+        )
+    return "ship" if price else "ship-free"
+
+
+# How a run that ended in the middle is dealt with. What a 500 means is part of it: with a key, asking again is harmless;
+# without one, whether the booking was made is not known.
+
+Probe = Callable[[Invoice, onefold.Context], Found]
+OnUnknown = Literal["rerun", "hold"] | Probe
+
+
+def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None) -> onefold.App:
+    """Declare the shop.
+
+    Args:
+        setup: `keys`: the partner honours the job's key, so what is in doubt runs again; `probe`: it does not, but it can
+            be told to refuse late requests, so a probe asks; `hold`: it can do neither, so a person decides.
+        url: of the engine.
+        courier: how to reach the partner.
+        probe: instead of the one that fences.
+    """
+    app = onefold.App("shop", url=url, history="full")
+    # Workers are killed on purpose here, over and over: an invoice that was hit several times is no poison. Elsewhere
+    # the usual three crashes and five attempts are right.
+    invoices = app.queue(QUEUE, visibility="30s", dead_letter=onefold.DeadLetter(after=200))
+    often = onefold.Retry(attempts=100, base="100ms", cap="2s", crashes=100)
+
+    def fence(invoice: Invoice, ctx: onefold.Context) -> Found:
+        return ask_and_fence(courier, invoice, ctx)
+
+    policies: Mapping[Setup, OnUnknown] = {"keys": "rerun", "probe": probe or fence, "hold": "hold"}
+
+    @app.job(invoices, key="{number}", on_unknown=policies[setup], timeout="60s", retry=often, owner="fulfilment")
+    def fulfil(invoice: Invoice, ctx: onefold.Context) -> Booked:
+        order: dict[str, str | int] = {
+            "reference": invoice.number,
+            "kind": kind_of(invoice),
+            "quantity": invoice.quantity,
+            "unit_price": invoice.unit_price,
+        }
+        answer = courier.book(order, key=ctx.idempotency_key, fence=ctx.fence)
+        return booked(answer, harmless_again=setup == "keys")
+
+    return app
+
+
+def fulfil_job(app: onefold.App) -> onefold.Job[Invoice, Booked]:
+    """The job of a shop, to be sent to."""
+    job: onefold.Job[Invoice, Any] = app.jobs["fulfil"]
+    return job
+
+
+def booked(answer: Answer, *, harmless_again: bool) -> Booked:
+    """What the partner's answer to a request for a booking means.
+
+    Args:
+        harmless_again: the same request may be sent again without making a second booking.
+
+    Raises:
+        TransientError: nothing was done, or it may be asked again. OutcomeUnknown: it may have booked.
+        LeaseLost: a later run has fenced this one off. PermanentError: it will never do it.
+    """
+    match answer.status:
+        case 200 | 201:
+            return Booked(answer.bookings[0])
+        case 429 | 503:
+            raise onefold.TransientError(
+                f"The partner is busy ({answer.status}).", retry_in_ms=answer.retry_after_ms
+            )
+        case 409:
+            raise onefold.LeaseLost(f"The partner refused this run: {answer.error}.")
+        case status if status >= 500:
+            broke = f"The partner broke ({status}) and did not say whether it had booked."
+            raise onefold.TransientError(broke) if harmless_again else onefold.OutcomeUnknown(broke)
+        case status:
+            raise onefold.PermanentError(f"The partner refused the order ({status}): {answer.error}.")
+
+
+def ask_and_fence(courier: Courier, invoice: Invoice, ctx: onefold.Context) -> Found:
+    """The probe: did an earlier run's request book? Afterwards it cannot any more.
+
+    To look is not enough: the request of a worker that is dead may still be on its way, and book a moment after one has
+    looked. A fence makes the partner refuse it from then on, so "not done" stays true.
+    """
+
+    def ask() -> Answer:
+        answer = courier.fence(invoice.number, ctx.fence)
+        if answer.status in (429, 503):
+            raise onefold.TransientError("The partner is busy.", retry_in_ms=answer.retry_after_ms)
+        return answer
+
+    answer = ctx.retry(ask)
+    if answer.status != 200:
+        return onefold.StillUnknown(f"The partner would not say ({answer.status}): {answer.error}")
+    return onefold.Done(Booked(answer.bookings[0])) if answer.bookings else onefold.NotDone()

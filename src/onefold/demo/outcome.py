@@ -1,0 +1,211 @@
+"""What became of a run: its numbers in one value, and every fault in words.
+
+Takes what the drill saw, the engine's dead letters and the partner's ledger, and has `verdict` judge the last two against the
+figures. Never here: processes, output, a number taken from the engine where the partner's ledger has one.
+Invariant: a run without a fault passed, and only such a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from onefold.contracts.admin import Peeked
+from onefold.demo.figures import CONFLICT, REFUSED, Figures
+from onefold.demo.fulfilment import Invoice
+from onefold.demo.partner_ledger import Ledger, RequestRow
+from onefold.demo.person import Settled
+from onefold.demo.runs import Run, Settings
+from onefold.demo.tally import Tally
+from onefold.demo.verdict import DeadLetter, DeadLetters, Effects, judge_dead_letters, judge_effects
+
+SHOWN_MAX = 5
+"""Faults of one kind that are told one by one; the others are counted."""
+IN_JUDGES_WORDS = {"permanent": REFUSED, "conflict": CONFLICT}
+"""The guard's reasons for a dead letter that the figures know; any other one is a fault."""
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What the drill saw and the engine says.
+
+    Args:
+        seconds: from the first message to the last worker's end. messages: sent.
+        counted: from the engine's history. dead: the dead letters. held_left: invoices still held.
+        hits: messages in hand of each killed worker. misses: kills of idle ones. stops: by SIGTERM.
+        settled: what the person said. url: of the engine.
+    """
+
+    seconds: float
+    messages: int
+    counted: Tally
+    dead: Sequence[Peeked]
+    held_left: int
+    hits: Sequence[int]
+    misses: int
+    stops: int
+    settled: Settled
+    url: str
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The numbers of a run, and in `faults` in words what is wrong with it.
+
+    Args:
+        name, title: which run. plant: the fault that was built in. seconds: as `Seen`.
+        messages: sent; `again`: of those, for the second time.
+        deliveries, duplicates, waited, takeovers, retries, lost: as `Tally`.
+        kills: that hit a worker with work in hand; in_hand: how many messages that was in all; misses, stops: as `Seen`.
+        held: invoices that a person settled; held_done: of those, booked already.
+        dead_letters: rows of the file by reason; dead_messages: with the copies of rows sent twice.
+        requests: that the partner decided; fences, looks: of those; cut_off: whose caller was dead by then.
+        expected: bookings that there must be; bookings: that the partner made.
+        twice, never: invoices booked more than once, or not although they must be.
+        taken_over: an invoice that was taken over, to look at; None if none was. url: of the engine.
+    """
+
+    name: str
+    title: str
+    plant: str | None
+    seconds: float
+    messages: int
+    again: int
+    deliveries: int
+    duplicates: int
+    waited: int
+    takeovers: int
+    retries: int
+    lost: int
+    kills: int
+    in_hand: int
+    misses: int
+    stops: int
+    held: int
+    held_done: int
+    dead_letters: dict[str, int]
+    dead_messages: int
+    requests: int
+    fences: int
+    looks: int
+    cut_off: int
+    expected: int
+    bookings: int
+    twice: int
+    never: int
+    faults: tuple[str, ...]
+    taken_over: str | None
+    url: str
+
+
+def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: Ledger) -> Outcome:
+    """Judge a run.
+
+    Args:
+        figures: of the rows that were sent. ledger: the partner's, after it has ended.
+    """
+    dead = [_dead_letter(message) for message in seen.dead]
+    effects = judge_effects(figures, ledger.bookings)
+    letters = judge_dead_letters(figures, ledger.bookings, dead)
+    actions = Counter(request.action for request in ledger.requests)
+    words = {judged: kind for kind, judged in IN_JUDGES_WORDS.items()}
+    reasons = Counter(words.get(one.reason, one.reason) for one in set(dead))
+    return Outcome(
+        name=run.name,
+        title=run.title,
+        plant=settings.plant,
+        seconds=round(seen.seconds, 1),
+        messages=seen.messages,
+        again=seen.messages - settings.rows,
+        deliveries=seen.counted.deliveries,
+        duplicates=seen.counted.duplicates,
+        waited=seen.counted.waited,
+        takeovers=seen.counted.takeovers,
+        retries=seen.counted.retries,
+        lost=seen.counted.lost,
+        kills=len(seen.hits),
+        in_hand=sum(seen.hits),
+        misses=seen.misses,
+        stops=seen.stops,
+        held=seen.settled.all,
+        held_done=seen.settled.done,
+        dead_letters={kind: reasons[kind] for kind in sorted({*IN_JUDGES_WORDS, *reasons})},
+        dead_messages=len(dead),
+        requests=len(ledger.requests),
+        fences=actions["fence"],
+        looks=actions["look"],
+        cut_off=sum(request.caller_gone for request in ledger.requests),
+        expected=figures.expected["bookings"],
+        bookings=effects.bookings,
+        twice=len(effects.twice),
+        never=len(effects.never),
+        faults=(*_faults_of_drill(settings, seen), *_faults_of_effects(effects, ledger), *_faults_of_letters(letters)),
+        taken_over=seen.counted.taken_over,
+        url=seen.url,
+    )
+
+
+def _dead_letter(message: Peeked) -> DeadLetter:
+    invoice = msgspec.json.decode(message.body, type=Invoice)
+    kind = message.reason.kind if message.reason is not None else "receives"
+    return DeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
+
+
+# -- faults in words -------------------------------------------------------------------------------------------------
+
+
+def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
+    faults = []
+    if len(seen.hits) < settings.kills_min:
+        faults.append(f"{len(seen.hits)} kills hit a worker with work in hand; at least {settings.kills_min} are asked for")
+    if seen.held_left:
+        faults.append(f"{seen.held_left} invoices are still held for a person")
+    return faults
+
+
+def _faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
+    twice = [_told_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
+    never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
+    unasked = [
+        f"unasked: booking {one.number} is {one.order.kind} {one.order.quantity} at {one.order.unit_price} for invoice "
+        f"{one.order.reference}, which asks for no such thing"
+        for one in effects.unexpected[:SHOWN_MAX]
+    ]
+    return [
+        *_with_rest(twice, len(effects.twice), "twice"),
+        *_with_rest(never, len(effects.never), "never"),
+        *_with_rest(unasked, len(effects.unexpected), "unasked"),
+    ]
+
+
+def _told_twice(reference: str, ledger: Ledger) -> str:
+    made = [request for request in ledger.requests if request.reference == reference and request.made is not None]
+    return f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"
+
+
+def _told_booking(request: RequestRow, first: RequestRow) -> str:
+    assert request.made is not None
+    later_ms = request.decided_at_ms - first.decided_at_ms
+    gone = ", its worker dead by then" if request.caller_gone else ""
+    when = f" {later_ms} ms later" if request is not first else ""
+    return f"B{request.made.number:06d} under fence {request.fence}{when}{gone}"
+
+
+def _faults_of_letters(letters: DeadLetters) -> list[str]:
+    missing = [
+        f"dead letter missing: invoice {one.reference}, {one.quantity} at {one.unit_price}, should be {one.reason}"
+        for one in letters.missing[:SHOWN_MAX]
+    ]
+    unasked = [
+        f"dead letter wrong: invoice {one.reference}, {one.quantity} at {one.unit_price}, is {one.reason}"
+        for one in letters.unexpected[:SHOWN_MAX]
+    ]
+    return [
+        *_with_rest(missing, len(letters.missing), "dead letter missing"),
+        *_with_rest(unasked, len(letters.unexpected), "dead letter wrong"),
+    ]
+
+
+def _with_rest(shown: list[str], count: int, kind: str) -> list[str]:
+    return [*shown, f"{kind}: {count - len(shown):,} more"] if count > len(shown) else shown

@@ -1,0 +1,125 @@
+"""Changing a dead letter's payload where it lies, so that it can be sent back and run.
+
+The result is checked against the job's payload type where its app is known. It carries the fingerprint of the payload it
+replaces (`onefold.amends`), so that the guard accepts it in place of the first one instead of calling it a conflict; a
+payload that names another operation than before is refused unless that is said to be meant.
+Never here: finding messages. Invariant: an edit that is refused changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.admin import Edit, Peeked
+from onefold.contracts.queue import Attribute
+from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.service import payloads, reading
+from onefold.service.desk import Desk
+from onefold.service.reading import Forecast, Reading
+
+
+class Edited(Struct, frozen=True, kw_only=True):
+    """What an edit changed, or would change.
+
+    Args:
+        message_id: the same as before.
+        changed: top-level fields that differ; `(all)` where the body is no JSON object.
+        key_before, key_after: the business key; None where it cannot be told.
+        amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
+        forecast: what a redrive would do now.
+        written: False in a dry run.
+    """
+
+    message_id: str
+    changed: tuple[str, ...]
+    key_before: str | None
+    key_after: str | None
+    amends: str | None
+    forecast: Forecast
+    written: bool
+
+
+def edit(
+    desk: Desk,
+    message: Peeked,
+    *,
+    body: str | None = None,
+    assignments: Sequence[str] = (),
+    new_key: bool = False,
+    dry_run: bool = False,
+    reason_text: str | None = None,
+) -> Edited:
+    """Change a dead letter's payload where it lies.
+
+    Args:
+        message: from `dead_letters.one_of`.
+        body: the new body; None keeps it.
+        assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is no JSON is taken as text.
+        new_key: allow a payload that names another operation than before.
+        dry_run: only say what would change.
+        reason_text: why, for the ledger.
+
+    Raises:
+        PayloadError: the result does not fit the job's type; nothing was changed.
+        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere.
+        TransientError: the message is gone, or somebody holds it.
+    """
+    text = payloads.assigned(body if body is not None else message.body, assignments)
+    changed = payloads.changed_fields(message.body, text)
+    if not changed:
+        raise errors.UsageError(
+            f"The edit of {message.message_id} changes nothing.",
+            todo="Give --set field=value or another body.",
+        )
+    before = reading.read(desk, message)
+    attributes = {name: one for name, one in message.attributes.items() if name != AMENDS_ATTRIBUTE}
+    after = reading.read(desk, reading.as_if(message, text, attributes))
+    if after.fate == "malformed":
+        raise errors.PayloadError(
+            f"The changed payload of {message.message_id} cannot be used: {after.problem}",
+            meaning="Nothing was changed.",
+            todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
+        )
+    _check_key(message, before, after, allowed=new_key)
+    record = reading.record_of(desk, after)
+    amends = None
+    if record is not None and record.status != "completed" and record.fingerprint != after.fingerprint:
+        amends = record.fingerprint
+        attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
+    final = reading.read(desk, reading.as_if(message, text, attributes))
+    if not dry_run:
+        if not desk.engine.queues.edit(message.message_id, Edit(body=text, attributes=attributes)):
+            raise errors.TransientError(
+                f"Message {message.message_id} is gone or held by a consumer.",
+                todo="Look again: `onefold dlq list --all`.",
+            )
+        desk.record(
+            "edit",
+            key=after.key,
+            message=message,
+            changed=", ".join(changed),
+            amends=amends,
+            reason_text=reason_text,
+        )
+    return Edited(
+        message_id=message.message_id,
+        changed=changed,
+        key_before=before.key.key if before.key is not None else None,
+        key_after=after.key.key if after.key is not None else None,
+        amends=amends,
+        forecast=reading.foresee(desk, final, record),
+        written=not dry_run,
+    )
+
+
+def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:
+    if before.key is None or after.key is None or before.key == after.key or allowed:
+        return
+    raise errors.UsageError(
+        f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
+        meaning="That is another operation: what is recorded under the old key does not count for it. Nothing was changed.",
+        todo="If that is meant, say --new-key.",
+    )

@@ -1,0 +1,229 @@
+"""Looking at dead letters, selecting them, changing and deleting them, on the real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+import onefold
+from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.service import dead_letters, editing, payloads
+from onefold.service.dead_letters import Select
+from tests.faces.office import ACTOR, Open, Order
+
+
+def kill(there: Open, *ids: str, error: Exception | None = None) -> None:
+    """Have these orders dead-lettered for good."""
+    for order_id in ids:
+        there.office.ill[order_id] = error or onefold.PermanentError("no such city")
+        there.office.book.send(Order(order_id))
+    there.world.run()
+
+
+def keys(there: Open, **conditions: object) -> list[str | None]:
+    return [message.key for message in dead_letters.find(there.desk, Select(**conditions))]  # type: ignore[arg-type]
+
+
+def test_dead_letters_are_grouped_by_how_they_failed(there: Open) -> None:
+    kill(there, "a", "b")
+    there.clock.advance(5_000)
+    kill(there, "c", error=ValueError("odd"))
+    there.world.run_for(2_000)
+    most, least = dead_letters.failures(there.desk, Select())
+    assert (most.reason, most.error, most.job, most.count, most.owner) == (
+        "permanent",
+        "PermanentError",
+        "book",
+        2,
+        "fulfilment",
+    )
+    assert most.summary == "no such city"
+    assert (least.reason, least.error, least.count) == ("attempts", "ValueError", 1)
+    # 14 days from when the first of them was buried, 7 s ago
+    assert most.expires_in_ms == 14 * 86_400_000 - 7_000
+
+
+def test_a_selection_holds_by_every_condition(there: Open) -> None:
+    kill(there, "a", "ab")
+    there.clock.advance(60_000)
+    kill(there, "b", error=ValueError("odd"))
+    there.world.run_for(2_000)
+    assert keys(there) == ["a", "ab", "b"]
+    assert keys(there, key="a*") == ["a", "ab"]
+    assert keys(there, reason="attempts") == ["b"]
+    assert keys(there, error="Value*") == ["b"]
+    assert keys(there, job="book", key="a") == ["a"]
+    assert keys(there, job="pay") == []
+    assert keys(there, older_ms=30_000) == ["a", "ab"]
+    assert keys(there, newer_ms=30_000) == ["b"]
+    assert keys(there, queue="orders") == keys(there, queue="orders-dead") == ["a", "ab", "b"]
+    assert keys(there, queue="careful") == []
+
+
+def test_a_message_is_named_by_its_id_its_end_or_its_beginning(there: Open) -> None:
+    kill(there, "a", "b")
+    message_id = there.dead()["a"]
+    number = message_id.rpartition("-")[2]
+    assert keys(there, ids=(message_id,)) == keys(there, ids=(number,)) == ["a"]
+    with pytest.raises(onefold.UsageError, match="fits 2 dead letters"):
+        keys(there, ids=(message_id[:6],))
+    with pytest.raises(onefold.NotFoundError, match="no dead letter 'zzzz'"):
+        keys(there, ids=("zzzz",))
+    with pytest.raises(onefold.NotFoundError, match="neither a dead-letter queue"):
+        keys(there, queue="nowhere")
+
+
+def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
+    kill(there, "a")
+    detail = dead_letters.show(there.desk, dead_letters.one_of(there.desk, Select(key="a")))
+    assert '"order_id":"a"' in detail.body
+    assert detail.attributes == {"onefold.job": "book"}
+    assert detail.record == "failed, 1 runs in all, fence 1"
+    assert detail.forecast.fate == "run"
+    assert detail.letter.attempts == 1
+    assert detail.letter.source == "orders"
+
+
+def test_one_of_several_is_refused(there: Open) -> None:
+    kill(there, "a", "b")
+    with pytest.raises(onefold.UsageError, match="2 dead letters fit"):
+        dead_letters.one_of(there.desk, Select(job="book"))
+    with pytest.raises(onefold.NotFoundError, match="No dead letter fits"):
+        dead_letters.one_of(there.desk, Select(key="zzz"))
+
+
+def test_a_message_without_a_reason_is_listed_too(there: Open) -> None:
+    message_id = there.send_foreign("orders-dead", '{"order_id": "x"}')
+    (failure,) = dead_letters.failures(there.desk, Select(reason="none"))
+    assert (failure.count, failure.message_id) == (1, message_id)
+    assert "no reason travels with it" in failure.summary
+
+
+# -- changing --------------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_is_accepted_by_the_guard_and_runs(there: Open) -> None:
+    kill(there, "a")
+    message = dead_letters.one_of(there.desk, Select(key="a"))
+    fingerprint = there.desk.engine.records.find("a")[0].fingerprint
+    edited = editing.edit(there.desk, message, assignments=["city=Paris"], reason_text="it was Paris")
+    assert edited.changed == ("city",)
+    assert (edited.key_before, edited.key_after) == ("a", "a")
+    assert edited.amends == fingerprint
+    assert edited.forecast.fate == "run"
+    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "edit"]
+    assert row.actor == ACTOR
+    assert row.detail == {"changed": "city", "amends": fingerprint, "reason_text": "it was Paris"}
+
+    there.office.ill.clear()
+    there.desk.engine.queues.move([(message.message_id, None, None)])
+    there.world.run()
+    assert there.desk.engine.records.find("a")[0].status == "completed"
+
+
+def test_an_edit_twice_still_replaces_the_payload_that_the_record_knows(there: Open) -> None:
+    kill(there, "a")
+    fingerprint = there.desk.engine.records.find("a")[0].fingerprint
+    for city in ("Paris", "Rome"):
+        editing.edit(
+            there.desk, dead_letters.one_of(there.desk, Select(key="a")), assignments=[f"city={city}"]
+        )
+    message = dead_letters.one_of(there.desk, Select(key="a"))
+    assert message.attributes[AMENDS_ATTRIBUTE].value == fingerprint
+    back = editing.edit(there.desk, message, assignments=["city=London"])
+    assert back.amends is None, "the first payload again replaces nothing"
+
+
+def test_a_dry_edit_writes_nothing(there: Open) -> None:
+    kill(there, "a")
+    message = dead_letters.one_of(there.desk, Select(key="a"))
+    edited = editing.edit(there.desk, message, assignments=["city=Paris"], dry_run=True)
+    assert not edited.written
+    assert dead_letters.one_of(there.desk, Select(key="a")) == message
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("city=3", r"does not fit Order"),
+        ("order_id=null", r"does not fit Order"),
+        ("order_id=b", r"changes its key from 'a' to 'b'"),
+        ("city", r"no assignment"),
+        ("city.name=x", r"there is no 'city.name'"),
+        ("city=London", r"changes nothing"),
+    ],
+)
+def test_a_refused_edit_changes_nothing(there: Open, assignment: str, said: str) -> None:
+    kill(there, "a")
+    message = dead_letters.one_of(there.desk, Select(key="a"))
+    with pytest.raises(onefold.UsageError, match=said):
+        editing.edit(there.desk, message, assignments=[assignment])
+    assert dead_letters.one_of(there.desk, Select(ids=(message.message_id,))) == message
+
+
+def test_another_key_must_be_meant(there: Open) -> None:
+    kill(there, "a")
+    message = dead_letters.one_of(there.desk, Select(key="a"))
+    edited = editing.edit(there.desk, message, assignments=["order_id=b"], new_key=True)
+    assert (edited.key_before, edited.key_after, edited.amends) == ("a", "b", None)
+    assert edited.forecast.why == "Nothing is recorded under its key."
+
+
+def test_a_malformed_message_can_be_mended(there: Open) -> None:
+    there.send_foreign("careful", '{"order_id": "x"}')
+    message_id = there.send_foreign("orders", '{"city": "Rome"}')
+    there.world.run()
+    message = dead_letters.one_of(there.desk, Select(reason="malformed"))
+    assert message.message_id == message_id
+    edited = editing.edit(there.desk, message, assignments=["order_id=m-1"])
+    assert (edited.key_before, edited.key_after) == (None, "m-1")
+    assert edited.forecast.fate == "run"
+
+
+def test_a_done_operation_is_not_amended(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.office.book.send(Order("a", "Rome"))
+    there.world.run()
+    message = dead_letters.one_of(there.desk, Select(reason="conflict"))
+    edited = editing.edit(there.desk, message, assignments=["city=Oslo"])
+    assert edited.amends is None
+    assert edited.forecast.fate == "conflict"
+    edited = editing.edit(there.desk, dead_letters.one_of(there.desk, Select()), assignments=["city=London"])
+    assert edited.forecast.fate == "answered", "the payload of the one that was done"
+
+
+# -- deleting --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_deleted_is_gone_and_says_who_did_it(there: Open) -> None:
+    kill(there, "a", "b")
+    chosen = list(dead_letters.find(there.desk, Select(key="a")))
+    assert dead_letters.counts(chosen) == {"orders-dead": 1}
+    assert dead_letters.remove(there.desk, chosen, reason_text="test order") == 1
+    assert keys(there) == ["b"]
+    assert dead_letters.remove(there.desk, chosen) == 0
+    rows = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "removed"]
+    assert [(row.actor, row.key and row.key.key, row.detail) for row in rows] == [
+        (ACTOR, "a", {"reason_text": "test order"})
+    ]
+
+
+# -- assignments -----------------------------------------------------------------------------------------------------
+
+
+def test_assignments_keep_what_they_do_not_name() -> None:
+    text = '{"amount":1.10,"big":12345678901234567890,"lines":[{"count":1}],"note":"x"}'
+    changed = payloads.assigned(text, ["lines.0.count=2", "note=007", 'zip="01234"', 'more={"a":[1]}'])
+    assert changed == (
+        '{"amount":1.10,"big":12345678901234567890,"lines":[{"count":2}],"note":"007","zip":"01234","more":{"a":[1]}}'
+    )
+    assert payloads.changed_fields(text, changed) == ("lines", "note", "zip", "more")
+    assert payloads.assigned("no json", []) == "no json"
+
+
+def test_a_body_that_is_no_json_has_no_fields() -> None:
+    with pytest.raises(onefold.UsageError, match="not JSON"):
+        payloads.assigned("no json", ["a=1"])
+    assert payloads.changed_fields("no json", "no json") == ()
+    assert payloads.changed_fields("no json", '{"a": 1}') == ("(all)",)
+    assert payloads.changed_fields("[1]", "[2]") == ("(all)",)
+    assert payloads.changed_fields('{"a": 1}', '{"a":1}') == ()

@@ -1,0 +1,225 @@
+"""Unknown outcomes settled by a person: the record first, then the messages; nothing is lost, nothing is run twice."""
+
+from __future__ import annotations
+
+import pytest
+
+import onefold
+from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.store import RecordKey
+from onefold.service import dead_letters, groups, held, redrive
+from onefold.service.dead_letters import Select
+from tests.faces.office import ACTOR, Open, Order
+
+
+def park(there: Open, key: str = "p-1", count: int = 1, job: str = "pay", customer: str = "c-1") -> None:
+    """Have `count` messages of one operation held: the run whose outcome is unknown, and its duplicates."""
+    there.office.ill[key] = onefold.OutcomeUnknown("the bank did not answer")
+    for _ in range(count):
+        getattr(there.office, job).send(Order(key, customer=customer))
+    there.world.run()
+    there.office.ran.clear()
+
+
+def record_of(there: Open, key: str) -> onefold.contracts.store.Record:  # type: ignore[name-defined]
+    return there.desk.engine.records.find(key)[0]
+
+
+def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
+    park(there, count=3)
+    there.clock.advance(60_000)
+    park(there, "p-2")
+    first, second = held.listed(there.desk)
+    assert (first.key, first.job, first.state, len(first.message_ids)) == ("p-1", "pay", "held", 3)
+    assert (first.error, first.summary, first.attempts, first.owner) == (
+        "OutcomeUnknown",
+        "the bank did not answer",
+        1,
+        "billing",
+    )
+    assert first.message_ids[0] == record_of(there, "p-1").message_id
+    assert second.key == "p-2"
+    assert held.listed(there.desk, "p-2") == [second]
+    assert [body for _, body in held.bodies(there.desk, second)] == [
+        '{"city":"London","customer":"c-1","order_id":"p-2"}'
+    ]
+
+
+def test_settled_as_done_answers_every_duplicate(there: Open) -> None:
+    park(there, count=3)
+    settled = held.settle(
+        there.desk, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called"
+    )
+    assert (settled.deleted, settled.sent_back) == (3, ())
+    record = record_of(there, "p-1")
+    assert (record.status, record.result) == ("completed", b'{"label":"from the bank"}')
+    assert held.listed(there.desk) == []
+    there.office.pay.send(Order("p-1"))
+    there.world.run()
+    assert there.office.ran == []
+    assert there.world.names()[-1] == "duplicate"
+    (row,) = there.desk.engine.ledger.of_key(record.key)[-2:-1]
+    assert (row.event, row.actor, row.detail) == ("settled", ACTOR, {"done": True, "reason_text": "I called"})
+
+
+def test_settled_as_not_done_runs_once(there: Open) -> None:
+    park(there, count=3)
+    there.office.ill.clear()
+    settled = held.settle(there.desk, "p-1", done=False)
+    assert (settled.deleted, len(settled.sent_back)) == (2, 1)
+    there.world.run()
+    assert there.office.ran == ["p-1"]
+    assert record_of(there, "p-1").status == "completed"
+
+
+def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash after each step, then the same command again: the operation is run, exactly once."""
+    queues, state = there.desk.engine.queues, there.desk.engine.records
+
+    class Crashed(Exception):
+        pass
+
+    def crash(*_: object, **__: object) -> None:
+        raise Crashed
+
+    park(there, count=2)
+    there.office.ill.clear()
+    for target, name in ((state, "settle"), (queues, "move"), (queues, "remove")):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, crash)
+            with pytest.raises(Crashed):
+                held.settle(there.desk, "p-1", done=False)
+        there.world.run()
+    left = held.listed(there.desk)
+    assert [one.state for one in left] == ["left-over"], "sent back, done, and its duplicate is still here"
+    assert there.office.ran == ["p-1"]
+    with pytest.raises(onefold.ConflictError, match="not held any more: its record is completed") as caught:
+        held.settle(there.desk, "p-1", done=False)
+    assert "--done" in caught.value.todo
+    assert held.settle(there.desk, "p-1", done=True).deleted == 1
+    assert held.listed(there.desk) == []
+    there.world.run()
+    assert there.office.ran == ["p-1"]
+
+
+def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
+    claimed = there.claim("charge_card", "k-1", start=True)
+    failure = onefold.contracts.store.Failure(
+        kind="unknown", error="CallerDied", summary="An earlier call ended."
+    )
+    parked = onefold.contracts.store.Unknown(
+        failure=failure, expires_at_ms=there.clock.now_ms() + 1, parked=True
+    )
+    there.desk.engine.store.write([(claimed.hold, parked)], there.clock.now_ms())
+    (one,) = held.listed(there.desk)
+    assert (one.key, one.queue, one.message_ids, one.expires_in_ms) == ("k-1", None, (), None)
+    settled = held.settle(there.desk, "k-1", done=False)
+    assert (settled.sent_back, settled.deleted) == ((), 0)
+    assert record_of(there, "k-1").status == "released"
+
+
+def test_which_of_several_must_be_said(there: Open) -> None:
+    park(there, "x", job="charge", customer="acme")
+    park(there, "x", job="charge", customer="umbrella")
+    park(there, "x", job="pay")
+    with pytest.raises(onefold.UsageError, match="3 operations with the key 'x'"):
+        held.settle(there.desk, "x", done=True)
+    with pytest.raises(onefold.UsageError, match="2 operations"):
+        held.settle(there.desk, "x", done=True, job="charge")
+    settled = held.settle(there.desk, "x", done=True, job="charge", tenant="acme")
+    assert (settled.tenant, settled.deleted) == ("acme", 1)
+    assert {(one.job, one.tenant) for one in held.listed(there.desk)} == {("charge", "umbrella"), ("pay", "")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"done": False, "result": "1"}, onefold.UsageError, "did not happen"),
+        ({"done": True, "result": "{"}, onefold.PayloadError, "not JSON"),
+        ({"done": True, "result": "3"}, onefold.PayloadError, "does not fit"),
+        ({"done": True, "job": "book"}, onefold.NotFoundError, "Nothing with the key 'p-1' is held"),
+    ],
+)
+def test_bad_input_settles_nothing(
+    there: Open, settings: dict[str, object], error: type[Exception], said: str
+) -> None:
+    park(there)
+    before = held.listed(there.desk)
+    with pytest.raises(error, match=said):
+        held.settle(there.desk, "p-1", **settings)  # type: ignore[arg-type]
+    assert held.listed(there.desk) == before
+    assert record_of(there, "p-1").parked
+
+
+def test_another_payload_is_never_deleted_as_a_duplicate(there: Open) -> None:
+    park(there)
+    queue = there.desk.engine.queues.open("careful-held")
+    queue.send(
+        [
+            Entry(
+                body='{"order_id":"p-1","city":"Rome"}',
+                attributes={"onefold.job": Attribute("pay")},
+                key="p-1",
+            )
+        ]
+    )
+    settled = held.settle(there.desk, "p-1", done=True)
+    assert (settled.deleted, settled.left) == (1, 1)
+    (stray,) = held.listed(there.desk)
+    assert stray.state == "left-over"
+    assert held.bodies(there.desk, stray)[0][1] == '{"order_id":"p-1","city":"Rome"}'
+
+
+def test_without_an_app_it_settles_too(there: Open) -> None:
+    park(there, count=2)
+    bare = there.without_app()
+    assert [one.key for one in held.listed(bare)] == ["p-1"]
+    there.office.ill.clear()
+    assert held.settle(bare, "p-1", done=False).deleted == 1
+    there.world.run()
+    assert there.office.ran == ["p-1"]
+
+
+# -- FIFO ------------------------------------------------------------------------------------------------------------
+
+
+def stop_by_doubt(there: Open) -> None:
+    """A line whose outcome is unknown is held and stops its group; two more follow to the dead-letter queue."""
+    there.office.ill["l-0"] = onefold.OutcomeUnknown("no answer")
+    there.office.step.send_many(Order(f"l-{number}") for number in range(3))
+    there.world.run()
+    assert there.office.ran == ["l-0"]
+    assert list(there.dead()) == ["l-1", "l-2"]
+    there.office.ill.clear()
+    there.office.ran.clear()
+
+
+def test_what_waits_behind_a_held_message_cannot_overtake_it(there: Open) -> None:
+    stop_by_doubt(there)
+    with pytest.raises(onefold.UsageError, match="is held: its outcome is unknown"):
+        redrive.Redrive(there.desk, list(dead_letters.find(there.desk, Select())))
+
+
+def test_settled_as_done_the_group_goes_on_behind_it(there: Open) -> None:
+    stop_by_doubt(there)
+    settled = held.settle(there.desk, "l-0", done=True)
+    assert (settled.deleted, settled.group_restarted, settled.sent_back) == (1, 2, ())
+    there.world.run()
+    assert there.office.ran == ["l-1", "l-2"]
+    assert groups.stopped(there.desk) == []
+
+
+def test_settled_as_not_done_it_runs_before_its_group(there: Open) -> None:
+    stop_by_doubt(there)
+    settled = held.settle(there.desk, "l-0", done=False)
+    assert (settled.group_restarted, len(settled.sent_back)) == (2, 1)
+    there.world.run()
+    assert there.office.ran == ["l-0", "l-1", "l-2"]
+
+
+def test_the_record_of_a_settled_operation_lives_as_long_as_its_job_says(there: Open) -> None:
+    park(there)
+    held.settle(there.desk, "p-1", done=True)
+    record = there.desk.engine.store.read([RecordKey("", "pay", "p-1")], there.clock.now_ms())[0]
+    assert record is not None
+    assert record.expires_at_ms == there.clock.now_ms() + there.office.pay.policy.keep_ms

@@ -1,0 +1,387 @@
+"""Sending back: what each message would do, waves, stopping by itself, FIFO groups as a whole and in order."""
+
+from __future__ import annotations
+
+import pytest
+
+import onefold
+from onefold.contracts.admin import Moved
+from onefold.run.finishing import group_flag
+from onefold.service import dead_letters, groups, redrive
+from onefold.service.dead_letters import Select
+from onefold.service.redrive import Redrive, Tally
+from tests.faces.office import ACTOR, Open, Order
+
+
+def kill(there: Open, count: int, error: Exception | None = None) -> None:
+    """Have `o-0`, `o-1` ... dead-lettered for good."""
+    for number in range(count):
+        there.office.ill[f"o-{number}"] = error or onefold.PermanentError("no such city")
+    there.office.book.send_many(Order(f"o-{number}") for number in range(count))
+    there.world.run()
+    there.office.ran.clear()
+
+
+def begin(there: Open, select: Select | None = None, **settings: object) -> Redrive:
+    messages = list(dead_letters.find(there.desk, select or Select()))
+    return Redrive(there.desk, messages, **settings)  # type: ignore[arg-type]
+
+
+def carry(there: Open, work: Redrive, *, steps: int = 500, step_ms: int = 250, works: bool = True) -> Tally:
+    """Step until it ends, with a worker beside it unless told otherwise; each step takes `step_ms`."""
+    for _ in range(steps):
+        work.step()
+        if work.tally.end:
+            return work.tally
+        if works:
+            there.world.run()
+        there.clock.advance(step_ms)
+    raise AssertionError(f"did not end: {work.tally}")
+
+
+# -- foreseeing ------------------------------------------------------------------------------------------------------
+
+
+def fates(there: Open, *, app: bool = True) -> dict[str | None, tuple[str, str]]:
+    desk = there.desk if app else there.without_app()
+    found = redrive.foresee(desk, list(dead_letters.find(desk, Select())))
+    return {one.letter.key: (one.forecast.fate, one.forecast.why) for one in found}
+
+
+def test_each_message_is_foreseen(there: Open) -> None:
+    kill(there, 1)
+    there.office.book.send(Order("done"))
+    there.office.book.send(Order("done", "Rome"))  # a conflict, whose key is done
+    there.send_foreign("orders-dead", '{"city": "Rome"}')
+    there.world.run()
+    found = fates(there)
+    assert found["o-0"] == ("run", "Its record is failed; this would be attempt 1 of its budget.")
+    assert found["done"][0] == "conflict"
+    assert "used before with another payload" in found["done"][1]
+    assert found[None][0] == "no-job", "it names none, and the dead-letter queue has none"
+
+
+def test_a_duplicate_of_finished_work_is_answered(there: Open) -> None:
+    kill(there, 1)
+    there.office.ill.clear()
+    there.office.book.send(Order("o-0"))
+    there.world.run()
+    there.clock.advance(3_000)
+    fate, why = fates(there)["o-0"]
+    assert fate == "answered"
+    assert why.startswith("Done 3s ago by message ")
+
+
+def test_the_second_of_one_operation_is_answered_by_the_first(there: Open) -> None:
+    kill(there, 1)
+    there.office.book.send(Order("o-0"))
+    there.world.run()
+    messages = list(dead_letters.find(there.desk, Select()))
+    first, second = redrive.foresee(there.desk, messages)
+    assert first.forecast.fate == "run"
+    assert second.forecast.fate == "answered"
+    assert messages[0].message_id in second.forecast.why
+
+
+def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> None:
+    there.office.ill["p-1"] = there.office.ill["b-1"] = onefold.PermanentError("no")
+    there.office.pay.send(Order("p-1"))
+    there.office.book.send(Order("b-1"))
+    there.world.run()
+    for job, key in (("pay", "p-1"), ("book", "b-1")):
+        record = there.desk.engine.records.find(key)[0]
+        there.desk.engine.store.claim(
+            [ask_again(there, record.key, record.fingerprint)], there.clock.now_ms()
+        )
+        assert record.key.job == job
+    found = fates(there)
+    assert found["p-1"][0] == found["b-1"][0] == "waits"
+    there.clock.advance(2_000)
+    found = fates(there)
+    assert found["p-1"][0] == "unknown"
+    assert found["p-1"][1].startswith(
+        "Would be held for a person (on_unknown=hold). The process that ran it ended"
+    )
+    assert found["b-1"] == (
+        "unknown",
+        "An earlier run's outcome is not known; it would run again (on_unknown=rerun).",
+    )
+    assert fates(there, app=False)["p-1"] == (
+        "unknown",
+        "An earlier run's outcome is not known; the job's on_unknown decides. Name the app.",
+    )
+
+
+def ask_again(
+    there: Open, key: onefold.contracts.store.RecordKey, fingerprint: str
+) -> onefold.contracts.store.Ask:  # type: ignore[name-defined]
+    from onefold.contracts.store import Ask
+
+    now_ms = there.clock.now_ms()
+    return Ask(
+        key=key, fingerprint=fingerprint, owner="gone", lease_until_ms=now_ms + 1_000, start=True,
+        expires_at_ms=now_ms + 10_000_000,
+    )  # fmt: skip
+
+
+def test_without_an_app_the_record_still_tells(there: Open) -> None:
+    kill(there, 1)
+    there.office.book.send(Order("done"))
+    there.office.book.send(Order("done", "Rome"))
+    there.world.run()
+    found = fates(there, app=False)
+    assert found["o-0"][0] == "run"
+    assert found["done"][0] == "conflict"
+
+
+def test_a_foreseen_fate_is_what_then_happens(there: Open) -> None:
+    kill(there, 3)
+    there.office.ill.pop("o-1")
+    there.office.book.send(Order("o-1"))
+    there.world.run()
+    there.office.ran.clear()
+    found = fates(there)
+    assert {key: fate for key, (fate, _) in found.items()} == {"o-0": "run", "o-1": "answered", "o-2": "run"}
+    there.office.ill.clear()
+    carry(there, begin(there))
+    assert there.office.ran == ["o-0", "o-2"]
+    assert there.world.names().count("duplicate") == 1
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_mended_is_done_and_told(there: Open) -> None:
+    kill(there, 30)
+    there.office.ill.clear()
+    tally = carry(there, begin(there, reason_text="city added"))
+    assert (tally.end, tally.sent, tally.done, tally.came_back) == ("done", 30, 30, 0)
+    assert sorted(there.office.ran) == sorted(f"o-{number}" for number in range(30))
+    rows = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "redrive"]
+    assert len(rows) == 30
+    assert {row.actor for row in rows} == {ACTOR}
+    assert {row.detail["to"] for row in rows} == {"orders"}
+    assert {row.detail["reason_text"] for row in rows} == {"city added"}
+    assert {row.key.key for row in rows if row.key} == set(there.office.ran)
+
+
+def test_it_stops_by_itself_when_replays_fail_again(there: Open) -> None:
+    kill(there, 200)
+    tally = carry(there, begin(there, per_second=500, stop_after=5))
+    assert tally.end == "failing-again"
+    assert tally.came_back >= 5
+    assert tally.sent <= 10, "never more under way than twice the failures that stop it"
+    assert len(tally.examples) == 5
+    assert there.world.depth("orders-dead").visible == 200
+
+
+def test_it_never_stops_when_told_so(there: Open) -> None:
+    kill(there, 40)
+    tally = carry(there, begin(there, per_second=500, stop_after=0))
+    assert (tally.end, tally.sent, tally.came_back) == ("done", 40, 40)
+
+
+def test_messages_that_are_parked_count_as_failed_again(there: Open) -> None:
+    for number in range(12):
+        there.office.ill[f"p-{number}"] = onefold.PermanentError("no")
+        there.office.pay.send(Order(f"p-{number}"))
+    there.world.run()
+    for number in range(12):
+        there.office.ill[f"p-{number}"] = onefold.OutcomeUnknown("bank says nothing")
+    tally = carry(there, begin(there, stop_after=3))
+    assert tally.end == "failing-again"
+    assert 3 <= tally.held <= 6
+
+
+def test_it_goes_slowly_first(there: Open) -> None:
+    kill(there, 100)
+    there.office.ill.clear()
+    work = begin(there, per_second=16)
+    sent = []
+    for _ in range(12):
+        work.step()
+        there.world.run()
+        there.clock.advance(250)
+        sent.append(work.tally.sent)
+    per_second = [sent[3], sent[7] - sent[3], sent[11] - sent[7]]
+    assert per_second[0] <= 3  # an eighth of 16, growing
+    assert per_second[0] < per_second[1] < per_second[2] <= 16
+
+
+def test_without_a_worker_it_says_so(there: Open) -> None:
+    kill(there, 50)
+    tally = carry(there, begin(there, per_second=500), works=False)
+    assert (tally.end, tally.sent, tally.waiting) == ("no-worker", 10, 10)
+
+
+def test_unwatched_it_only_sends(there: Open) -> None:
+    kill(there, 50)
+    tally = carry(there, begin(there, per_second=500, watch=False), works=False)
+    assert (tally.end, tally.sent, tally.done) == ("done", 50, 0)
+    assert there.world.depth("orders").visible == 50
+
+
+def test_retries_that_go_on_are_left_to_themselves(there: Open) -> None:
+    kill(there, 2)
+    for number in range(2):
+        there.office.ill[f"o-{number}"] = onefold.TransientError("busy", retry_in_ms=3_600_000)
+    tally = carry(there, begin(there))
+    assert (tally.end, tally.sent, tally.under_way) == ("under-way", 2, 2)
+
+
+def test_a_message_that_is_gone_is_counted_apart(there: Open) -> None:
+    kill(there, 2)
+    work = begin(there, watch=False)
+    there.desk.engine.queues.remove([there.dead()["o-0"]])
+    tally = carry(there, work, works=False)
+    assert (tally.sent, tally.gone) == (1, 1)
+
+
+def test_run_waits_on_the_clock_and_tells_each_step(there: Open) -> None:
+    kill(there, 1)
+    told: list[Tally] = []
+    tally = begin(there, watch=False).run(told.append)
+    assert told == [tally]
+
+
+@pytest.mark.parametrize("settings", [{"per_second": 0}, {"per_second": 501}, {"stop_after": -1}])
+def test_numbers_out_of_range_are_refused(there: Open, settings: dict[str, int]) -> None:
+    with pytest.raises(onefold.UsageError, match="out of range"):
+        Redrive(there.desk, [], **settings)  # type: ignore[arg-type]
+
+
+def test_an_operator_sees_only_one_of_two_redrives_send(there: Open) -> None:
+    kill(there, 3)
+    first, second = begin(there, watch=False), begin(there, watch=False)
+    carry(there, first, works=False)
+    tally = carry(there, second, works=False)
+    assert (tally.sent, tally.gone) == (0, 3)
+    assert there.world.depth("orders").visible == 3
+
+
+# -- FIFO groups -----------------------------------------------------------------------------------------------------
+
+
+def stop_group(there: Open) -> None:
+    """Five lines of one customer; the second is dead-lettered, so three follow it; another customer's are done."""
+    there.office.ill["l-1"] = onefold.PermanentError("bad line")
+    there.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(5))
+    there.office.step.send_many(Order(f"m-{number}", customer="c-2") for number in range(2))
+    there.world.run()
+    assert sorted(there.office.ran) == ["l-0", "l-1", "m-0", "m-1"]
+    there.office.ran.clear()
+
+
+def test_a_stopped_group_is_known(there: Open) -> None:
+    stop_group(there)
+    (one,) = groups.stopped(there.desk)
+    assert (one.queue, one.group) == ("lines.fifo", "c-1")
+    assert one.by == there.dead()["l-1"]
+    assert groups.stopped(there.desk, "lines.fifo") == [one]
+    assert groups.stopped(there.desk, "orders") == []
+    assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4"]
+
+
+def test_a_stopped_group_goes_back_whole_and_in_order(there: Open) -> None:
+    stop_group(there)
+    there.office.ill.clear()
+    there.office.step.send(Order("l-5", customer="c-1"))  # sent while it is stopped
+    tally = carry(there, begin(there, Select(group="c-1")))
+    assert (tally.end, tally.sent, tally.done) == ("done", 4, 4)
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "l-5"]
+    assert groups.stopped(there.desk) == []
+    there.office.step.send(Order("l-6", customer="c-1"))
+    there.world.run()
+    assert there.office.ran[-1] == "l-6"
+
+
+def test_a_group_that_fails_again_stops_again_in_order(there: Open) -> None:
+    stop_group(there)
+    tally = carry(there, begin(there, Select(group="c-1")))
+    assert tally.came_back == 4
+    assert there.office.ran == ["l-1"]
+    assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4"]
+    there.office.ill.clear()
+    carry(there, begin(there, Select(group="c-1")))
+    assert there.office.ran == ["l-1", "l-1", "l-2", "l-3", "l-4"]
+
+
+def test_part_of_a_stopped_group_is_refused(there: Open) -> None:
+    stop_group(there)
+    with pytest.raises(onefold.UsageError, match="of its 4 dead letters 3 are not selected") as caught:
+        begin(there, Select(key="l-1"))
+    assert "--group c-1" in caught.value.todo
+    assert there.world.depth("lines-dead.fifo").visible == 4
+
+
+def test_what_should_not_run_is_deleted_and_the_rest_goes_on(there: Open) -> None:
+    stop_group(there)
+    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(key="l-1"))))
+    assert groups.stopped(there.desk), "the others of the group still wait for a person"
+    carry(there, begin(there, Select(group="c-1")))
+    assert there.office.ran == ["l-2", "l-3", "l-4"]
+
+
+def test_a_group_of_which_nothing_is_left_goes_on(there: Open) -> None:
+    stop_group(there)
+    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
+    assert groups.stopped(there.desk) == []
+    there.office.step.send(Order("l-9", customer="c-1"))
+    there.world.run()
+    assert there.office.ran == ["l-9"]
+
+
+def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
+    stop_group(there)
+    there.office.step.send(Order("l-9", customer="c-1"))
+    there.desk.engine.queues.open("lines.fifo").receive(1, 3_600_000)
+
+    class Hurried:
+        """A clock whose waits are over at once."""
+
+        def wait(self, waiter: object, timeout_ms: int) -> bool:
+            there.clock.advance(timeout_ms)
+            return False
+
+    there.desk.clock = Hurried()  # type: ignore[assignment]
+    there.desk.now_ms = there.clock.now_ms  # type: ignore[method-assign]
+    with pytest.raises(onefold.TransientError, match="A worker holds messages of c-1"):
+        groups.start_again(there.desk, "lines.fifo", ["c-1"])
+    assert there.world.depth("lines-dead.fifo").visible == 4
+    assert groups.stopped(there.desk)
+
+
+def test_when_the_move_fails_the_group_stays_stopped(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_group(there)
+    (before,) = groups.stopped(there.desk)
+
+    def full(moves: object) -> list[Moved]:
+        raise onefold.StorageBusy("The disk is full.", todo="Make room.")
+
+    monkeypatch.setattr(there.desk.engine.queues, "move", full)
+    with pytest.raises(onefold.StorageBusy):
+        groups.start_again(there.desk, "lines.fifo", ["c-1"])
+    assert groups.stopped(there.desk) == [before]
+    assert there.desk.engine.state.names(group_flag("lines.fifo", "")) == ["stopped/lines.fifo/c-1"]
+
+
+def test_what_a_worker_buried_meanwhile_goes_behind(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker received `l-9` just before the flag was taken away, and buries it after the group was sent back."""
+    stop_group(there)
+    there.office.ill.clear()
+    queues, state = there.desk.engine.queues, there.desk.engine.state
+    move, put = queues.move, state.put
+    late: list[str] = []
+
+    def lower(changes: list[object]) -> list[bool]:
+        if not late:
+            there.office.step.send(Order("l-9", customer="c-1"))
+            late.append("sent")
+            there.world.run()  # the flag still stands: it follows to the dead-letter queue
+        return put(changes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state, "put", lower)
+    monkeypatch.setattr(queues, "move", move)
+    carry(there, begin(there, Select(group="c-1")))
+    there.world.run()
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "l-9"]

@@ -1,0 +1,334 @@
+"""`why`: the story of a key in every place an operation can stand, at every history level, and for a key nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+import onefold
+from onefold.contracts.ledger import History
+from onefold.contracts.store import Failure, RecordKey, Release
+from onefold.service import editing, held, redrive, stories
+from onefold.service.dead_letters import Select, find, one_of
+from tests.faces.office import START_MS, Office, Open, Order
+
+
+def story(there: Open, key: str, **which: str) -> stories.Story:
+    (found,) = stories.why(there.desk, key, **which).stories  # type: ignore[arg-type]
+    return found
+
+
+def told(found: stories.Story) -> list[tuple[str, str, str]]:
+    return [(line.event, line.text, line.rule) for line in found.lines]
+
+
+def test_a_clean_run_is_told_by_its_record(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.clock.advance(2_000)
+    there.world.run()
+    found = story(there, "a")
+    assert (found.place, found.todo, found.result) == ("done", (), '{"label":"L-a"}')
+    assert found.text == "Done at 2023-11-14T22:13:22.000Z, with 1 run."
+    assert [(line.event, line.at_ms - START_MS) for line in found.lines] == [
+        ("sent", 0),
+        ("claimed", 2_000),
+        ("started", 2_000),
+        ("completed", 2_000),
+    ]
+    assert found.lines[-1].rule == "answers duplicates until 2024-02-12T22:13:22.000Z"
+    assert 'App(history="full")' in found.left_out
+
+
+def test_a_duplicate_names_the_record_that_answered(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.world.run()
+    first = there.desk.engine.records.find("a")[0].message_id
+    there.clock.advance(1_000)
+    there.office.book.send(Order("a"))
+    there.world.run()
+    assert told(story(there, "a"))[-1] == (
+        "duplicate",
+        f"duplicate: answered from the record of message {first}, completed at 2023-11-14T22:13:20.000Z",
+        "finished work is not run again",
+    )
+
+
+def test_a_retry_shows_the_arithmetic(there: Open) -> None:
+    there.office.ill["a"] = ValueError("odd")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    found = story(there, "a")
+    assert told(found)[-1] == (
+        "retry",
+        "run 1 failed: ValueError: odd",
+        "retry in 1.0 s: attempt 1 of 2, base 1 s x 2^0, no jitter",
+    )
+    assert found.place == "retrying"
+    assert found.text.startswith("Retrying: 1 run failed, the next in 1.0 s, message ")
+    there.world.run_for(2_000)
+    found = story(there, "a")
+    assert told(found)[-1] == (
+        "dead-letter",
+        "run 2 failed: ValueError: odd; moved to the dead-letter queue",
+        "attempt 2 of 2: the budget is used up",
+    )
+    assert found.place == "dead"
+    assert found.text.endswith("(attempts) ValueError: odd The fix belongs to fulfilment.")
+    assert found.todo[0] == f"onefold dlq show {there.dead()['a']}"
+
+
+def test_without_an_app_the_numbers_of_the_row_remain(there: Open) -> None:
+    there.office.ill["a"] = ValueError("odd")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    (found,) = stories.why(there.without_app(), "a").stories
+    assert found.lines[-1].rule == "retry in 1.0 s: attempt 1 of 2"
+
+
+def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> None:
+    there.office.ill["a"] = onefold.PermanentError("no such city")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.ill.clear()
+    there.clock.advance(60_000)
+    editing.edit(
+        there.desk, one_of(there.desk, Select(key="a")), assignments=["city=Paris"], reason_text="typo"
+    )
+    there.clock.advance(1_000)
+    redrive.Redrive(there.desk, list(find(there.desk, Select())), watch=False).run(lambda _: None)
+    there.clock.advance(1_000)
+    there.world.run()
+    found = story(there, "a")
+    assert [line.event for line in found.lines] == [
+        "claimed",
+        "dead-letter",
+        "edit",
+        "redrive",
+        "started",
+        "completed",
+    ]
+    assert found.lines[2].text == "payload changed in the dead-letter queue (city)"
+    assert found.lines[2].rule == "reason given: typo"
+    assert found.lines[2].actor == "person:ada"
+    assert found.lines[4].rule == "fence 2; 1 run before this budget"
+    assert found.text.endswith("with 2 runs.")
+
+
+def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    message = there.desk.engine.queues.peek("orders")[0]
+    fingerprint = there.office.book.outgoing(Order("a")).fingerprint
+    now_ms = there.clock.now_ms()
+    ask = onefold.contracts.store.Ask(
+        key=RecordKey("", "book", "a"), fingerprint=fingerprint, owner="w-dead", lease_until_ms=now_ms + 5_000, start=True,
+        expires_at_ms=now_ms + 10_000_000, message_id=message.message_id, sent_at_ms=message.sent_at_ms,
+    )  # fmt: skip
+    there.desk.engine.store.claim([ask], now_ms)
+    there.clock.advance(2_000)
+    running = story(there, "a")
+    assert running.place == "running"
+    assert running.text == (
+        "Running: run 1, for 2s, by owner w-dead (fence 1); its lease holds for 3.0 s unless renewed."
+    )
+    there.clock.advance(4_000)
+    silent = story(there, "a")
+    assert silent.place == "silent"
+    assert "has not renewed its lease for 1s. The next delivery takes it over" in silent.text
+    (one,) = stories.silent(there.desk)
+    assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-dead", 1_000, True)
+    there.world.run()
+    found = story(there, "a")
+    assert told(found)[2:] == [
+        (
+            "takeover",
+            "taken over from a run that ended without a word",
+            "the lease of w-dead was over, or its process dead; fence 2; it had started, so its outcome is not known",
+        ),
+        (
+            "unknown",
+            "delivered again, while it is not known whether the effect of the run before happened",
+            "on_unknown=rerun: the handler runs again",
+        ),
+        ("started", "run 2 started", "fence 2"),
+        (
+            "completed",
+            "run 2 completed; the record stands",
+            "answers duplicates until 2024-02-12T22:13:26.000Z",
+        ),
+    ]
+    assert stories.silent(there.desk) == []
+
+
+def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
+    there.claim("charge_card", "k", start=True)
+    there.clock.advance(10_000)
+    (one,) = stories.silent(there.desk)
+    assert (one.silent_ms, one.resolves) == (9_000, False)
+    found = story(there, "k")
+    assert found.place == "silent"
+    assert "no message is left that would take it over" in found.text
+    assert found.todo
+
+
+def test_a_held_one_says_how_to_settle_it(there: Open) -> None:
+    there.office.ill["p 1"] = onefold.OutcomeUnknown("the bank did not answer")
+    there.office.pay.send(Order("p 1"))
+    there.office.pay.send(Order("p 1"))
+    there.world.run()
+    found = story(there, "p 1")
+    assert found.place == "held"
+    assert "whether the effect happened is not known. OutcomeUnknown: the bank did not answer" in found.text
+    assert found.todo[1:] == ("onefold held settle 'p 1' --done", "onefold held settle 'p 1' --not-done")
+    assert [event for event, _, _ in told(found)][-3:] == ["unknown", "held", "held"]
+    held.settle(there.desk, "p 1", done=True, reason_text="saw it")
+    found = story(there, "p 1")
+    assert found.place == "done"
+    assert told(found)[-1] == ("settled", "settled by hand as done", "reason given: saw it")
+
+
+def test_waiting_in_each_way(there: Open) -> None:
+    there.office.book.send(Order("now"))
+    there.office.book.send(Order("later"), delay="2h")
+    assert story(there, "now").text.startswith("Waiting for a worker for 0s; message ")
+    later = story(there, "later")
+    assert later.place == "waiting"
+    assert later.text.startswith("Waiting: not before 2023-11-15T00:13:20.000Z, in 2h; message ")
+    assert later.lines[0].text == "sent to orders"
+    there.clock.advance(61_000)
+    assert story(there, "now").todo == ("Is a worker running? See `onefold status`.",)
+    there.desk.engine.queues.open("orders").receive(1, 30_000)
+    in_hand = story(there, "now")
+    assert in_hand.place == "waiting"
+    assert "received, and hidden for another 30.0 s" in in_hand.text
+
+
+def test_one_that_was_deleted_is_gone_and_says_by_whom(there: Open) -> None:
+    from onefold.service.dead_letters import remove
+
+    there.office.ill["a"] = onefold.PermanentError("no")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    remove(there.desk, list(find(there.desk, Select())))
+    found = story(there, "a")
+    assert found.place == "gone"
+    assert found.text == (
+        "Not done, and no message is left: its record says failed. person:ada removed it at 2023-11-14T22:13:20.000Z."
+    )
+    assert found.todo
+
+
+def test_a_conflict_stands_with_the_one_that_was_first(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.book.send(Order("a", "Rome"))
+    there.world.run()
+    found = story(there, "a")
+    assert found.place == "done"
+    assert "1 message of this key in a dead-letter queue" in found.text
+    assert found.todo == (f"onefold dlq show {there.dead()['a']}",)
+    assert told(found)[-1][:2] == (
+        "conflict",
+        "came with another payload; moved to the dead-letter queue, not run",
+    )
+
+
+def test_several_operations_have_one_story_each(there: Open) -> None:
+    there.office.book.send(Order("x"))
+    there.office.pay.send(Order("x"))
+    there.office.charge.send(Order("x", customer="acme"))
+    there.office.charge.send(Order("x", customer="umbrella"))
+    there.world.run()
+    found = stories.why(there.desk, "x").stories
+    assert {(one.job, one.tenant) for one in found} == {
+        ("book", ""),
+        ("pay", ""),
+        ("charge", "acme"),
+        ("charge", "umbrella"),
+    }
+    assert story(there, "x", job="charge", tenant="acme").tenant == "acme"
+    none = stories.why(there.desk, "x", job="step")
+    assert none.stories == ()
+    assert none.meanings[0].startswith("The key is known, but not for job step: it belongs to ")
+
+
+def test_a_message_id_tells_the_story_of_its_operation(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    message_id = there.desk.engine.queues.peek("orders")[0].message_id
+    assert story(there, message_id).key == "a"
+    there.send_foreign("orders", '{"city": 1}')
+    there.world.run()
+    (malformed,) = find(there.desk, Select(reason="malformed"))
+    found = story(there, malformed.message_id)
+    assert (found.place, found.key) == ("dead", malformed.message_id)
+    assert "malformed" in found.text
+
+
+def test_a_key_that_nobody_knows(there: Open) -> None:
+    there.office.book.send_many([Order("order-17"), Order("order-18")])
+    there.world.run()
+    there.office.pay.send(Order("order-71"))
+    answer = stories.why(there.desk, "ordr-17")
+    assert answer.stories == ()
+    assert len(answer.meanings) == 5
+    assert answer.near[0] == "order-17"
+    assert stories.why(there.desk, "something else").near == ()
+
+
+@pytest.mark.parametrize(
+    ("history", "events", "left_out"),
+    [
+        ("full", ["retry", "started", "completed"], ""),
+        ("brief", ["retry", "started", "completed"], "History is brief"),
+        ("off", ["started", "completed"], "History is off"),
+    ],
+)
+def test_each_history_level_tells_what_it_has(
+    office: Office, history: History, events: list[str], left_out: str
+) -> None:
+    with office.opened(history=history) as there:
+        office.ill["a"] = ValueError("odd")
+        office.book.send(Order("a"))
+        there.world.run()
+        office.ill.clear()
+        there.world.run_for(2_000)
+        found = story(there, "a")
+        assert found.place == "done"
+        kept = [line.event for line in found.lines]
+        assert [event for event in kept if event in ("retry", "started", "completed")] == events
+        assert kept.count("completed") == 1
+        assert found.left_out.startswith(left_out)
+        assert bool(found.left_out) == bool(left_out)
+
+
+def test_the_last_failure_is_told_by_the_record_when_history_is_off(office: Office) -> None:
+    with office.opened(history="off") as there:
+        office.ill["a"] = ValueError("odd")
+        office.book.send(Order("a"))
+        there.world.run()
+        assert told(story(there, "a"))[-1] == ("failed", "failed: ValueError: odd", "kind transient")
+
+
+def test_asking_changes_nothing(there: Open) -> None:
+    there.office.ill["a"] = onefold.PermanentError("no")
+    there.office.book.send_many([Order("a"), Order("b")])
+    there.world.run()
+    queues = there.desk.engine.queues
+    before = [queues.peek(settings.name) for settings in queues.settings()]
+    rows = there.desk.engine.ledger.between(0, 1 << 60)
+    for key in ("a", "b", "zzz"):
+        stories.why(there.desk, key)
+    assert [queues.peek(settings.name) for settings in queues.settings()] == before
+    assert there.desk.engine.ledger.between(0, 1 << 60) == rows
+
+
+def test_a_released_record_without_a_message_says_so(there: Open) -> None:
+    claimed = there.claim("charge_card", "k", start=False)
+    failure = Failure(kind="released", error="Drain", summary="given back")
+    now_ms = there.clock.now_ms()
+    there.desk.engine.store.write(
+        [(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms
+    )
+    found = story(there, "k")
+    assert (found.place, found.text) == (
+        "gone",
+        "Not done, and no message is left: its record says released.",
+    )

@@ -1,0 +1,714 @@
+"""What becomes of a delivery, on the production path: driver, SQLite in memory, a clock that the test moves.
+
+Most tests use `onefold.testing.inline`, as a user would; those with several processes or a failing backend use `bench`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import onefold
+from onefold.contracts.admin import Edit
+from onefold.contracts.queue import Attribute, Entry, Reason
+from onefold.contracts.store import RecordKey
+from onefold.decide.keys import idempotency_key
+from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.testing import World, inline
+from tests.run.bench import Fault, opened
+
+START_MS = 1_700_000_000_000
+Order = dict[str, Any]
+PLAIN = onefold.Retry(attempts=3, base="10s", factor=2.0, jitter="none")
+
+
+class Shop:
+    """An app with one job, `ship`, whose handler does what `acts` says, one item for each call; the last one for ever."""
+
+    def __init__(self, *acts: Any, fifo: bool = False, dead_after: int = 10, **options: Any) -> None:
+        self.app = onefold.App("shop")
+        self.orders = self.app.queue("orders", fifo=fifo, dead_letter=onefold.DeadLetter(after=dead_after))
+        self.calls: list[tuple[str, int]] = []
+        self._acts = list(acts or ["shipped"])
+        options.setdefault("retry", PLAIN)
+
+        @self.app.job(self.orders, key="{id}", group="{customer}" if fifo else None, **options)
+        def ship(order: Order, ctx: onefold.Context) -> Any:
+            self.calls.append((order["id"], ctx.attempt))
+            act = self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
+            if isinstance(act, BaseException):
+                raise act
+            return act(order, ctx) if callable(act) else act
+
+        self.ship = ship
+
+
+def dead(world: World, queue: str = "orders-dead") -> list[Any]:
+    return world.app.runtime().engine.queues.peek(queue)
+
+
+def record(world: World, key: str = "o-1") -> Any:
+    store = world.app.runtime().engine.store
+    return store.read([RecordKey("", "ship", key)], world.clock.now_ms())[0]
+
+
+# -- success and duplicates --------------------------------------------------------------------------------
+
+
+def test_success() -> None:
+    shop = Shop("L-1")
+    with inline(shop.app) as world:
+        receipt = shop.ship.send({"id": "o-1"})
+        assert world.run() == 1
+        assert world.names() == ["completed"]
+        assert shop.calls == [("o-1", 1)]
+        stored = record(world)
+        assert (stored.status, stored.result, stored.attempts) == ("completed", b'"L-1"', 1)
+        assert stored.message_id == receipt.message_id
+        assert stored.expires_at_ms == START_MS + 90 * 86_400_000
+        depth = world.depth("orders")
+        assert (depth.visible, depth.in_flight, depth.delayed) == (0, 0, 0)
+
+
+def test_a_duplicate_is_answered_from_the_record() -> None:
+    shop = Shop("L-1")
+    with inline(shop.app) as world:
+        first = shop.ship.send({"id": "o-1"})
+        world.run()
+        world.clock.advance(60_000)
+        shop.ship.send({"id": "o-1"})
+        assert world.run() == 1
+        assert world.names() == ["completed", "duplicate"]
+        assert world.events[1].detail["of"] == first.message_id
+        assert shop.calls == [("o-1", 1)]
+        assert world.depth("orders").visible == 0
+
+
+def test_two_of_one_key_in_one_batch_run_once_and_nobody_waits() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        shop.ship.send_many([{"id": "o-1"}, {"id": "o-1"}, {"id": "o-2"}])
+        assert world.run() == 3
+        assert sorted(world.names()) == ["completed", "completed", "duplicate"]
+        assert shop.calls == [("o-1", 1), ("o-2", 1)]
+
+
+def test_the_context_says_which_operation_and_run_it_is() -> None:
+    seen: list[Any] = []
+
+    def look(order: Order, ctx: onefold.Context) -> None:
+        seen.append((ctx.job, ctx.key, ctx.scope, ctx.fence, ctx.attempt, ctx.attempts_max, ctx.remaining_ms))
+        seen.append(ctx.idempotency_key)
+        assert ctx.message is not None
+        seen.append(ctx.message.receive_count)
+
+    shop = Shop(look, timeout="30s")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+    assert seen == [("ship", "o-1", "", 1, 1, 3, 30_000), idempotency_key(RecordKey("", "ship", "o-1")), 1]
+
+
+def test_an_async_handler() -> None:
+    app = onefold.App("shop")
+    orders = app.queue("orders")
+
+    @app.job(orders, key="{id}")
+    async def ship(order: Order) -> str:
+        return f"shipped {order['id']}"
+
+    with inline(app) as world:
+        ship.send({"id": "o-1"})
+        world.run()
+        assert record(world).result == b'"shipped o-1"'
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+def test_a_transient_error_backs_off_and_succeeds() -> None:
+    shop = Shop(TimeoutError("no answer"), onefold.TransientError("not now"), "L-1")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert world.names() == ["unknown", "retry"]  # a lost answer: rerun, after the same pause
+        assert record(world).status == "unknown"
+        assert world.run_for(9_000) == 0  # 10 s, then 20 s
+        world.clock.advance(1_000)
+        assert world.run() == 1
+        assert record(world).status == "failed"
+        assert record(world).failure.summary == "not now"
+        assert world.run_for(19_000) == 0
+        world.clock.advance(1_000)
+        assert world.run() == 1
+        assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-1", 3)]
+        assert world.names() == ["unknown", "retry", "unknown", "retry", "completed"]
+        assert (record(world).status, record(world).failure) == ("completed", None)
+
+
+def test_used_up_attempts_are_dead_lettered_with_the_whole_reason() -> None:
+    shop = Shop(onefold.TransientError("not now"), owner="fulfilment")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(60_000)
+        assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-1", 3)]
+        assert world.names() == ["retry", "retry", "dead-letter"]
+        (letter,) = dead(world)
+        assert letter.reason == Reason(
+            kind="attempts",
+            summary="not now",
+            error="TransientError",
+            job="ship",
+            key="o-1",
+            attempts=3,
+            crashes=0,
+            first_at_ms=START_MS,
+            last_at_ms=START_MS + 30_000,
+            owner="fulfilment",
+        )
+        assert (letter.source, letter.key) == ("orders", "o-1")
+        assert (record(world).status, record(world).budget_closed) == ("failed", True)
+        assert world.depth("orders").visible == 0
+
+
+def test_a_permanent_error_is_dead_lettered_at_once() -> None:
+    shop = Shop(onefold.PermanentError("no such street"))
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        assert world.run() == 1
+        assert world.names() == ["dead-letter"]
+        (letter,) = dead(world)
+        assert (letter.reason.kind, letter.reason.attempts) == ("permanent", 1)
+
+
+def test_a_job_says_itself_what_its_exceptions_mean() -> None:
+    shop = Shop(KeyError("street"), permanent=[KeyError])
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert dead(world)[0].reason.kind == "permanent"
+
+
+def test_a_malformed_message_is_dead_lettered_and_never_run() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        queue = world.app.runtime().backend.open_queue("orders")
+        queue.send([Entry(body="no JSON at all"), Entry(body='{"id":null}'), Entry(body='{"street":"x"}')])
+        world.run()
+        assert shop.calls == []
+        assert world.names() == ["malformed"] * 3
+        assert [letter.reason.kind for letter in dead(world)] == ["malformed"] * 3
+        assert all(letter.reason.error == "PayloadError" for letter in dead(world))
+
+
+def test_a_message_that_others_sent_is_a_job_too() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        world.app.runtime().backend.open_queue("orders").send([Entry(body='{"id": "o-1"}')])
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert sorted(world.names()) == ["completed", "duplicate"]
+
+
+def test_a_conflict_names_both() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        first = shop.ship.send({"id": "o-1", "total": 5})
+        world.run()
+        shop.ship.send({"id": "o-1", "total": 7})
+        world.run()
+        assert world.names() == ["completed", "conflict"]
+        assert shop.calls == [("o-1", 1)]
+        (letter,) = dead(world)
+        assert (letter.reason.kind, letter.reason.key) == ("conflict", "o-1")
+        fingerprints = [
+            shop.ship.outgoing({"id": "o-1", "total": total}).fingerprint[:12] for total in (5, 7)
+        ]
+        assert first.message_id in letter.reason.summary
+        assert all(fingerprint in letter.reason.summary for fingerprint in fingerprints)
+        assert record(world).status == "completed"
+
+
+def test_an_edited_payload_is_no_conflict_while_nothing_is_completed() -> None:
+    shop = Shop(onefold.PermanentError("no such street"), "L-1")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1", "street": "nowhere"})
+        world.run()
+        (letter,) = dead(world)
+        fixed = shop.ship.outgoing({"id": "o-1", "street": "Main Street"})
+        before = shop.ship.outgoing({"id": "o-1", "street": "nowhere"}).fingerprint
+        attributes = {**fixed.entry.attributes, AMENDS_ATTRIBUTE: Attribute(before)}
+        queues = world.app.runtime().engine.queues
+        queues.move([(letter.message_id, "orders", Edit(body=fixed.entry.body, attributes=attributes))])
+        world.run()
+        assert world.names() == ["dead-letter", "completed"]
+
+
+def test_a_handler_that_ends_its_process_only_fails() -> None:
+    shop = Shop(SystemExit(3), "L-1")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(10_000)
+        assert world.names() == ["retry", "completed"]
+
+
+# -- unknown outcomes --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_outcome_that_is_run_again() -> None:
+    shop = Shop(onefold.OutcomeUnknown("sent, no answer"), "L-1", on_unknown="rerun")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert (record(world).status, record(world).parked, record(world).doubt) == ("unknown", False, True)
+        world.run_for(10_000)
+        assert world.names() == ["unknown", "retry", "unknown", "completed"]
+        assert shop.calls == [("o-1", 1), ("o-1", 2)]
+
+
+def test_an_unknown_outcome_that_is_held() -> None:
+    shop = Shop(onefold.OutcomeUnknown("sent, no answer"), on_unknown="hold", owner="fulfilment")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert world.names() == ["unknown", "held"]
+        (held,) = dead(world, "orders-held")
+        assert (held.reason.kind, held.reason.key, held.reason.owner) == ("unknown", "o-1", "fulfilment")
+        assert (record(world).status, record(world).parked) == ("unknown", True)
+        assert record(world).expires_at_ms is None
+        shop.ship.send({"id": "o-1"})  # whoever sends it again waits with it
+        world.run_for(60_000)
+        assert len(dead(world, "orders-held")) == 2
+        assert shop.calls == [("o-1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("found", "calls", "names", "result"),
+    [
+        (onefold.Done("L-0"), 1, ["unknown", "retry", "probe", "completed"], b'"L-0"'),
+        (onefold.NotDone(), 2, ["unknown", "retry", "probe", "completed"], b'"L-1"'),
+        (onefold.StillUnknown("down"), 1, ["unknown", "retry", "probe", "unknown", "held"], None),
+        ("perhaps", 1, ["unknown", "retry", "probe", "unknown", "held"], None),
+        (ValueError("a probe that fails"), 1, ["unknown", "retry", "probe", "unknown", "held"], None),
+    ],
+)
+def test_an_unknown_outcome_that_is_asked_for(
+    found: Any, calls: int, names: list[str], result: bytes | None
+) -> None:
+    def probe(order: Order) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    shop = Shop(onefold.OutcomeUnknown("sent, no answer"), "L-1", on_unknown=probe)
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(10_000)
+        assert len(shop.calls) == calls
+        assert world.names() == names
+        assert record(world).result == result
+        assert len(dead(world, "orders-held")) == (result is None)
+
+
+def test_an_async_probe_with_a_context() -> None:
+    async def probe(order: Order, ctx: onefold.Context) -> onefold.Done:
+        return onefold.Done(f"fence {ctx.fence}")
+
+    shop = Shop(onefold.OutcomeUnknown("sent"), on_unknown=probe)
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(10_000)
+        assert record(world).result == b'"fence 2"'
+
+
+def test_a_result_that_cannot_be_stored_is_parked() -> None:
+    shop = Shop(object())
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(60_000)
+        assert len(shop.calls) == 1
+        assert world.names() == ["unknown", "held"]
+        (held,) = dead(world, "orders-held")
+        assert (held.reason.kind, held.reason.error) == ("unknown", "PayloadError")
+        assert record(world).parked
+
+
+# -- crashes, takeovers, budgets ---------------------------------------------------------------------------
+
+
+class Crash(KeyboardInterrupt):
+    """The process ends in the middle of a handler."""
+
+
+def test_after_crashes_the_operation_is_quarantined_with_its_evidence() -> None:
+    shop = Shop(Crash(), retry=onefold.Retry(attempts=10, crashes=3))
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        for _ in range(3):
+            with pytest.raises(Crash):
+                bench.process().run()
+            bench.clock.advance(30_000)
+        last = bench.process()
+        last.run()
+        assert last.names() == ["takeover", "quarantine"]
+        assert last.of("takeover").detail["crashes"] == 3
+        assert len(shop.calls) == 3
+        (letter,) = bench.messages("orders-dead")
+        assert letter.reason is not None
+        assert (letter.reason.kind, letter.reason.error, letter.reason.crashes) == (
+            "quarantine",
+            "WorkerDied",
+            3,
+        )
+
+
+def test_crashes_are_counted_by_key_not_by_message() -> None:
+    shop = Shop(Crash(), retry=onefold.Retry(attempts=10, crashes=2))
+    with opened(shop.app) as bench:
+        for _ in range(2):
+            shop.ship.send({"id": "o-1"})
+            with pytest.raises(Crash):
+                bench.process().run()
+            bench.clock.advance(30_000)
+            for one in bench.receive():
+                bench.backend.open_queue("orders").delete([one.receipt])
+        shop.ship.send({"id": "o-1"})
+        last = bench.process()
+        last.run()
+        assert last.names() == ["takeover", "quarantine"]
+
+
+def test_a_redrive_opens_a_new_budget() -> None:
+    shop = Shop(*[onefold.TransientError("not now")] * 3, "L-1")
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run_for(60_000)
+        (letter,) = dead(world)
+        fence, total = record(world).fence, record(world).attempts_total
+        world.app.runtime().engine.queues.move([(letter.message_id, "orders", None)])
+        world.run()
+        assert shop.calls[-1] == ("o-1", 1)  # the first run of the new budget
+        assert world.names()[-1] == "completed"
+        assert (record(world).fence, record(world).attempts_total) == (fence + 1, total + 1)
+
+
+def test_a_run_that_is_taken_over_is_refused_and_told() -> None:
+    shop = Shop("late", "L-2")
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        slow, quick = bench.process(), bench.process()
+        (run,) = slow.begin()
+        slow.driver.perform(run)
+        bench.clock.advance(30_000)
+        quick.run()
+        assert quick.names() == ["takeover", "unknown", "completed"]
+        assert slow.driver.finish([run]) == []
+        assert slow.names() == ["lease-lost"]
+        stored = bench.record("o-1")
+        assert stored is not None
+        assert (stored.result, stored.fence) == (b'"L-2"', 2)
+        assert "lease-lost" in [row.event for row in bench.history("o-1")]
+
+
+def test_another_process_waits_for_a_running_one_without_using_up_receives() -> None:
+    shop = Shop("L-1", dead_after=3)
+    with opened(shop.app) as bench:
+        shop.ship.send_many([{"id": "o-1"}, {"id": "o-1"}])
+        busy, other = bench.process(), bench.process()
+        (run,) = busy.begin(bench.receive(count_max=1))
+        other.run_for(20_000)
+        assert set(other.names()) == {"running-elsewhere"}
+        assert len(other.names()) == 21  # looks again every second, for nothing
+        busy.perform([run])
+        other.run_for(2_000)
+        assert other.names()[-1] == "duplicate"
+        assert bench.messages("orders-dead") == []
+        assert len(shop.calls) == 1
+
+
+def test_an_unstarted_claim_that_is_taken_over_is_plain_work() -> None:
+    shop = Shop(onefold.OutcomeUnknown("sent"), "L-1", on_unknown="hold")
+    with opened(shop.app) as bench:
+        # A claim in doubt that never got to its start: still in doubt, so still held.
+        shop.ship.send({"id": "o-1"})
+        bench.process().begin()
+        bench.clock.advance(30_000)
+        second = bench.process()
+        second.run()
+        assert second.names() == ["takeover", "unknown", "held"]
+        assert shop.calls == []
+
+
+# -- the outbox --------------------------------------------------------------------------------------------
+
+
+def letters_app(*outcomes: Any) -> tuple[onefold.App, Any, list[str]]:
+    app = onefold.App("shop")
+    orders, letters = app.queue("orders"), app.queue("letters")
+    written: list[str] = []
+    left = list(outcomes)
+
+    @app.job(letters, key="{id}")
+    def write(letter: Order) -> None:
+        written.append(letter["id"])
+
+    @app.job(orders, key="{id}", retry=PLAIN, on_unknown="hold")
+    def ship(order: Order) -> str:
+        receipt = write.send({"id": f"letter-{len(left)}"})
+        assert receipt.message_id is None  # it waits in the outbox
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return str(outcome)
+
+    return app, ship, written
+
+
+def test_messages_of_a_handler_leave_when_it_completes() -> None:
+    app, ship, written = letters_app(onefold.TransientError("not now"), "L-1")
+    with inline(app) as world:
+        ship.send({"id": "o-1"})
+        world.run()
+        assert (written, world.depth("letters").visible) == ([], 0)
+        world.run_for(10_000)
+        assert written == ["letter-1"]
+
+
+@pytest.mark.parametrize("failure", [onefold.PermanentError("never"), onefold.OutcomeUnknown("sent")])
+def test_messages_of_a_handler_stay_when_it_does_not(failure: Exception) -> None:
+    app, ship, written = letters_app(failure)
+    with inline(app) as world:
+        ship.send({"id": "o-1"})
+        world.run_for(60_000)
+        assert (written, world.depth("letters").visible) == ([], 0)
+
+
+# -- FIFO --------------------------------------------------------------------------------------------------
+
+
+def group(*numbers: int, customer: str = "c") -> list[Order]:
+    return [{"id": f"o-{number}", "customer": customer} for number in numbers]
+
+
+def test_a_group_runs_in_order_and_waits_for_a_retry() -> None:
+    shop = Shop(onefold.TransientError("not now"), "shipped", fifo=True)
+    with inline(shop.app) as world:
+        shop.ship.send_many([*group(1, 2, 3), *group(4, customer="d")])
+        world.run()
+        # The other group did not wait.
+        assert shop.calls == [("o-1", 1), ("o-4", 1)]
+        world.run_for(10_000)
+        assert shop.calls[2:] == [("o-1", 2), ("o-2", 1), ("o-3", 1)]
+        released = [event for event in world.events if event.name == "released"]
+        assert [event.detail["why"] for event in released] == [
+            "an earlier message of its group is not done"
+        ] * 2
+
+
+def test_a_dead_letter_stops_its_group() -> None:
+    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True)
+    with inline(shop.app) as world:
+        sent = shop.ship.send_many([*group(1, 2, 3), *group(4, customer="d")])
+        world.run()
+        shop.ship.send_many(group(5))
+        world.run()
+        assert [call for call in shop.calls if call[0] != "o-4"] == [("o-1", 1)]
+        letters = dead(world, "orders-dead.fifo")
+        assert [(letter.key, letter.reason.kind) for letter in letters] == [
+            ("o-1", "permanent"),
+            ("o-2", "group-stopped"),
+            ("o-3", "group-stopped"),
+            ("o-5", "group-stopped"),
+        ]
+        assert all(sent[0].message_id in letter.reason.summary for letter in letters[1:])
+        assert record(world, "o-2") is None  # never claimed: a redrive is a first run
+
+
+def test_a_held_message_stops_its_group_too() -> None:
+    shop = Shop(onefold.OutcomeUnknown("sent"), "shipped", fifo=True, on_unknown="hold")
+    with inline(shop.app) as world:
+        shop.ship.send_many(group(1, 2))
+        world.run()
+        assert shop.calls == [("o-1", 1)]
+        assert [letter.key for letter in dead(world, "orders-held.fifo")] == ["o-1"]
+        assert [letter.key for letter in dead(world, "orders-dead.fifo")] == ["o-2"]
+
+
+def test_a_group_passes_over_a_dead_letter_when_told_so() -> None:
+    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True, after_failure="skip")
+    with inline(shop.app) as world:
+        shop.ship.send_many(group(1, 2, 3))
+        world.run()
+        assert shop.calls == [("o-1", 1), ("o-2", 1), ("o-3", 1)]
+        assert [letter.key for letter in dead(world, "orders-dead.fifo")] == ["o-1"]
+
+
+def test_a_group_waits_for_a_message_that_has_no_job_here() -> None:
+    shop = Shop(fifo=True)
+    with inline(shop.app) as world:
+        other = {"onefold.job": Attribute("invoice")}
+        queue = world.app.runtime().backend.open_queue("orders.fifo")
+        queue.send([Entry(body='{"id":"i-1"}', attributes=other, group="c", dedup_id="i-1")])
+        shop.ship.send_many([*group(1), *group(2, customer="d")])
+        world.run_for(120_000, step_ms=5_000)
+        assert shop.calls == [("o-2", 1)]
+
+
+def test_what_waits_behind_a_key_holds_up_its_own_group() -> None:
+    # o-1 comes twice, in two groups; what follows the second one in its group must not pass it.
+    shop = Shop(fifo=True)
+    with inline(shop.app) as world:
+        shop.ship.send_many([*group(1, customer="c"), *group(1, 2, customer="d")])
+        world.run()
+        names = [(event.name, event.key and event.key.key) for event in world.events]
+        assert names == [("completed", "o-1"), ("conflict", "o-1"), ("group-stopped", "o-2")]
+        assert shop.calls == [("o-1", 1)]
+
+
+def test_a_group_does_not_go_on_past_a_run_that_lost_its_lease() -> None:
+    shop = Shop(fifo=True)
+    with opened(shop.app) as bench:
+        shop.ship.send_many(group(1, 2))
+        slow = bench.process()
+        (run,) = slow.begin()
+        slow.driver.perform(run)
+        bench.clock.advance(30_000)
+        quick = bench.process()
+        (again,) = quick.begin()
+        assert slow.driver.finish([run]) == []  # o-2 is not begun here
+        assert "lease-lost" in slow.names()
+        quick.perform([again])
+        assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-2", 1)]
+
+
+# -- what is not begun, what cannot be written -------------------------------------------------------------
+
+
+def test_a_message_for_an_unknown_job_is_given_back_and_waits() -> None:
+    shop = Shop(dead_after=3)
+    with inline(shop.app) as world:
+        attributes = {"onefold.job": Attribute("invoice")}
+        world.app.runtime().backend.open_queue("orders").send(
+            [Entry(body='{"id":"i-1"}', attributes=attributes)]
+        )
+        world.run_for(600_000, step_ms=10_000)
+        assert set(world.names()) == {"released"}
+        assert len(world.names()) == 21  # every 30 s, and no receive was counted
+        assert "'invoice', which is not declared" in str(world.events[0].detail["why"])
+        assert dead(world) == []
+        assert world.depth("orders").delayed + world.depth("orders").in_flight == 1
+
+
+def test_a_dependency_that_is_down_uses_up_no_attempt() -> None:
+    shop = Shop(*[onefold.DependencyDown("the key was rotated")] * 20, "L-1", dead_after=5)
+    with inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        assert world.names()[0] == "dependency-down"
+        assert (record(world).status, record(world).attempts) == ("released", 0)
+        assert record(world).failure.error == "DependencyDown"
+        world.run_for(240_000, step_ms=10_000)
+        assert dead(world) == []
+        assert {attempt for _, attempt in shop.calls} == {1}
+
+
+@pytest.mark.parametrize("one_transaction", [True, False])
+def test_completing_fails_after_the_effect(one_transaction: bool) -> None:
+    shop = Shop("L-1", "L-2")
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        fault = Fault("commit.commit" if one_transaction else "store.write", times=1_000)
+        broken = bench.process(fault=fault, one_transaction=one_transaction)
+        broken.run()
+        assert broken.names() == ["completion-failed"]
+        assert broken.events[0].severity == "critical"
+        assert bench.clock.waits == [50, 100, 200, 400, 800]
+        # The message is left alone; its redelivery meets the unknown outcome, and the policy decides.
+        assert bench.backend.open_queue("orders").depth().in_flight == 1
+        bench.clock.advance(30_000)
+        second = bench.process()
+        second.run()
+        assert second.names() == ["takeover", "unknown", "completed"]
+        assert "completion-failed" in [row.event for row in bench.history("o-1")]
+
+
+def test_a_failure_that_cannot_be_written_is_not_told_as_done() -> None:
+    shop = Shop(onefold.PermanentError("never"))
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        broken = bench.process(fault=Fault("commit.commit", times=1_000))
+        broken.run()
+        assert broken.names() == ["unsettled"]
+        assert bench.messages("orders-dead") == []
+
+
+def test_a_group_does_not_go_on_past_what_could_not_be_written() -> None:
+    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True)
+    with opened(shop.app) as bench:
+        shop.ship.send_many(group(1, 2))
+        fault = Fault("commit.commit", times=6)
+        broken = bench.process(fault=fault)
+        broken.perform(broken.begin())
+        assert fault.left == 0
+        assert shop.calls == [("o-1", 1)]
+
+
+def test_a_claim_that_fails_leaves_what_is_ready_to_be_performed() -> None:
+    shop = Shop()
+    with opened(shop.app) as bench:
+        # o-1 completes in one process; here its duplicate ends at once, and the claim of the third then fails.
+        shop.ship.send({"id": "o-1"})
+        bench.process().run()
+        shop.ship.send_many([{"id": "o-1"}, {"id": "o-1"}, {"id": "o-2"}])
+        fault = Fault("store.claim", times=0)
+        process = bench.process(fault=fault)
+        deliveries = bench.receive()
+        original = process.driver.finisher.settle
+
+        def settle_then_break(runs: Any) -> Any:
+            fault.left = 1
+            return original(runs)
+
+        process.driver.finisher.settle = settle_then_break  # type: ignore[method-assign]  # the second claim fails
+        ready = process.begin(deliveries)
+        process.driver.finisher.settle = original  # type: ignore[method-assign]
+        assert [run.facts.key and run.facts.key.key for run in ready] == ["o-2"]
+        process.perform(ready)
+        bench.clock.advance(30_000)
+        process.run()
+        assert sorted(process.names()) == ["completed", "duplicate", "duplicate"]
+
+
+def test_a_claim_that_fails_at_once_leaves_the_messages_alone() -> None:
+    shop = Shop()
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        process = bench.process(fault=Fault("store.claim"))
+        with pytest.raises(onefold.TransientError):
+            process.begin()
+        bench.clock.advance(30_000)
+        process.run()  # nothing of the first try is left behind in this process
+        assert process.names() == ["completed"]
+
+
+def test_a_start_that_fails_gives_the_run_back_without_an_attempt() -> None:
+    shop = Shop(onefold.OutcomeUnknown("sent"), "L-1")
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        process = bench.process(fault=Fault("store.start"))
+        process.run_for(60_000)
+        assert process.names() == ["unknown", "retry", "released", "unknown", "completed"]
+        assert shop.calls == [("o-1", 1), ("o-1", 2)]
+
+
+def test_runs_given_back_at_a_drain_can_be_claimed_at_once() -> None:
+    shop = Shop()
+    with opened(shop.app) as bench:
+        shop.ship.send_many([{"id": "o-1"}, {"id": "o-2"}])
+        first = bench.process()
+        first.driver.give_back(bench.receive(), "drain")
+        assert first.names() == ["released", "released"]
+        second = bench.process()
+        assert second.run() == 2
+        assert [one.receive_count for one in second.events] == [1, 1]  # waiting was no receive

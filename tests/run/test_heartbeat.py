@@ -1,0 +1,374 @@
+"""Leases and visibilities of everything in hand; deadlines. One beat or look at a time, on a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import onefold
+from onefold import errors, limits
+from onefold.clock import ManualClock
+from onefold.contracts.queue import Delivery
+from onefold.decide.delivery import Failed, LeaseGone, Outcome
+from onefold.entropy import SeededEntropy
+from onefold.run.driver import Driver
+from onefold.run.events import Sinks
+from onefold.run.heartbeat import Bell, Heartbeat, Periodic, Watchdog
+from onefold.run.passage import Run
+from onefold.run.worker import WorkerSettings
+from tests.run.workshop import PATIENCE_S, Told, Workshop
+
+LEASE_MS = 30_000
+
+
+class Order(msgspec.Struct):
+    id: str
+
+
+class Ward:
+    """An app in memory, what a worker would have in hand of it, and the two that watch over it."""
+
+    def __init__(self, app: onefold.App, clock: ManualClock) -> None:
+        self.app, self.clock, self.told = app, clock, Told()
+        runtime = app.runtime()
+        self.backend = runtime.backend
+        self.queue = runtime.backend.open_queue("orders")
+        self.driver = self.new_driver()
+        self.hand = self.driver.hand
+        self.stopped: list[tuple[Run, Outcome]] = []
+        self.busy: list[errors.TransientError] = []
+        self.overran: list[Run] = []
+        self.heartbeat = self.new_heartbeat(self.backend)
+        self.watchdog = Watchdog(self.hand, clock=clock, stop=self.stop, told=self.overran.append)
+
+    def new_driver(self) -> Driver:
+        return self.app.runtime().driver(
+            self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self.told]), history="off"
+        )
+
+    def new_heartbeat(self, backend: Any) -> Heartbeat:
+        return Heartbeat(
+            self.hand, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
+            lost=self.driver.finisher.lose, busy=self.busy.append,
+        )  # fmt: skip
+
+    def stop(self, run: Run, outcome: Outcome) -> None:
+        run.cut = outcome
+        self.stopped.append((run, outcome))
+
+    def receive(self, count: int = 10) -> list[Delivery]:
+        asked_at_ms = self.clock.monotonic_ms()
+        deliveries = self.queue.receive(count, LEASE_MS)
+        self.hand.take(deliveries, asked_at_ms)
+        return deliveries
+
+    def lease_left_ms(self, run: Run) -> int:
+        assert run.facts.key is not None
+        record = self.backend.store.read([run.facts.key], self.clock.now_ms())[0]
+        assert record is not None
+        return record.lease_until_ms - self.clock.now_ms()
+
+    def beat_for(self, total_ms: int, step_ms: int = 1_000) -> None:
+        for _ in range(0, total_ms, step_ms):
+            self.clock.advance(step_ms)
+            self.heartbeat.beat()
+
+
+@pytest.fixture
+def ward() -> Iterator[Ward]:
+    clock = ManualClock()
+    app = onefold.App("shop", url="sqlite://:memory:", clock=clock, entropy=SeededEntropy(1))
+    queue = app.queue("orders")
+
+    @app.job(queue, key="{id}", timeout="60s")
+    def ship(order: Order) -> None: ...
+
+    ship.send_many([Order(f"o-{number}") for number in range(6)])
+    yield Ward(app, clock)
+    app.close()
+
+
+# -- extending -------------------------------------------------------------------------------------------------
+
+
+def test_prefetched_and_running_messages_stay_ours_far_beyond_one_lease(ward: Ward) -> None:
+    running = ward.driver.begin(ward.receive(2))
+    ward.receive(4)
+
+    ward.beat_for(10 * LEASE_MS)
+
+    assert ward.queue.receive(10) == []
+    assert all(ward.lease_left_ms(run) > LEASE_MS // 2 for run in running)
+    assert ward.stopped == []
+
+
+def test_without_a_beat_they_are_lost_after_one_lease(ward: Ward) -> None:
+    ward.receive(6)
+    ward.clock.advance(LEASE_MS)
+    assert len(ward.queue.receive(10)) == 6
+
+
+def test_what_is_due_soon_is_extended_together(ward: Ward) -> None:
+    ward.receive(3)
+    ward.clock.advance(2_000)
+    ward.receive(3)
+
+    ward.clock.advance(LEASE_MS // 3 - 2_000)
+    next_ms = ward.heartbeat.beat()
+
+    assert {held.asked_at_ms for held in ward.hand.all()} == {LEASE_MS // 3}
+    assert next_ms == LEASE_MS // 3
+
+
+def test_what_is_settled_or_given_back_is_not_in_hand_any_more(ward: Ward) -> None:
+    first, second, *rest = ward.receive(6)
+    run, other = ward.driver.begin([first, second])
+    ward.driver.perform(run)
+    ward.driver.finish([run])
+    ward.driver.give_back(rest, "a test")
+
+    assert [held.run for held in ward.hand.all()] == [other]
+    assert ward.hand.counts() == {"received": 6, "completed": 1, "released": 4}
+
+
+# -- losing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
+    (run,) = ward.driver.begin(ward.receive(1))
+    context = ward.driver.open_context(run, 1)
+    ward.clock.advance(LEASE_MS)  # nobody beat: the lease is over, and another takes the run
+    taken = ward.new_driver()
+    taken._owner = "another"
+    (other,) = taken.begin(ward.queue.receive(1))
+    ward.hand.all()[0].asked_at_ms = ward.clock.monotonic_ms() - LEASE_MS // 2  # it thinks it has time
+
+    ward.heartbeat.beat()
+
+    assert ward.stopped == [(run, LeaseGone())]
+    assert context.lease_lost
+    assert len(ward.told.of("lease-lost")) == 1
+    with pytest.raises(errors.LeaseLost):
+        context.check()
+
+    ward.driver.perform(run)
+    ward.driver.finish([run])
+    assert len(ward.told.of("lease-lost")) == 1
+    assert len(ward.hand) == 0
+    taken.perform(other)
+    assert other.decided().write is not None
+
+
+def test_a_lease_that_cannot_be_extended_in_time_is_not_trusted(ward: Ward) -> None:
+    class Busy:
+        def renew(self, *_: object) -> list[bool]:
+            raise errors.StorageBusy("locked")
+
+    (run,) = ward.driver.begin(ward.receive(1))
+    (waiting,) = ward.receive(1)
+    ward.heartbeat = ward.new_heartbeat(msgspec.structs.replace(ward.backend, store=Busy()))
+
+    ward.beat_for(LEASE_MS - 4_000)
+    assert ward.stopped == []
+    assert 4 <= len(ward.busy) <= 8  # it tried again every twelfth of the lease
+    ward.beat_for(2_000)
+
+    assert ward.stopped == [(run, LeaseGone())]
+    assert not ward.hand.keeps(waiting)
+    assert ward.told.of("lease-lost") == []  # nobody has taken it: its own settlement will tell
+
+
+def test_visibility_ends_at_twelve_hours_whatever_the_handler_does(ward: Ward) -> None:
+    (run,) = ward.driver.begin(ward.receive(1))
+    step_ms = 9_000
+    ward.beat_for(limits.VISIBILITY_MS_MAX - 60_000, step_ms)
+    assert ward.stopped == []
+    ward.beat_for(70_000, step_ms)
+    assert ward.stopped == [(run, LeaseGone())]
+    assert ward.lease_left_ms(run) <= 0
+
+
+def test_a_run_that_was_just_settled_is_not_taken_for_lost(ward: Ward) -> None:
+    (run,) = ward.driver.begin(ward.receive(1))
+    ward.driver.perform(run)
+    assert run.claimed is not None
+    ward.backend.store.write([(run.claimed.hold, run.decided().write)], ward.clock.now_ms())  # type: ignore[list-item]
+    ward.clock.advance(LEASE_MS // 3)
+    ward.heartbeat.beat()  # between the commit and the moment it leaves the hand
+    assert (ward.stopped, ward.told.of("lease-lost")) == ([], [])
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: Ward) -> None:
+    (run,) = ward.driver.begin(ward.receive(1))
+    assert ward.watchdog.look() == 60_000  # not called yet: its time has not begun
+    context = ward.driver.open_context(run, 1)
+    ward.clock.advance(59_999)
+    assert ward.watchdog.look() == 1
+    ward.clock.advance(1)
+    ward.watchdog.look()
+
+    (stopped, outcome) = ward.stopped[0]
+    assert stopped is run
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.error, outcome.crashed) == ("unknown", "HandlerTimeout", False)
+    assert ward.overran == [run]
+    with pytest.raises(errors.OutcomeUnknown):
+        context.check()
+
+    ward.clock.advance(59_999)
+    ward.watchdog.look()
+    assert not ward.hand.all()[0].let_go
+    ward.clock.advance(1)
+    ward.watchdog.look()
+    assert ward.hand.all()[0].let_go
+    assert (len(ward.stopped), len(ward.overran)) == (1, 1)
+
+
+def test_the_watchdog_is_rung_only_for_an_earlier_deadline(ward: Ward) -> None:
+    assert ward.watchdog.expects(1)
+    ward.driver.begin(ward.receive(1))
+    ward.watchdog.look()
+    assert ward.watchdog.expects(59_999)
+    assert not ward.watchdog.expects(60_000)
+
+
+# -- in a worker -----------------------------------------------------------------------------------------------
+
+
+def file_app(path: Path) -> onefold.App:
+    return onefold.App("shop", url=f"sqlite:///{path}/shop.db", clock=ManualClock())
+
+
+def test_a_worker_keeps_what_it_holds_while_a_handler_takes_its_time(tmp_path: Path) -> None:
+    app, begun, release = file_app(tmp_path), threading.Event(), threading.Event()
+    clock = app._clock
+    assert isinstance(clock, ManualClock)
+    queue = app.queue("orders")
+
+    @app.job(queue, key="{id}", timeout="1h")
+    def ship(order: Order) -> None:
+        begun.set()
+        assert release.wait(PATIENCE_S)
+
+    ship.send_many([Order(f"o-{number}") for number in range(5)])
+    shop = Workshop(app, WorkerSettings(threads=1, prefetch=4))
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    other = app.runtime().backend.open_queue("orders")
+    assert shop.worker.snapshot().in_hand == 5
+    for _ in range(4):
+        shop.pass_time(clock, LEASE_MS)
+        assert other.receive(10) == []
+    release.set()
+    shop.told.wait_for("completed", 5)
+    shop.worker.drain()
+    assert shop.end().counts.lost == 0
+    app.close()
+
+
+def test_an_overrunning_task_is_cancelled_and_its_outcome_unknown(tmp_path: Path) -> None:
+    app, begun, cleaned = file_app(tmp_path), threading.Event(), threading.Event()
+    clock = app._clock
+    assert isinstance(clock, ManualClock)
+    queue = app.queue("orders")
+
+    @app.job(queue, key="{id}", timeout="90s", on_unknown="hold")
+    async def ship(order: Order) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    ship.send(Order("o-0"))
+    shop = Workshop(app, WorkerSettings())
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    shop.pass_time(clock, 90_000)
+    assert cleaned.wait(PATIENCE_S)
+    (told,) = shop.told.wait_for("unknown")
+    shop.worker.drain()
+    report = shop.end()
+
+    assert told.detail["error"] == "HandlerTimeout"
+    assert len(shop.told.of("overrun")) == 1
+    assert report.counts.held == 1
+    app.close()
+
+
+def test_a_task_that_lost_its_lease_is_cancelled_and_settles_nothing(tmp_path: Path) -> None:
+    app, begun, cleaned = file_app(tmp_path), threading.Event(), threading.Event()
+    queue = app.queue("orders")
+
+    @app.job(queue, key="{id}")
+    async def ship(order: Order) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    ship.send(Order("o-0"))
+    shop = Workshop(app, WorkerSettings())
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    (held,) = shop.driver.hand.all()
+    assert held.run is not None
+    shop.worker._stop(held.run, LeaseGone())
+    assert cleaned.wait(PATIENCE_S)
+    shop.told.wait_for("lease-lost")
+    shop.worker.drain()
+    report = shop.end()
+
+    assert (report.counts.lost, report.counts.completed) == (1, 0)
+    assert app.runtime().backend.open_queue("orders").depth().in_flight == 1  # left to whoever takes over
+    app.close()
+
+
+# -- the threads -----------------------------------------------------------------------------------------------
+
+
+def test_a_periodic_thread_works_when_due_and_when_rung() -> None:
+    clock, worked = ManualClock(), threading.Semaphore(0)
+
+    def work() -> int:
+        worked.release()
+        return 1_000
+
+    periodic = Periodic("test", work, clock, failed=lambda _: None)
+    periodic.start()
+    assert worked.acquire(timeout=PATIENCE_S)
+    clock.advance(999)
+    assert not worked.acquire(timeout=0.02)
+    clock.advance(1)
+    assert worked.acquire(timeout=PATIENCE_S)
+    periodic.bell.ring()
+    assert worked.acquire(timeout=PATIENCE_S)
+    periodic.end(wait=True)
+
+
+def test_a_periodic_thread_that_fails_says_so() -> None:
+    failures: list[BaseException] = []
+    heard = Bell()
+
+    def work() -> int:
+        raise errors.InvariantBroken("two and two are five")
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        heard.ring()
+
+    periodic = Periodic("test", work, ManualClock(), failed)
+    periodic.start()
+    assert heard.wait(PATIENCE_S)
+    assert isinstance(failures[0], errors.InvariantBroken)
+    periodic.end(wait=True)
