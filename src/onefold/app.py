@@ -402,10 +402,14 @@ class App:
             self.close()
             self._runtime, self.url, self._clock, self._entropy = before
 
-    def close(self) -> None:
-        """Close the engine, if it was opened. The app may be used again."""
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close the engine, if it was opened. The app may be used again.
+
+        Args:
+            unfinished: handlers still run in this process; what they hold is freed when it ends.
+        """
         if self._runtime is not None:
-            self._runtime.close()
+            self._runtime.close(unfinished=unfinished)
             self._runtime = None
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import onefold
 from onefold.contracts.admin import Moved
-from onefold.run.finishing import group_flag
+from onefold.contracts.queue import Bury, Reason
 from onefold.service import dead_letters, groups, redrive
 from onefold.service.dead_letters import Select
 from onefold.service.redrive import Redrive, Tally
@@ -331,57 +333,110 @@ def test_a_group_of_which_nothing_is_left_goes_on(there: Open) -> None:
     assert there.office.ran == ["l-9"]
 
 
-def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
-    stop_group(there)
-    there.office.step.send(Order("l-9", customer="c-1"))
-    there.desk.engine.queues.open("lines.fifo").receive(1, 3_600_000)
+def hurried(there: Open, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Let the desk's waits be over at once, with time passing, and something happening meanwhile."""
 
     class Hurried:
-        """A clock whose waits are over at once."""
-
         def wait(self, waiter: object, timeout_ms: int) -> bool:
             there.clock.advance(timeout_ms)
+            meanwhile()
             return False
 
     there.desk.clock = Hurried()  # type: ignore[assignment]
     there.desk.now_ms = there.clock.now_ms  # type: ignore[method-assign]
-    with pytest.raises(onefold.TransientError, match="A worker holds messages of c-1"):
-        groups.start_again(there.desk, "lines.fifo", ["c-1"])
+
+
+def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
+    stop_group(there)
+    there.office.step.send(Order("l-9", customer="c-1"))
+    there.desk.engine.queues.open("lines.fifo").receive(1, 3_600_000)
+    hurried(there)
+    with pytest.raises(onefold.TransientError, match="Workers kept receiving messages of group 'c-1'"):
+        groups.start_again(there.desk, "lines.fifo", "c-1")
     assert there.world.depth("lines-dead.fifo").visible == 4
     assert groups.stopped(there.desk)
 
 
-def test_when_the_move_fails_the_group_stays_stopped(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_group(there)
-    (before,) = groups.stopped(there.desk)
-
-    def full(moves: object) -> list[Moved]:
-        raise onefold.StorageBusy("The disk is full.", todo="Make room.")
-
-    monkeypatch.setattr(there.desk.engine.queues, "move", full)
-    with pytest.raises(onefold.StorageBusy):
-        groups.start_again(there.desk, "lines.fifo", ["c-1"])
-    assert groups.stopped(there.desk) == [before]
-    assert there.desk.engine.state.names(group_flag("lines.fifo", "")) == ["stopped/lines.fifo/c-1"]
+class Crashed(Exception):
+    """The command ends here."""
 
 
-def test_what_a_worker_buried_meanwhile_goes_behind(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker received `l-9` just before the flag was taken away, and buries it after the group was sent back."""
+@pytest.mark.parametrize("verb", ["move", "put"])
+def test_a_crash_while_a_group_is_sent_back_leaves_it_stopped_and_in_order(
+    there: Open, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
     stop_group(there)
     there.office.ill.clear()
-    queues, state = there.desk.engine.queues, there.desk.engine.state
-    move, put = queues.move, state.put
-    late: list[str] = []
+    target = there.desk.engine.queues if verb == "move" else there.desk.engine.state
 
-    def lower(changes: list[object]) -> list[bool]:
-        if not late:
-            there.office.step.send(Order("l-9", customer="c-1"))
-            late.append("sent")
-            there.world.run()  # the flag still stands: it follows to the dead-letter queue
-        return put(changes)  # type: ignore[arg-type]
+    def crash(*_: object) -> None:
+        raise Crashed
 
-    monkeypatch.setattr(state, "put", lower)
-    monkeypatch.setattr(queues, "move", move)
-    carry(there, begin(there, Select(group="c-1")))
+    with monkeypatch.context() as patched:
+        patched.setattr(target, verb, crash)
+        with pytest.raises(Crashed):
+            groups.start_again(there.desk, "lines.fifo", "c-1")
+    there.office.step.send(Order("l-9", customer="c-1"))
     there.world.run()
+    assert there.office.ran == []
+    assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4", "l-9"]
+    carry(there, begin(there, Select(group="c-1")))
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "l-9"]
+
+
+def test_what_a_busy_worker_takes_too_early_is_sent_again_in_order(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker receives right after the first two moves, before the flag names the new message."""
+    stop_group(there)
+    there.office.ill.clear()
+    queues = there.desk.engine.queues
+    move, moves = queues.move, 0
+
+    def busy(asked: list[object]) -> list[Moved | None]:
+        nonlocal moves
+        moved: list[Moved | None] = move(asked)  # type: ignore[arg-type]
+        moves += 1
+        if moves <= 2:
+            there.office.step.send(Order(f"n-{moves}", customer="c-1"))
+            there.world.run()
+            assert there.office.ran == []
+        return moved
+
+    monkeypatch.setattr(queues, "move", busy)
+    tally = carry(there, begin(there, Select(group="c-1")))
+    assert moves == 3
+    assert (tally.sent, tally.done) == (4, 4)
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
+    assert groups.stopped(there.desk) == []
+
+
+def test_one_that_a_worker_is_about_to_bury_is_waited_for(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker received the first message while the old flag stood, and buries it only after the flag was changed."""
+    stop_group(there)
+    there.office.ill.clear()
+    queues = there.desk.engine.queues
+    move, in_hand = queues.move, []
+
+    def received(asked: list[object]) -> list[Moved | None]:
+        moved: list[Moved | None] = move(asked)  # type: ignore[arg-type]
+        if len(asked) == 4 and there.office.ran == [] and not buried:
+            in_hand.extend(queues.open("lines.fifo").receive(1))
+        return moved
+
+    buried: list[str] = []
+
+    def bury() -> None:
+        reason = Reason(kind="group-stopped", summary="follows")
+        queues.open("lines.fifo").bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
+        buried.extend(one.message_id for one in in_hand)
+        in_hand.clear()
+
+    monkeypatch.setattr(queues, "move", received)
+    hurried(there, bury)
+    groups.start_again(there.desk, "lines.fifo", "c-1")
+    there.world.run()
+    assert len(buried) == 1
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4"]

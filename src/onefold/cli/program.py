@@ -17,19 +17,31 @@ import click
 import msgspec
 from msgspec import Struct
 
-# name -> (module under cli.commands, one line of help)
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "worker": ("worker", "Run an app's jobs until told to stop."),
-    "send": ("send", "Send one message to a job."),
-    "status": ("status", "How much waits, how fast it is done, what needs a person."),
-    "why": ("why", "What happened to a key, step by step, and what decided each step."),
-    "dlq": ("dlq", "Dead letters: list, show, edit, redrive, purge."),
-    "held": ("held", "Unknown outcomes that wait for a person: list, show, settle."),
-    "queue": ("queue", "Queues: list, peek, purge, move, apply."),
-    "resume": ("resume", "Let a job go on that its circuit breaker has paused."),
-    "stuck": ("stuck", "Runs that went silent: empty, or each explained."),
-    "demo": ("demo", "25,943 real invoices under fire: duplicates, kills, a slow partner."),
-    "completion": ("completion", "Shell completion for bash, zsh or fish."),
+# name -> (module, its attribute, one line of help)
+COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until told to stop."),
+    "send": ("onefold.cli.commands.send", "command", "Send one message to a job."),
+    "status": (
+        "onefold.cli.commands.status",
+        "command",
+        "How much waits, how fast it is done, what needs a person.",
+    ),
+    "why": ("onefold.cli.commands.why", "command", "What happened to a key, and what decided each step."),
+    "dlq": ("onefold.cli.commands.dlq", "command", "Dead letters: list, show, edit, redrive, purge."),
+    "held": (
+        "onefold.cli.commands.held",
+        "command",
+        "Unknown outcomes that wait for a person: list, show, settle.",
+    ),
+    "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
+    "resume": (
+        "onefold.cli.commands.resume",
+        "command",
+        "Let a job go on that its circuit breaker has paused.",
+    ),
+    "stuck": ("onefold.cli.commands.stuck", "command", "Runs that went silent: empty, or each explained."),
+    "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
+    "completion": ("onefold.cli.commands.completion", "command", "Shell completion for bash, zsh or fish."),
 }
 
 
@@ -125,14 +137,14 @@ class Program(Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"onefold.cli.commands.{COMMANDS[cmd_name][0]}")
-        found: click.Command = module.command
+        module, attribute, _ = COMMANDS[cmd_name]
+        found: click.Command = getattr(import_module(module), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
 def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

@@ -100,8 +100,8 @@ def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target
         NotFoundError: none fits. UsageError: several do.
     """
     app, ids = target.split_ids(words)
-    found = target.find(app, url)
-    chosen = msgspec.structs.replace(select, ids=ids)
-    if chosen.is_empty():
+    wanted = msgspec.structs.replace(select, ids=ids)
+    if wanted.is_empty():
         raise click.UsageError("Say which message: its id, or conditions such as --key.")
-    return found, dead_letters.one_of(found.desk, chosen)
+    found = target.find(app, url)
+    return found, dead_letters.one_of(found.desk, wanted)

@@ -57,6 +57,8 @@ def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None,
     """
     if len(words) == wanted:
         return None, list(words)
+    if not wanted and len(words) == 1:
+        return words[0], []
     if len(words) == wanted + 1:
         forms = [place for place, word in enumerate(words) if is_app(word)]
         there = [place for place in forms if _is_module(words[place].partition(":")[0])]
@@ -98,13 +100,17 @@ class Target:
     Attributes:
         app: None where only a URL is known.
         words: how to name it on a command line again; empty where the environment or the folder says it.
+        unfinished: handlers still run in this process when the command ends.
     """
 
     def __init__(self, app: App | None, url: str | None, words: str) -> None:
         self.app = app
         self.words = words
+        self.unfinished = False
         self._url = url
         self._desk: Desk | None = None
+        if app is not None:
+            click.get_current_context().call_on_close(lambda: app.close(unfinished=self.unfinished))
 
     @property
     def desk(self) -> Desk:
@@ -116,7 +122,7 @@ class Target:
             else:
                 assert self._url is not None
                 self._desk = open_desk(self._url, actor=actor())
-            click.get_current_context().call_on_close(self._desk.close)
+                click.get_current_context().call_on_close(self._desk.close)
         return self._desk
 
 
@@ -255,7 +261,7 @@ def _no_module(name: str, missing: str, target: str) -> NotFoundError:
     files = {path.stem for path in parent.glob("*.py")} | {
         path.parent.name for path in parent.glob("*/__init__.py")
     }
-    near = difflib.get_close_matches(missing.rpartition(".")[2], files, n=1)
+    near = difflib.get_close_matches(missing.rpartition(".")[2], files, n=1, cutoff=0.75)
     prefix = missing.rpartition(".")[0]
     meant = f"{prefix}.{near[0]}" if prefix and near else near[0] if near else ""
     return NotFoundError(

@@ -89,6 +89,11 @@ class Engine(Protocol):
         """Free dead owners' work (told by owner id), sweep what expired, carry moves forward; how much was done."""
         ...
 
-    def close(self) -> None:
-        """Close everything; harmless twice."""
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close everything; harmless twice.
+
+        Args:
+            unfinished: handlers still run here: this process keeps its sign of life until it ends, so that others then
+                see it dead and free its work at once.
+        """
         ...

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +79,9 @@ class Courier:
 
     def fence(self, reference: str, fence: int) -> Answer:
         """Have every request of `reference` below `fence` refused from now on, and be told what was booked before."""
-        return self._answer("POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)})
+        return self._answer(
+            "POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)}
+        )
 
     def look(self, reference: str) -> Answer:
         """Be told what was booked for `reference` by now; more may be on its way."""
@@ -127,5 +128,4 @@ class Courier:
                 raise TransientError(
                     f"The partner on port {self._port} cannot be reached: {error}.", todo="Is it running?"
                 ) from error
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection

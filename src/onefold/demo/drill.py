@@ -1,7 +1,7 @@
 """One run of the demo from the first message to the verdict.
 
-    a partner and an engine, in a folder of their own; messages are sent while workers run under fire; when the queue is empty
-    the person settles what is held and the workers finish that; then all end, and the partner's ledger is judged
+    a partner and an engine, in a folder of their own; messages are sent while workers run under fire; when the queue is
+    empty the person settles what is held and the workers finish that; then all end, and the partner's ledger is judged
 
 Here: the order of things. Never here: how processes are killed (`fire`), how a run is judged (`outcome`), output.
 Invariant: nothing that was started outlives the call, and the ledger is read after everything, the partner too, has ended.
@@ -115,7 +115,7 @@ class _Drill:
         self._until_empty("under fire")
         settled = Settled()
         for _ in range(ROUNDS_MAX):
-            said = self._person.settle()
+            said = self._person.settle(lambda held: self._tell("settling", 0, held=held))
             if said.all == 0:
                 break
             settled += said
@@ -150,15 +150,15 @@ class _Drill:
                 return
             self._check_moving(left)
 
-    def _tell(self, phase: Phase, left: int) -> None:
-        bookings = self._courier.health().bookings
+    def _tell(self, phase: Phase, left: int, *, held: int = 0) -> None:
         self._told(
             Progress(
                 phase=phase,
-                bookings=bookings,
+                bookings=self._courier.health().bookings,
                 expected=self._expected,
                 left=left,
                 kills=self._fire.kills,
+                held=held,
                 seconds=self._seconds(),
             )
         )
@@ -202,7 +202,8 @@ def _partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
         )
     with process:
         try:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             words = process.stdout.readline().split()
             if len(words) != 2:
                 said = (folder / PARTNER_LOG).read_text(errors="replace").strip()

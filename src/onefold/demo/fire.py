@@ -13,15 +13,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from onefold.clock import Clock
 from onefold.contracts.ledger import Row
 from onefold.entropy import Entropy
-from onefold.errors import InvariantBroken, OnefoldError
+from onefold.errors import OnefoldError
 
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
 """Kills come between these shares of the work: there is work in hand by then, and enough is left after the last one."""
@@ -167,17 +166,19 @@ class Fire:
         for worker in (*self._crew, *self._leaving):
             worker.listen()
             code = worker.ended()
-            if code is not None:
+            if code == -signal.SIGKILL and worker in self._crew:  # somebody else has killed it: welcome
+                self._kill(worker)
+            elif code is not None:
                 self._bury(worker, code)
         kills, stops = self._plan.due(share)
         self._kills_due += kills
         self._stops_due += stops
-        if self._kills_due and (worker := self._choose()) is not None:
+        if self._kills_due and (hit := self._choose()) is not None:
             self._kills_due -= 1
-            self._kill(worker)
-        if self._stops_due and (worker := self._choose()) is not None:
+            self._kill(hit)
+        if self._stops_due and (told := self._choose()) is not None:
             self._stops_due -= 1
-            self._stop(worker)
+            self._stop(told)
 
     def _choose(self) -> WorkerProcess | None:
         """A worker that has begun, by chance; None when there is none."""
@@ -185,10 +186,10 @@ class Fire:
         return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
     def _kill(self, worker: WorkerProcess) -> None:
-        assert worker.owner is not None
         killed_at_ms = self._clock.now_ms()
         worker.kill()
-        self._unproved[worker.owner] = killed_at_ms
+        if worker.owner is not None:
+            self._unproved[worker.owner] = killed_at_ms
         self._crew.remove(worker)
         self._start()
 
@@ -252,10 +253,12 @@ class Fire:
         Raises:
             WorkerFailed: one ended otherwise.
         """
-        for worker in self._crew:
-            worker.stop()
-        self._leaving += self._crew
-        self._crew = []
+        for worker in tuple(self._crew):
+            worker.listen()
+            if worker.owner is not None:
+                worker.stop()
+                self._crew.remove(worker)
+                self._leaving.append(worker)
         for worker in tuple(self._leaving):
             if not worker.wait(LEAVE_S_MAX):
                 raise WorkerFailed(f"A worker told to drain was still there after {LEAVE_S_MAX} s.")

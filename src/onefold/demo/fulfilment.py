@@ -109,7 +109,9 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
 
     policies: Mapping[Setup, OnUnknown] = {"keys": "rerun", "probe": probe or fence, "hold": "hold"}
 
-    @app.job(invoices, key="{number}", on_unknown=policies[setup], timeout="60s", retry=often, owner="fulfilment")
+    @app.job(
+        invoices, key="{number}", on_unknown=policies[setup], timeout="60s", retry=often, owner="fulfilment"
+    )
     def fulfil(invoice: Invoice, ctx: onefold.Context) -> Booked:
         order: dict[str, str | int] = {
             "reference": invoice.number,

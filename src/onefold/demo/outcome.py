@@ -1,7 +1,7 @@
 """What became of a run: its numbers in one value, and every fault in words.
 
-Takes what the drill saw, the engine's dead letters and the partner's ledger, and has `verdict` judge the last two against the
-figures. Never here: processes, output, a number taken from the engine where the partner's ledger has one.
+Takes what the drill saw, the engine's dead letters and the partner's ledger, and has `verdict` judge the last two against
+the figures. Never here: processes, output, a number taken from the engine where the partner's ledger has one.
 Invariant: a run without a fault passed, and only such a run.
 """
 
@@ -63,7 +63,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         requests: that the partner decided; fences, looks: of those; cut_off: whose caller was dead by then.
         expected: bookings that there must be; bookings: that the partner made.
         twice, never: invoices booked more than once, or not although they must be.
-        taken_over: an invoice that was taken over, to look at; None if none was. url: of the engine.
+        taken_over: an invoice that was taken over, to look at; None if none was.
+        url: of the engine; None when it is gone.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     never: int
     faults: tuple[str, ...]
     taken_over: str | None
-    url: str
+    url: str | None
 
 
 def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: Ledger) -> Outcome:
@@ -130,7 +131,9 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
         stops=seen.stops,
         held=seen.settled.all,
         held_done=seen.settled.done,
-        dead_letters={kind: reasons[kind] for kind in sorted({*IN_JUDGES_WORDS, *reasons})},
+        dead_letters={
+            kind: reasons[kind] for kind in (*IN_JUDGES_WORDS, *sorted(reasons.keys() - IN_JUDGES_WORDS))
+        },
         dead_messages=len(dead),
         requests=len(ledger.requests),
         fences=actions["fence"],
@@ -140,7 +143,11 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
         bookings=effects.bookings,
         twice=len(effects.twice),
         never=len(effects.never),
-        faults=(*_faults_of_drill(settings, seen), *_faults_of_effects(effects, ledger), *_faults_of_letters(letters)),
+        faults=(
+            *_faults_of_drill(settings, seen),
+            *_faults_of_effects(effects, ledger),
+            *_faults_of_letters(letters),
+        ),
         taken_over=seen.counted.taken_over,
         url=seen.url,
     )
@@ -158,7 +165,9 @@ def _dead_letter(message: Peeked) -> DeadLetter:
 def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
     faults = []
     if len(seen.hits) < settings.kills_min:
-        faults.append(f"{len(seen.hits)} kills hit a worker with work in hand; at least {settings.kills_min} are asked for")
+        faults.append(
+            f"{len(seen.hits)} kills hit a worker with work in hand; at least {settings.kills_min} are asked for"
+        )
     if seen.held_left:
         faults.append(f"{seen.held_left} invoices are still held for a person")
     return faults
@@ -180,7 +189,9 @@ def _faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
 
 
 def _told_twice(reference: str, ledger: Ledger) -> str:
-    made = [request for request in ledger.requests if request.reference == reference and request.made is not None]
+    made = [
+        request for request in ledger.requests if request.reference == reference and request.made is not None
+    ]
     return f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"
 
 

@@ -8,6 +8,8 @@ Invariant: no answer is given while the partner still works on anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Struct
 
@@ -59,8 +61,11 @@ class Person:
         """What is held now."""
         return held.listed(self._desk)
 
-    def settle(self) -> Settled:
+    def settle(self, told: Callable[[int], None]) -> Settled:
         """Settle everything that is held now; what was not done goes back to the queue.
+
+        Args:
+            told: hears before each invoice how many there are still.
 
         Raises:
             OnefoldError: the partner did not come to rest.
@@ -69,14 +74,17 @@ class Person:
         if waiting:
             self._wait_for_calm()
         settled = Settled()
-        for one in waiting:
+        for place, one in enumerate(waiting):
+            told(len(waiting) - place)
             bookings = self._courier.look(one.key).bookings
             held.settle(
                 self._desk,
                 one.key,
                 done=bool(bookings),
                 result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,
-                reason_text=f"the partner's books show {bookings[0]}" if bookings else "not in the partner's books",
+                reason_text=f"the partner's books show {bookings[0]}"
+                if bookings
+                else "not in the partner's books",
             )
             settled += Settled(done=1) if bookings else Settled(not_done=1)
         return settled

@@ -25,7 +25,11 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 RUNS = (
-    Run(name="keys", mode="honours-keys", title="The partner honours the job's key; in doubt the job runs again"),
+    Run(
+        name="keys",
+        mode="honours-keys",
+        title="The partner honours the job's key; in doubt the job runs again",
+    ),
     Run(name="probe", mode="fences", title="A partner without keys; in doubt a probe asks it and fences"),
     Run(name="hold", mode="no-keys", title="A partner without keys or fences; in doubt a person decides"),
 )
@@ -38,7 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         rows: of the file, from the first; 1 or more.
         workers: processes, 2 or more. threads: handlers in flight in each.
         seed: of everything that is left to chance.
-        kills: that hit a worker with work in hand, planned in each run. kills_min: fewer is a fault.
+        kills: planned in each run. kills_min: so many at least must hit a worker with work in hand; fewer is a fault.
         plant: a fault to be built in, or None.
     """
 
@@ -56,7 +60,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     Args:
         phase: what it does. bookings: made by the partner. expected: how many there must be in the end.
-        left: messages not finished, unsent ones included. kills: by now. held: invoices that wait for the person.
+        left: messages not finished, unsent ones included. kills: by now. held: invoices that the person has yet to settle.
         seconds: since it began.
     """
 
@@ -65,4 +69,5 @@ class Progress(Struct, frozen=True, kw_only=True):
     expected: int
     left: int
     kills: int
+    held: int
     seconds: float

@@ -92,7 +92,9 @@ class Finisher:
                 self.lose(run)
                 told.append("lease-lost")
             else:
-                as_built = run.decided().settle is settlement.settle  # else decided again by `_write_as_unknown`
+                as_built = (
+                    run.decided().settle is settlement.settle
+                )  # else decided again by `_write_as_unknown`
                 for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
@@ -134,7 +136,9 @@ class Finisher:
             return []
         for number in range(_WRITE_TRIES):
             try:
-                return list(settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0))
+                return list(
+                    settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0)
+                )
             except errors.TransientError:
                 if number + 1 < _WRITE_TRIES:
                     self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
@@ -158,7 +162,9 @@ class Finisher:
     def _unchain(self, run: Run, verdict: Verdict | None) -> list[Delivery]:
         """Free the run's key and group; what may begin now. Later ones of a group that is not done go back, in order."""
         behind_key, behind_group = self._chains.free(run)
-        over = verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
+        over = (
+            verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
+        )
         if behind_group and not over:
             self.give_back(behind_group, "an earlier message of its group is not done")
             return behind_key

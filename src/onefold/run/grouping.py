@@ -37,17 +37,31 @@ class Grouper:
         self._backend = backend
         self._clock = clock
         self._entropy = entropy
+        self._quick: set[str] = set()  # jobs whose last run was over before its siblings had to be committed
 
     def perform(self, runs: Sequence[Run]) -> list[Run]:
         """Perform and finish runs in order. Answers the runs that were waiting behind them and are ready now."""
+        effects = self._effects(runs)
+        try:
+            return self._perform(runs, effects)
+        except BaseException:  # this thread ends in the middle of a handler: nobody may wait for its transaction
+            if effects is not None:
+                effects.rollback()
+            raise
+
+    def _perform(self, runs: Sequence[Run], effects: EffectTransaction | None) -> list[Run]:
         ready: list[Run] = []
         waiting: list[Run] = []
-        effects = self._effects(runs)
         since_ms = self._clock.monotonic_ms()
         for run in runs:
+            if effects is not None and waiting and run.job.name not in self._quick:
+                # What is kept holds the file; a handler that may take its time must not make the other writers wait.
+                ready.extend(self._finish(waiting, effects))
+                waiting, since_ms = [], self._clock.monotonic_ms()
             run.effects = effects if run.job.policy.effect == "transactional" else None
             self._driver.perform(run)
             waiting.append(run)
+            (self._quick.add if run.took_ms < COMMIT_WITHIN_MS else self._quick.discard)(run.job.name)
             if run.effects is not None:
                 self._keep_or_undo(run, run.effects)
             if self._clock.monotonic_ms() - since_ms >= COMMIT_WITHIN_MS:

@@ -278,6 +278,8 @@ class Job(Generic[P, R]):
             given = attributes.get(KEY_ATTRIBUTE)
             key = str(given.value) if given else self.rules.key.of(payload)
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
+            if self.limit is not None and self.limit.key is not None:
+                self.limit.key.of(payload)  # asked for again by the gates, which cannot refuse a message
             amends = attributes.get(AMENDS_ATTRIBUTE)
             facts = Facts(
                 key=RecordKey(scope, self.name, key),

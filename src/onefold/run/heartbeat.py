@@ -151,7 +151,7 @@ class Heartbeat:
         for held in self._hand.all():
             step = self._step(held, now_ms)
             if not held.let_go:
-                next_ms = min(next_ms, step.until_ms if isinstance(step, lease.Rest) else now_ms + 1)
+                next_ms = min(next_ms, step.until_ms if isinstance(step, lease.Rest) else now_ms)
         return next_ms - now_ms
 
     def _extend(self, held: list[Held], lease_ms: int, now_ms: int) -> None:

@@ -13,13 +13,26 @@ import inspect
 import threading
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from onefold import duration, errors
 from onefold.clock import Clock, SystemClock, Waiter
 from onefold.codec import digest, encode, payload_type
 from onefold.contracts import store as records
-from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Fail, Failure, Held, Running, Unknown
+from onefold.contracts.store import (
+    Ask,
+    Claimed,
+    Complete,
+    Completed,
+    Conflict,
+    Fail,
+    Failure,
+    Held,
+    Release,
+    Running,
+    Unknown,
+)
 from onefold.decide.failures import classify
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
@@ -29,6 +42,8 @@ A = ParamSpec("A")
 R = TypeVar("R")
 
 _WAIT_MS = 100  # how often a waiting duplicate looks again
+_WRITE_TRIES = 6  # a record that cannot be written is tried again after 50 ms x 2^n: about 1.6 s in all
+_WRITE_PAUSE_MS = 50
 
 
 class Keeper:
@@ -40,14 +55,17 @@ class Keeper:
         self._lease_ms = lease_ms
         self._holds: dict[records.Hold, None] = {}
         self._stop = threading.Event()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, hold: records.Hold) -> None:
         """Renew from now on."""
         self._holds[hold] = None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
-            self._thread.start()
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
+                    self._thread.start()
 
     def remove(self, hold: records.Hold) -> None:
         """The call is over."""
@@ -57,10 +75,9 @@ class Keeper:
         while not self._clock.wait(self._stop, self._lease_ms // 3):
             holds = list(self._holds)
             if holds:
-                try:
+                # Tried again a third of a lease later; a lease that ended is noticed when the call is recorded.
+                with suppress(errors.OnefoldError):
                     self._store.renew(holds, self._clock.now_ms() + self._lease_ms)
-                except errors.TransientError:
-                    continue  # tried again a third of a lease later; a lease that ends is noticed when the call is recorded
 
 
 class Guard:
@@ -84,6 +101,7 @@ class Guard:
         self.name = name
         self.store = store
         self.clock = clock
+        self.never: Waiter = _Never()
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         self._plain = all(
@@ -92,7 +110,7 @@ class Guard:
         )
         self._key = key_rule(key, Any, what=f"key of {name}")
         self._tenant = key_rule(tenant, Any, what=f"tenant of {name}") if tenant else None
-        self._result = payload_type(Any, result=typing.get_type_hints(function).get("return", Any))
+        self._result = payload_type(Any, result=_returned(function))
         self._keep_ms = keep_ms
         self._lease_ms = lease_ms
         self._on_unknown = on_unknown
@@ -153,26 +171,44 @@ class Guard:
         Raises:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
             LeaseLost: someone else took the operation over; their result counts.
+            OutcomeUnknown: the store could not write for a while; the effect happened, and nothing says so.
         """
         now_ms = self.clock.now_ms()
         self._keeper.remove(claimed.hold)
+        expires_at_ms = now_ms + self._keep_ms
         try:
             result = self._result.encode_result(value)
         except errors.PayloadError as error:
             failure = Failure(kind="unknown", error="PayloadError", summary=str(error)[:500])
-            parked = Unknown(failure=failure, expires_at_ms=now_ms + self._keep_ms, parked=True)
-            self.store.write([(claimed.hold, parked)], now_ms)
+            self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True))
             raise
-        outcome = Complete(result=result, expires_at_ms=now_ms + self._keep_ms)
-        if not self.store.write(((claimed.hold, outcome),), now_ms)[0]:
+        if not self._write(claimed, Complete(result=result, expires_at_ms=expires_at_ms)):
             raise errors.LeaseLost(
                 f"{self.name} {claimed.hold.key.key!r} finished, but its lease had been taken over.",
                 meaning="The run that took over decides what is recorded; this result was dropped.",
                 todo="Give the call a longer lease, or find out why this process could not renew it.",
             )
 
+    def _write(self, claimed: Claimed, outcome: records.Outcome) -> bool:
+        """Write what became of a call that had its effect; again for a while when the store cannot."""
+        for number in range(_WRITE_TRIES):
+            try:
+                return self.store.write(((claimed.hold, outcome),), self.clock.now_ms())[0]
+            except errors.TransientError as error:
+                if number + 1 == _WRITE_TRIES:
+                    raise errors.OutcomeUnknown(
+                        f"{self.name} {claimed.hold.key.key!r} took effect, but its record could not be written: {error}",
+                        meaning="When its lease is over, the next call with this key is treated as on_unknown says.",
+                        todo="Find out why the store fails, and whether the call is to be repeated.",
+                    ) from error
+                self.clock.wait(self.never, _WRITE_PAUSE_MS << number)
+        raise AssertionError("not reached: the last try returns or raises")
+
     def failed(self, claimed: Claimed, error: BaseException) -> None:
-        """Write the record of a call that raised: claimable at once, or unknown when the error says so."""
+        """Write the record of a call that raised: claimable at once, or unknown when the error says so.
+
+        A store that cannot write must not hide what the function raised; then the key is free when the lease is over.
+        """
         now_ms = self.clock.now_ms()
         self._keeper.remove(claimed.hold)
         told = classify(error, now_ms=now_ms)
@@ -181,7 +217,18 @@ class Guard:
         outcome: records.Outcome = Fail(failure=failure, expires_at_ms=expires_at_ms)
         if told.kind == "unknown":
             outcome = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=self._on_unknown == "hold")
-        self.store.write(((claimed.hold, outcome),), now_ms)
+        with suppress(errors.TransientError):
+            if not self.store.write(((claimed.hold, outcome),), now_ms)[0]:
+                error.add_note(f"onefold: the lease of {self.name} {claimed.hold.key.key!r} had been taken over.")
+
+    def give_back(self, found: Claimed | Completed | Running) -> None:
+        """Let go of a claim whose call did not start after all."""
+        if isinstance(found, Claimed):
+            self._keeper.remove(found.hold)
+            now_ms = self.clock.now_ms()
+            release = Release(expires_at_ms=now_ms + self._keep_ms, refund=True)
+            with suppress(errors.TransientError):  # then it is free when its lease is over
+                self.store.write(((found.hold, release),), now_ms)
 
     def stored(self, found: Completed) -> Any:
         """The result of the call that completed, as the function would have returned it."""
@@ -209,6 +256,16 @@ class Guard:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    try:
+        return typing.get_type_hints(function).get("return", Any)
+    except NameError as error:
+        raise errors.UsageError(
+            f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
+            todo="Define the types of a function under @once at module level.",
+        ) from error
 
 
 class _Never:
@@ -253,7 +310,6 @@ def once(
         Exception: whatever the function raised; the key is free again.
     """
     time = clock or SystemClock()
-    never: Waiter = _Never()
 
     def decorate(function: Callable[A, R]) -> Callable[A, R]:
         guard = Guard(
@@ -278,7 +334,7 @@ def once(
             while isinstance(found, Running):
                 if guard.on_running == "raise":
                     raise guard.busy(found)
-                time.wait(never, _WAIT_MS)
+                time.wait(guard.never, _WAIT_MS)
                 found = guard.claim(args, kwargs)
             if isinstance(found, Completed):
                 answer: R = guard.stored(found)
@@ -299,14 +355,26 @@ def once(
 def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:
     import asyncio  # 36 ms to import; a program with coroutines has it already
 
+    async def claim(args: Any, kwargs: Any) -> Claimed | Completed | Running:
+        claiming = asyncio.ensure_future(asyncio.to_thread(guard.claim, args, kwargs))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:  # the thread goes on: what it gets must not be held for ever
+            claiming.add_done_callback(let_go)
+            raise
+
+    def let_go(claiming: asyncio.Future[Claimed | Completed | Running]) -> None:
+        if not claiming.cancelled() and claiming.exception() is None:
+            guard.give_back(claiming.result())
+
     @functools.wraps(function)
     async def guarded(*args: A.args, **kwargs: A.kwargs) -> Any:
-        found = await asyncio.to_thread(guard.claim, args, kwargs)
+        found = await claim(args, kwargs)
         while isinstance(found, Running):
             if guard.on_running == "raise":
                 raise guard.busy(found)
-            await asyncio.to_thread(guard.clock.wait, _Never(), _WAIT_MS)
-            found = await asyncio.to_thread(guard.claim, args, kwargs)
+            await asyncio.to_thread(guard.clock.wait, guard.never, _WAIT_MS)
+            found = await claim(args, kwargs)
         if isinstance(found, Completed):
             return guard.stored(found)
         try:

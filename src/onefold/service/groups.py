@@ -1,22 +1,22 @@
 """Stopped message groups of FIFO queues: which there are, and starting them again in order.
 
-A group stops when one of its messages is dead-lettered or held (after_failure=stop). While its flag stands in State every
-message of it that a worker receives follows to the dead-letter queue, so that the order is kept there. Starting it again:
+A group stops when one of its messages is dead-lettered or held (after_failure=stop): a flag in State names that message.
+While it stands, every other message of the group that a worker receives follows to the dead-letter queue, so that the order
+is kept there; the one it names is run, and when that is done the flag goes with its settlement. Starting a group again:
 
     1. wait until no worker holds a message of it
-    2. take its flag away, and at once, in one transaction, send all of it to the queue's end: first what lies in the
-       dead-letter queue, then what waited in the queue
-    3. look again: what a worker had received just before step 2 followed to the dead-letter queue; it goes to the end too
+    2. in one transaction, send all of it to the queue's end: what is dead, then what waited in the queue
+    3. let the flag name the first of them
+    4. look again: whatever a worker received between 2 and 3 followed to the dead-letter queue; then once more from 1
 
-Between the two halves of step 2 lies one commit, some milliseconds: a message of the group that is sent and received in just
-that time runs before the older ones. With the halves the other way round a busy worker would bury the first of them again.
-Never here: choosing which groups. Invariant: what lay in the dead-letter queue keeps its order.
+A crash in between leaves the group stopped and in order. Never here: choosing which groups.
+Invariant: while something of a group is in the dead-letter queue its flag stands, so nothing newer overtakes it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -54,53 +54,46 @@ def stopped(desk: Desk, queue: str | None = None) -> list[Stopped]:
     return found
 
 
-def start_again(
-    desk: Desk, queue: str, groups: Collection[str], first: Iterable[str] = ()
-) -> dict[str, Moved]:
-    """Send all dead letters of some groups back, in order and before what waits, and let the groups go on.
+def start_again(desk: Desk, queue: str, group: str, first: Sequence[str] = ()) -> dict[str, Moved]:
+    """Send all dead letters of a stopped group back, in order and before what waits, and let the group go on.
 
     Args:
-        queue: the FIFO queue the groups belong to.
-        groups: their names.
-        first: ids of messages that lie elsewhere (in the held queue) and go before all others of their group.
+        queue: the FIFO queue the group belongs to.
+        group: its name.
+        first: ids of messages that lie elsewhere (in the held queue) and go before all others.
 
     Returns:
         By old message id, where each message went; what waited in the queue and had to go behind them is included.
 
     Raises:
-        TransientError: a worker kept holding messages of a group; nothing was changed.
+        TransientError: workers kept receiving messages of the group; it is still stopped, and in order.
     """
-    wanted = dict.fromkeys(groups)
-    ahead: dict[str, list[Peeked]] = defaultdict(list)
-    for one in desk.engine.queues.find(list(first)):
-        if one is not None and one.group in wanted:
-            ahead[one.group].append(one)
     dead_letter = desk.settings()[queue].dead_letter
+    order = list(first)
+    went: dict[str, Moved] = {}
     for _ in range(_LOOKS):
-        dead = _of_groups(desk, dead_letter, wanted, source=queue)
-        here = _of_groups(desk, queue, wanted)
-        if not any(one.state == "in_flight" for messages in here.values() for one in messages):
-            break
-        desk.clock.wait(desk.never, _PAUSE_MS)
-    else:
-        raise errors.TransientError(
-            f"A worker holds messages of {', '.join(sorted(wanted))} on {queue}, for {_LOOKS * _PAUSE_MS // 1000} s now.",
-            meaning="A group can be started again only while none of it is being worked on. Nothing was changed.",
-            todo="Run it again in a moment.",
-        )
-    flags = _lower(desk, queue, wanted)
-    try:
-        went = _to_the_end(
-            desk, queue, [one for name in wanted for one in (*ahead[name], *dead[name], *here[name])]
-        )
-    except BaseException:
-        desk.engine.state.put(flags)
-        raise
-    late = _of_groups(desk, dead_letter, wanted, source=queue)
-    late_ones = [
-        one for name in wanted for one in late[name] if one.reason and one.reason.kind == "group-stopped"
-    ]
-    return went | _to_the_end(desk, queue, late_ones)
+        flag = desk.engine.state.get([group_flag(queue, group)])[0]
+        dead = _of_groups(desk, dead_letter, [group], source=queue)[group]
+        here = _of_groups(desk, queue, [group])[group]
+        if went and not dead:
+            return went
+        if any(one.state == "in_flight" for one in here):
+            desk.clock.wait(desk.never, _PAUSE_MS)
+            continue
+        order += [one.message_id for one in (*dead, *here) if one.message_id not in order]
+        order = _to_the_end(desk, queue, order, went)
+        if flag is not None:
+            named = order[0].encode() if order else None
+            desk.engine.state.put([Change(group_flag(queue, group), named, flag.version)])
+        if not order:
+            return went
+        if any(one is not None and one.state == "in_flight" for one in desk.engine.queues.find(order[:1])):
+            desk.clock.wait(desk.never, _PAUSE_MS)  # run, or on its way to the dead-letter queue again
+    raise errors.TransientError(
+        f"Workers kept receiving messages of group {group!r} of {queue} for {_LOOKS * _PAUSE_MS // 1000} s.",
+        meaning="It could not be started again. It is still stopped, and its order is kept.",
+        todo="Run it again in a moment.",
+    )
 
 
 def let_go_of_empty(desk: Desk, queue: str) -> list[str]:
@@ -149,19 +142,20 @@ def _of_groups(
     return found
 
 
-def _lower(desk: Desk, queue: str, groups: Iterable[str]) -> list[Change]:
-    """Take the flags away; the changes that would put them back."""
+def _lower(desk: Desk, queue: str, groups: Iterable[str]) -> None:
+    """Take the flags away."""
     names = [group_flag(queue, group) for group in groups]
-    standing = [
-        (name, value)
-        for name, value in zip(names, desk.engine.state.get(names), strict=True)
-        if value is not None
-    ]
-    desk.engine.state.put([Change(name, None, value.version) for name, value in standing])
-    return [Change(name, value.value, 0) for name, value in standing]
+    standing = zip(names, desk.engine.state.get(names), strict=True)
+    desk.engine.state.put(
+        [Change(name, None, value.version) for name, value in standing if value is not None]
+    )
 
 
-def _to_the_end(desk: Desk, queue: str, messages: Iterable[Peeked]) -> dict[str, Moved]:
-    ids = [message.message_id for message in messages]
-    answers = desk.engine.queues.move([(message_id, queue, None) for message_id in ids]) if ids else []
-    return {old: moved for old, moved in zip(ids, answers, strict=True) if moved is not None}
+def _to_the_end(desk: Desk, queue: str, order: Sequence[str], went: dict[str, Moved]) -> list[str]:
+    """Send messages to the end of a queue, in this order; their new ids. Notes in `went` where each one went at last."""
+    answers = desk.engine.queues.move([(message_id, queue, None) for message_id in order]) if order else []
+    first_ids = {moved.new_message_id: message_id for message_id, moved in went.items()}
+    for message_id, moved in zip(order, answers, strict=True):
+        if moved is not None:
+            went[first_ids.get(message_id, message_id)] = moved
+    return [moved.new_message_id for moved in answers if moved is not None]

@@ -271,7 +271,7 @@ def _settle_messages(
     restarted = 0
     for source, group in stopped:
         first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
-        went = groups.start_again(desk, source, [group], first=first)
+        went = groups.start_again(desk, source, group, first)
         sent |= {message_id: went[message_id] for message_id in first if message_id in went}
         restarted += len(went) - len(first)
     rows = [

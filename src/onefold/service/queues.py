@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold.contracts.admin import MoveTask, Peeked, QueueSettings
 from onefold.contracts.rules import differences
-from onefold.service import reading
+from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 
 _STEP_MS = 200  # between two steps of a move task that this process carries
@@ -134,13 +134,17 @@ def _waiting(desk: Desk, message: Peeked, *, bodies: bool) -> Waiting:
 
 
 def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
-    """Delete every message of a queue, those in flight included; how many there were.
+    """Delete every message of a queue, those in flight included; how many there were. Groups nothing is left of go on.
 
     Raises:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
     count = desk.engine.queues.purge(queue)
     desk.record("purge", queue=queue, count=count, reason_text=reason_text)
+    kinds = roles(desk.settings())
+    for source in (queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())):
+        if source in kinds.sources:
+            groups.let_go_of_empty(desk, source)
     return count
 
 

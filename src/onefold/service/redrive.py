@@ -271,7 +271,7 @@ class Redrive:
                 singles.extend(unit.messages)
                 continue
             assert unit.group is not None
-            went = groups.start_again(self._desk, unit.queue, [unit.group])
+            went = groups.start_again(self._desk, unit.queue, unit.group)
             self._note(unit.messages, [went.get(message.message_id) for message in unit.messages])
         if singles:
             moved = self._desk.engine.queues.move([(message.message_id, None, None) for message in singles])

@@ -96,6 +96,6 @@ class Runtime:
         """For pauses that nobody ends early."""
         return Never()
 
-    def close(self) -> None:
-        """Close the engine; what was accepted is on disk already."""
-        self.engine.close()
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close the engine; what was accepted is on disk already. `unfinished`: handlers still run in this process."""
+        self.engine.close(unfinished=unfinished)

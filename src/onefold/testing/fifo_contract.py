@@ -178,6 +178,18 @@ class FifoContract(QueueHarness):
         self.later(1)
         assert self.bodies(queue) == ["a2"]
 
+    def test_a_head_that_is_hidden_for_longer_than_it_lives(self) -> None:
+        """As above, the head's visibility changed after the receive."""
+        queue = self.fifo(retention_ms=HOUR)
+        self.fill(queue, "a1")
+        self.later(30 * MINUTE)
+        self.fill(queue, "a2")
+        assert self.hide(queue, self.one(queue), 11 * HOUR)
+        self.later(30 * MINUTE - 1)
+        assert self.bodies(queue) == []
+        self.later(1)
+        assert self.bodies(queue) == ["a2"]
+
     def test_a_full_flight_answers_nothing(self) -> None:
         """API ChangeMessageVisibility: FIFO queues give no error at the cap."""
         queue = self.fifo(in_flight_max=2)
@@ -390,6 +402,15 @@ class FifoContract(QueueHarness):
         assert (delivery.body, delivery.message_id) == ("late", later.message_id)
         assert delivery.sent_at_ms == due_at_ms
         assert int(delivery.sequence or 0) < int(after.sequence or 0)
+
+    def test_a_scheduled_message_stands_before_what_is_sent_after_it_was_due(self) -> None:
+        """A rule of onefold: its place is that of its instant, also when nobody looked since."""
+        queue = self.fifo()
+        self.needs(queue.capabilities.run_at, "run_at")
+        self.send(queue, "late", group="a", run_at_ms=self.clock.now_ms() + HOUR)
+        self.later(2 * HOUR)
+        self.send(queue, "after", group="a")
+        assert self.bodies(queue) == ["late", "after"]
 
     def test_a_scheduled_message_is_deduplicated_when_due(self) -> None:
         """A rule of onefold: as if it were sent then, its id is looked up and remembered then."""

@@ -66,6 +66,11 @@ def _failure(detail: Detail) -> str:
     return ": ".join(str(part) for part in (error, summary) if part)
 
 
+def _word(detail: Detail, name: str, otherwise: str) -> str:
+    value = detail.get(name)
+    return otherwise if value is None else str(value)
+
+
 def _run(detail: Detail) -> str:
     attempt = detail.get("attempt")
     return f"run {attempt}" if attempt else "the run"
@@ -115,7 +120,7 @@ def _dead_letter(detail: Detail) -> Told:
     text = f"{_run(detail)} failed: {failure}; moved to the dead-letter queue" if failure else "dead-lettered"
     match detail.get("reason"):
         case "attempts":
-            rule = f"attempt {detail.get('attempt')} of {detail.get('of')}: the budget is used up"
+            rule = f"attempt {_word(detail, 'attempt', '?')} of {_word(detail, 'of', '?')}: the budget is used up"
         case "permanent":
             rule = "permanent error: trying again cannot help"
         case reason:
@@ -124,12 +129,9 @@ def _dead_letter(detail: Detail) -> Told:
 
 
 def _quarantine(detail: Detail, evidence: Evidence) -> Told:
-    crashes, most = detail.get("crashes"), evidence.policy.crashes_max if evidence.policy else None
-    of = f" of at most {most}" if most else ""
-    return (
-        "quarantined: moved to the dead-letter queue",
-        f"{crashes} runs{of} ended with their worker process",
-    )
+    of = f" of at most {evidence.policy.crashes_max}" if evidence.policy is not None else ""
+    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended with their worker process"
+    return "quarantined: moved to the dead-letter queue", rule
 
 
 def _duplicate(detail: Detail, evidence: Evidence) -> Told:
@@ -141,7 +143,7 @@ def _duplicate(detail: Detail, evidence: Evidence) -> Told:
 
 def _running_elsewhere(detail: Detail) -> Told:
     left, wait_ms = detail.get("lease_left_ms"), detail.get("delay_ms")
-    rule = f"owner {detail.get('owner')} holds the lease"
+    rule = f"owner {_word(detail, 'owner', '?')} holds the lease"
     if left is not None and wait_ms is not None:
         rule += f" for {pause(int(left))}; looks again in {pause(int(wait_ms))}, no attempt used"
     return "waits: the same key runs elsewhere", rule
@@ -149,7 +151,8 @@ def _running_elsewhere(detail: Detail) -> Told:
 
 def _takeover(detail: Detail) -> Told:
     doubt = "it had started, so its outcome is not known" if detail.get("doubt") else "it had not started"
-    rule = f"the lease of {detail.get('from')} was over, or its process dead; fence {detail.get('fence')}; {doubt}"
+    ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
+    rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
     return "taken over from a run that ended without a word", rule
 
 
@@ -174,7 +177,9 @@ def _probe(detail: Detail) -> Told:
         "not-done": "the effect did not happen: the handler may run",
         "unknown": "the probe cannot tell: parked for a person",
     }
-    return "the job's probe was asked", answers.get(str(detail.get("answer")), str(detail.get("answer")))
+    return "the job's probe was asked", answers.get(
+        str(detail.get("answer")), _word(detail, "answer", "no answer")
+    )
 
 
 def _held(detail: Detail) -> Told:
@@ -189,15 +194,14 @@ def _held(detail: Detail) -> Told:
 def _conflict(detail: Detail) -> Told:
     first = f"message {detail.get('of')}" if detail.get("of") else "another message"
     text = "came with another payload; moved to the dead-letter queue, not run"
-    return text, f"{first} used this key first (now {detail.get('status')}); one key stands for one payload"
+    status = _word(detail, "status", "unknown")
+    return text, f"{first} used this key first (now {status}); one key stands for one payload"
 
 
 def _group_stopped(detail: Detail) -> Told:
     text = "followed an earlier message of its group to the dead-letter queue"
-    return (
-        text,
-        f"message {detail.get('by')} stopped the group (after_failure=stop), so that the order is kept",
-    )
+    by = _word(detail, "by", "before it")
+    return text, f"message {by} stopped the group (after_failure=stop), so that the order is kept"
 
 
 def _released(detail: Detail) -> Told:
@@ -218,14 +222,17 @@ def _lease_lost(detail: Detail) -> Told:
 
 
 def _redrive(detail: Detail) -> Told:
-    new, to = detail.get("new_message_id"), detail.get("to")
-    return f"sent back to {to} as message {new}", _said_why(
-        detail, "a redrive opens a new budget of attempts"
+    new = detail.get("new_message_id")
+    text = f"sent back to {_word(detail, 'to', 'its queue')}" + (
+        f" as message {new}" if new is not None else ""
     )
+    return text, _said_why(detail, "a redrive opens a new budget of attempts")
 
 
 def _edit(detail: Detail) -> Told:
-    return f"payload changed in the dead-letter queue ({detail.get('changed')})", _said_why(detail, "")
+    return f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})", _said_why(
+        detail, ""
+    )
 
 
 def _removed(detail: Detail) -> Told:

@@ -27,6 +27,7 @@ from onefold.clock import Clock, SystemClock
 C = TypeVar("C", bound=sqlite3.Connection)
 T = TypeVar("T")
 
+APPLICATION_ID = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
 BUSY_MS_DEFAULT = 10_000  # how long a write waits for another process before StorageBusy
 WAL_PAGES = 10_000  # checkpoint after 40 MB: 10-30 % more throughput than SQLite's 1,000, measured
 _CACHE_KIB = 64 * 1024
@@ -49,10 +50,11 @@ class _Never:
 class _Work(Generic[T]):
     """A piece of work that waits for its turn, and its answer."""
 
-    __slots__ = ("done", "error", "run", "value")
+    __slots__ = ("done", "error", "run", "synced", "value")
 
-    def __init__(self, run: Callable[[sqlite3.Connection], T]) -> None:
+    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> None:
         self.run = run
+        self.synced = synced
         self.value: T | None = None
         self.error: BaseException | None = None
         self.done = False
@@ -83,12 +85,18 @@ class Engine:
         self._reader = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._closed = False
+        self._syncs = True
         self._writer = self._connect(LentConnection)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
-    def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def write(self, run: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Run `run(connection)` in a transaction and return its answer once it is durable.
+
+        Args:
+            synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
+                every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
+                makes it durable too, since the write-ahead log is synced as a whole.
 
         Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
         `run` must not commit, roll back, wait, or call `write` of another engine.
@@ -101,7 +109,7 @@ class Engine:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
-        work = _Work(run)
+        work = _Work(run, synced)
         self._waiting.append(work)
         with self._turn:
             if not work.done:
@@ -115,6 +123,7 @@ class Engine:
         while self._waiting:
             batch.append(self._waiting.popleft())
         try:
+            self._sync(any(work.synced for work in batch))
             self._begin()
             try:
                 if len(batch) == 1:
@@ -152,6 +161,11 @@ class Engine:
         self._writer.execute("RELEASE onefold_work")
         return value
 
+    def _sync(self, full: bool) -> None:
+        if full is not self._syncs:
+            self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+            self._syncs = full
+
     def _begin(self) -> None:
         if self._closed:
             raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
@@ -176,6 +190,7 @@ class Engine:
         """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it."""
         self._turn.acquire()
         try:
+            self._sync(True)
             self._begin()
         except BaseException as error:
             self._turn.release()
@@ -253,6 +268,7 @@ class Engine:
             f"PRAGMA busy_timeout={self._busy_ms}"
         )  # switching to WAL needs the file for a moment
         if not self.in_memory:
+            refuse_foreign(self.path, *identity(connection))  # before the switch, which writes to the file
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise errors.StorageError(
@@ -271,6 +287,28 @@ class Engine:
             for connection in (*self._readers, self._writer):
                 connection.close()
             self._readers.clear()
+
+
+def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whose file it is: application id, schema version, how many tables and indexes."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return application, version, tables
+
+
+def refuse_foreign(path: str, application: int, version: int, tables: int) -> None:
+    """Refuse a file that another program made.
+
+    Raises:
+        StorageError: it is neither empty nor ours.
+    """
+    if application != APPLICATION_ID and (application or version or tables):
+        raise errors.StorageError(
+            f"{path} is a database of another program (application id {application:#x}, {tables} tables).",
+            meaning="Nothing was changed.",
+            todo="Give onefold a file of its own.",
+        )
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -100,10 +100,10 @@ class SqliteEngine:
             self.notify()
         return done
 
-    def close(self) -> None:
-        """Close everything; harmless twice."""
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close everything; harmless twice. `unfinished`: leave the presence lock to end with the process."""
         self._wakeup.close()
-        if self._presence is not None:
+        if self._presence is not None and not unfinished:
             self._presence.close()
             self._presence = None
         self.database.close()

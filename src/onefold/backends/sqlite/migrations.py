@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.connection import APPLICATION_ID, Engine, identity, refuse_foreign
 
-APPLICATION_ID: Final = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
 _STEPS: Final = Path(__file__).parent / "sql"
 
 
@@ -28,15 +27,10 @@ def migrate(engine: Engine) -> None:
         StorageBusy: another process holds the file.
     """
     steps = sorted(_STEPS.glob("[0-9]*.sql"))
-    application, version, tables = engine.read(_identity)
+    application, version, tables = engine.read(identity)
     if application == APPLICATION_ID and version == len(steps):
         return
-    if application != APPLICATION_ID and (application or version or tables):
-        raise errors.StorageError(
-            f"{engine.path} is a database of another program (application id {application:#x}, {tables} tables).",
-            meaning="Nothing was changed.",
-            todo="Give onefold a file of its own.",
-        )
+    refuse_foreign(engine.path, application, version, tables)
     if version > len(steps):
         raise errors.StorageError(
             f"{engine.path} has schema version {version}; this onefold knows versions up to {len(steps)}.",
@@ -51,13 +45,6 @@ def own_tables() -> frozenset[str]:
     """Names of all tables that are onefold's own, whatever the file's version."""
     text = "".join(step.read_text(encoding="utf-8") for step in _STEPS.glob("[0-9]*.sql"))
     return frozenset(re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE))
-
-
-def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return application, version, tables
 
 
 def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:

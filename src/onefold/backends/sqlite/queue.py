@@ -123,7 +123,8 @@ class SqliteQueue:
                 visible_ms,
                 self._owner,
                 self._clock.now_ms(),
-            )
+            ),
+            synced=False,
         )
         self._was_empty = not deliveries
         return deliveries
@@ -133,7 +134,8 @@ class SqliteQueue:
         return self._engine.write(
             lambda connection: set_visible_in(
                 connection, self._row(connection), changes, self._clock.now_ms()
-            )
+            ),
+            synced=False,
         )
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:

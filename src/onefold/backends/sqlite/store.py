@@ -288,7 +288,7 @@ class SqliteStore:
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """As the contract says, in one transaction."""
-        return self._engine.write(lambda connection: renew_in(connection, holds, lease_until_ms))
+        return self._engine.write(lambda connection: renew_in(connection, holds, lease_until_ms), synced=False)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """As the contract says, in one transaction."""

@@ -39,21 +39,18 @@ def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
 
 
 def _draw_queues(views: list[service.QueueView]) -> None:
-    columns = [
-        Column("queue", folds=True),
-        Column("for"),
-        Column("type"),
-        *[Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")],
+    columns = [Column("queue"), Column("type")]
+    columns += [
+        Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")
     ]
     rows = [
         (
             one.settings.name if one.role == "source" else f"  {one.settings.name}",
-            "" if one.role == "source" else one.role,
             "FIFO" if one.settings.fifo else "standard",
             number(one.visible + one.in_flight + one.delayed),
             age(one.settings.visibility_ms),
             age(one.settings.retention_ms),
-            some(0) if not one.settings.delay_ms else age(one.settings.delay_ms),
+            age(one.settings.delay_ms) if one.settings.delay_ms else None,
             one.settings.receives_max,
         )
         for one in views

@@ -148,6 +148,8 @@ def command(
     progress = nullcontext() if quiet else _progress(worker, found.desk, lines=log is not None)
     with _signals(worker), progress:
         report = worker.run()
+    found.unfinished = bool(report.left)
+    found.app.close(unfinished=report.code != 0)
     return Answer(report, draw=lambda: _draw(report), code=report.code)
 
 

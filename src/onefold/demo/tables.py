@@ -1,0 +1,245 @@
+"""How the demo shows itself: a line of progress while a run is under way, and one table for each run when it is over.
+
+On a terminal the progress is a bar that is drawn over; elsewhere it is a plain line every few seconds. It goes to standard
+error, the tables to standard output, so that either can be kept alone. Everything fits 80 columns.
+Never here: numbers that are not in the values handed in. Invariant: a run with a fault is never drawn as one that passed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from onefold.demo.outcome import Outcome
+from onefold.demo.runs import Progress, Settings
+from onefold.watch.wording import counted
+
+if TYPE_CHECKING:
+    from onefold.demo.drill import Told
+
+LINE_S = 5
+"""Seconds between two lines where there is no terminal."""
+RATE_S = 3
+"""The rate looks back so far."""
+
+
+def consoles() -> tuple[Console, Console]:
+    """Standard output and standard error."""
+    return Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
+
+
+# -- while it runs ---------------------------------------------------------------------------------------------------
+
+
+class Rate:
+    """Bookings per second over the last RATE_S."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def per_second(self, now: Progress) -> int:
+        """The rate, given how the run stands now."""
+        self._seen.append((now.seconds, now.bookings))
+        while now.seconds - self._seen[0][0] > RATE_S:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return round((now.bookings - before) / max(now.seconds - since, 0.1))
+
+
+def told(now: Progress, per_second: int) -> str:
+    """How a run stands, in a line."""
+    if now.held:
+        return f"a person settles {now.held:,} held, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
+    done = f"{now.bookings:,} of {now.expected:,} fulfilled, {per_second:,}/s"
+    return f"{done}, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
+
+
+@contextmanager
+def shown(label: str, console: Console) -> Iterator[Told]:
+    """Show the progress of one run; the value hears how it stands."""
+    rate = Rate()
+    if not console.is_terminal:
+        yield _lines(label, console, rate)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[text]}"))
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None, text="starting")
+
+        def draw(now: Progress) -> None:
+            bar.update(task, completed=now.bookings, total=now.expected, text=told(now, rate.per_second(now)))
+
+        yield draw
+
+
+def _lines(label: str, console: Console, rate: Rate) -> Callable[[Progress], None]:
+    due_s = float(LINE_S)
+
+    def write(now: Progress) -> None:
+        nonlocal due_s
+        per_second = rate.per_second(now)
+        if now.seconds >= due_s:
+            due_s = now.seconds + LINE_S
+            console.print(f"{label}: {told(now, per_second)}", soft_wrap=True)
+
+    return write
+
+
+# -- before and after ------------------------------------------------------------------------------------------------
+
+
+def opening(settings: Settings, runs: int) -> str:
+    """What is about to happen, for somebody who has never seen it; lines of at most 80 characters."""
+    many = "s" if runs > 1 else ""
+    lines = [
+        f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
+        f"A tenth is sent twice. {settings.workers} worker processes, {settings.threads} handlers each, are killed at work",
+        f"(kill -9) {settings.kills} times in a run. The courier is a process of its own: slow at times, busy",
+        "at times, and at times it breaks without saying whether it had booked. Its own",
+        "books, not ours, say in the end what happened twice and what never.",
+        f"{runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
+    ]
+    if settings.plant is not None:
+        lines += [
+            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, and the probe only looks.",
+            "The books must show doubles, and the exit code must say so.",
+        ]
+    return "\n".join(lines)
+
+
+def table(number: int, found: Outcome) -> Table:
+    """The table of one run."""
+    drawn = Table(
+        title=f"{number}  {found.title}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+    )
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(justify="right", no_wrap=True)
+    drawn.add_column(style="dim")
+    for name, value, meaning in rows(found):
+        style = ("bold green" if value == "0" else "bold red") if name in ("twice", "never") else ""
+        drawn.add_row(Text(name, style), Text(value, style), meaning)
+    return drawn
+
+
+def rows(found: Outcome) -> list[tuple[str, str, str]]:
+    """Name, number and meaning of everything that was counted."""
+    dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
+    first = found.messages - found.again
+    asked = (
+        f", {found.fences:,} to fence"
+        if found.fences
+        else f", {found.looks:,} to look"
+        if found.looks
+        else ""
+    )
+    return [
+        ("messages", f"{found.messages:,}", f"{first:,} invoices, {found.again:,} of them sent again"),
+        (
+            "deliveries",
+            f"{found.deliveries:,}",
+            f"to workers; {found.waited:,} met a run under way and waited",
+        ),
+        ("duplicates answered", f"{found.duplicates:,}", "from the record; the handler did not run again"),
+        ("takeovers", f"{found.takeovers:,}", "runs that died with their worker, seen by another"),
+        ("retries", f"{found.retries:,}", "failed for now, delivered again"),
+        (
+            "kills",
+            f"{found.kills:,}",
+            f"with {found.in_hand:,} messages in hand; {found.stops:,} more were drained",
+        ),
+        ("held", f"{found.held:,}", _held(found)),
+        ("dead letters", f"{sum(found.dead_letters.values()):,}", dead),
+        ("requests", f"{found.requests:,}", f"the partner's count{asked}; {found.cut_off:,} of the dead"),
+        ("bookings", f"{found.bookings:,}", f"the partner's count; {found.expected:,} are due"),
+        ("twice", f"{found.twice:,}", "invoices booked more than once"),
+        ("never", f"{found.never:,}", "invoices that are due and were not booked"),
+        (
+            "seconds",
+            f"{found.seconds:.1f}",
+            f"{found.bookings / max(found.seconds, 0.1):,.0f} bookings a second",
+        ),
+    ]
+
+
+def _held(found: Outcome) -> str:
+    if not found.held:
+        return "for a person to settle"
+    return f"for a person: {found.held_done:,} were booked, {found.held - found.held_done:,} were not"
+
+
+def ending(settings: Settings, found: Sequence[Outcome], *, again: str) -> Text:
+    """The verdict on all runs, and where to look next.
+
+    Args:
+        again: the command that does the same once more.
+    """
+    if settings.plant is not None:
+        return _planted(settings.plant, found)
+    faults = [(one, fault) for one in found for fault in one.faults]
+    if faults:
+        return _failed(faults, again=again)
+    text = Text()
+    text.append("Passed: twice 0, never 0", "bold green")
+    text.append(
+        f" in {'each of ' if len(found) > 1 else ''}{counted(len(found), 'run')}.\n\nWhere to look next:\n"
+    )
+    if found[0].url is not None:
+        for one in found:
+            if one.taken_over is not None:
+                text.append(f"  onefold why {one.taken_over} --url {one.url}\n", "cyan")
+        text.append(f"  onefold status --url {found[0].url}\n", "cyan")
+        text.append(f"  onefold dlq list --url {found[0].url}\n", "cyan")
+    else:
+        width = len(again) + 13
+        text.append(f"  {f'{again} --keep DIR':<{width}}", "cyan").append(
+            "to ask it afterwards: onefold why, status, dlq\n"
+        )
+        text.append(f"  {'onefold demo --plant no-fence':<{width}}", "cyan").append("to see a fault found\n")
+    return text
+
+
+def _failed(faults: Sequence[tuple[Outcome, str]], *, again: str) -> Text:
+    text = Text()
+    text.append(f"FAILED: {counted(len(faults), 'fault')}.\n", "bold red")
+    for one, fault in faults:
+        text.append(f"  {one.name}: {fault}\n")
+    if faults[0][0].url is not None:
+        text.append("To see what happened to one: ")
+        text.append(f"onefold why INVOICE --url {faults[0][0].url}\n", "cyan")
+    else:
+        text.append("To keep what it leaves and ask it what happened: ").append(
+            f"{again} --keep DIR\n", "cyan"
+        )
+    return text
+
+
+def _planted(plant: str, found: Sequence[Outcome]) -> Text:
+    text = Text()
+    doubles = [one for one in found if one.twice or one.never]
+    if not doubles:
+        words = f"FAILED: the fault {plant} was built in, and the partner's books do not show it.\n"
+        return text.append(words, "bold red")
+    text.append(
+        f"FAILED, as it must: the fault {plant} was built in, and the partner's books show it.\n", "bold red"
+    )
+    for one in found:
+        text.append(f"  {one.name}: twice {one.twice:,}, never {one.never:,}")
+        text.append("\n" if one in doubles else ": the partner's memory of the key stood in for the fence\n")
+        for fault in one.faults[:2]:
+            text.append(f"    {fault}\n", "dim")
+    return text

@@ -1,0 +1,507 @@
+"""Every command as a person and as a program see it: help, example, --json, drawings, errors, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from onefold.cli import main, render, selection
+from onefold.cli.commands import redrive as redrive_command
+from onefold.cli.program import COMMANDS, program
+from onefold.service.reading import Fate
+
+SHOP = Path(__file__).with_name("shop.py")
+
+
+class Shell:
+    """Runs commands in one folder, in this process."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+        self.said = ""
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run a command that ends with this exit code; what it wrote to standard output."""
+        self._capsys.readouterr()
+        found = main.run(words)
+        out, self.said = self._capsys.readouterr()
+        assert found == code, f"{words}: {found}\n{out}{self.said}"
+        return out
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Run it with --json; the document."""
+        return json.loads(self(*words, "--json", code=code))
+
+    def fails(self, *words: str, code: int = 1) -> str:
+        """Run a command that fails; what it said, and nothing on standard output."""
+        assert self(*words, code=code) == ""
+        return self.said
+
+    def send(self, order_id: str, city: str = "London", job: str = "book") -> None:
+        self("send", "shop:app", job, json.dumps({"order_id": order_id, "city": city}))
+
+    def work(self) -> None:
+        """Run a worker until nothing is left, as a process of its own."""
+        command = [sys.executable, "-m", "onefold", "worker", "shop:app", "--until-empty", "--no-progress"]
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shell]:
+    for name in ("ONEFOLD_APP", "ONEFOLD_URL", "ONEFOLD_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copy(SHOP, tmp_path)
+    (tmp_path / "down").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LOGNAME", "ada")
+    monkeypatch.setenv("TZ", "UTC")
+    for name in ("shop", "broken", "other"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield Shell(tmp_path, capsys)
+    for name in ("shop", "broken", "other"):
+        sys.modules.pop(name, None)
+
+
+def every_command() -> list[tuple[str, ...]]:
+    """The words of every command that is not a group."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: click.Command, words: tuple[str, ...]) -> None:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                walk(inner, (*words, name))
+        else:
+            found.append(words)
+
+    walk(program, ())
+    return found
+
+
+# -- all commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_every_command_has_help_an_example_and_json(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(program, [*words, "--help"], prog_name="onefold")
+    assert result.exit_code == 0
+    assert f"Usage: onefold {' '.join(words)}" in result.output
+    assert "--json" in result.output
+    assert "130 interrupted" in result.output
+    if words != ("demo",):  # whose options all have defaults: the command itself is the example
+        assert f"  onefold {' '.join(words)}" in result.output.partition("Example")[2]
+
+
+def test_the_list_of_commands_is_what_their_own_help_says() -> None:
+    result = CliRunner().invoke(program, ["--help"], prog_name="onefold")
+    assert result.exit_code == 0
+    for name, (_, _, text) in COMMANDS.items():
+        assert f"{name} " in result.output
+        assert text.endswith(".")
+
+
+def test_without_words_it_shows_help(shell: Shell) -> None:
+    assert "Usage: onefold" in shell.fails(code=2)
+    assert "Usage: onefold dlq" in shell.fails("dlq", code=2)
+    assert shell("--version").startswith("onefold ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("wrker",), "There is no command 'wrker'. Did you mean 'worker'?"),
+        (("dlq", "lst"), "There is no command 'lst'. Did you mean 'list'?"),
+        (("xyzzy",), "There is no command 'xyzzy'. There are: worker, send,"),
+        (("status", "--wach"), "No such option '--wach'"),
+        (("status", "a", "b"), "at most an app"),
+        (("why",), "takes KEY and perhaps an app; it was given nothing"),
+        (("worker",), "Name the app as module:attribute"),
+        (("worker", "shop:app", "--lease", "30"), "is not a duration"),
+        (("dlq", "redrive", "--all", "--rate", "fast"), "'fast' is no rate"),
+        (("dlq", "redrive", "--all", "--rate", "501/s"), "out of range: 1 to 500"),
+        (("dlq", "redrive"), "Say which dead letters"),
+        (("dlq", "show"), "Say which message"),
+        (("dlq", "show", "a:b", "c:d"), "More than one app was given"),
+        (("held", "settle", "k", "--url", "sqlite:///x.db"), "--done or --not-done"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else None,
+)
+def test_wrong_usage_says_what_was_meant(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    if words[0] == "held":
+        sqlite3.connect("x.db").close()
+    text = shell.fails(*words, code=2)
+    assert text.startswith("error: ")
+    assert said in text
+    assert "--help`" in text
+
+
+# -- which engine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("shop", ("'shop' is no app target", "module:attribute")),
+        ("shpo:app", ("There is no module 'shpo'", "Did you mean shop:app?")),
+        (
+            "nowhere.inside:app",
+            ("There is no module 'nowhere' (of nowhere.inside:app)", "folder of the module"),
+        ),
+        ("shop:ap", ("The module shop has no attribute 'ap'", "Apps in shop: app", "Did you mean shop:app?")),
+        ("shop:orders", ("shop:orders is a Queue, not an onefold.App", "Did you mean shop:app?")),
+        ("other:app", ("other has no attribute 'app'", "other declares no app", "app = onefold.App(...)")),
+        ("broken:app", ("cannot be imported: ZeroDivisionError", "broken.py, line 2: 1 / 0")),
+        ("missing:app", ("cannot be imported: ModuleNotFoundError: No module named 'not_there'",)),
+        ("syntax:app", ("cannot be imported: SyntaxError", "syntax.py, line 1")),
+        ("leaving:app", ("cannot be imported: SystemExit: 3",)),
+        (
+            "refused:app",
+            ("queue() has no option 'visiblity'", "Did you mean 'visibility'?", "refused.py, line 3"),
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_had_says_which_part_failed(
+    shell: Shell, target: str, parts: tuple[str, ...]
+) -> None:
+    (shell.folder / "other.py").write_text("thing = 1\n")
+    (shell.folder / "broken.py").write_text("x = 1\n1 / 0\n")
+    (shell.folder / "missing.py").write_text("import not_there\n")
+    (shell.folder / "syntax.py").write_text("def :\n")
+    (shell.folder / "leaving.py").write_text("import sys\nsys.exit(3)\n")
+    (shell.folder / "refused.py").write_text(
+        "import onefold\napp = onefold.App('x')\napp.queue('q', visiblity='3s')\n"
+    )
+    text = shell.fails("worker", target)
+    assert "Traceback" not in text
+    for part in parts:
+        assert part in text
+
+
+def test_without_a_target_the_only_database_here_is_meant(shell: Shell) -> None:
+    text = shell.fails("status")
+    assert "Which engine?" in text
+    assert "There is no database in ./.onefold" in text
+    assert not (shell.folder / ".onefold").exists()
+    shell.send("a")
+    assert shell.json("status")["url"] == "sqlite:///.onefold/shop.db"
+    shutil.copy(".onefold/shop.db", ".onefold/other.db")
+    assert "./.onefold holds other.db, shop.db" in shell.fails("status")
+
+
+def test_the_environment_names_a_target(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEFOLD_APP", "shop:app")
+    assert shell.json("send", "book", '{"order_id": "a"}')["key"] == "a"
+    monkeypatch.delenv("ONEFOLD_APP")
+    monkeypatch.setenv("ONEFOLD_URL", "sqlite:///.onefold/shop.db")
+    assert shell.json("status")["queues"][2]["visible"] == 1
+
+
+def test_targets_that_cannot_be(shell: Shell) -> None:
+    assert "Give one of them" in shell.fails("status", "shop:app", "--url", "sqlite:///x.db")
+    assert "There is no file nowhere.db" in shell.fails("status", "--url", "sqlite:///nowhere.db")
+    assert not (shell.folder / "nowhere.db").exists()
+    assert "lives inside one process" in shell.fails("status", "--url", "sqlite://:memory:")
+    assert "there is no engine 'redis'" in shell.fails("status", "--url", "redis://x")
+
+
+def test_a_key_that_looks_like_an_app_is_a_key(shell: Shell) -> None:
+    shell.send("order:a")
+    assert shell.json("why", "order:a")["stories"][0]["key"] == "order:a"
+    for words in (("order:a", "shop:app"), ("shop:app", "order:a")):
+        assert shell.json("why", *words)["stories"][0]["key"] == "order:a"
+
+
+# -- a day of work ---------------------------------------------------------------------------------------------------
+
+
+def test_send_takes_json_from_words_files_and_a_pipe(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shell("send", "shop:app", "book", '{"order_id": "a"}').startswith("sent: book a as message ")
+    (shell.folder / "b.json").write_text('{"order_id": "b"}')
+    assert shell.json("send", "shop:app", "book", "@b.json")["key"] == "b"
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"order_id": "c"}'))
+    assert shell.json("send", "shop:app", "book", "-", "--key", "c", "--delay", "10m")["key"] == "c"
+    assert shell.json("why", "c")["stories"][0]["text"].startswith("Waiting: not before")
+    shell("send", "shop:app", "book", '{"order_id": "d"}', "--run-at", "2099-12-24T06:00:00+01:00")
+    assert "not before 2099-12-24T05:00:00.000Z" in shell.json("why", "d")["stories"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("book", "{"), "is not JSON"),
+        (("book", '{"order_id": 3}'), "The field $.order_id does not fit Order"),
+        (("bok", '{"order_id": "a"}'), "has no job 'bok'"),
+        (("book", "@nowhere.json"), "The file nowhere.json cannot be read"),
+        (("book", '{"order_id": "a"}', "--run-at", "tomorrow"), "'tomorrow' is no instant"),
+        (("book", '{"order_id": "a"}', "--run-at", "2099-01-01T00:00:00"), "without a time zone"),
+        (("book", '{"order_id": "a"}', "--delay", "10"), "is not a duration"),
+    ],
+)
+def test_what_cannot_be_sent_is_not_sent(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    shell.send("before")
+    assert said in shell.fails("send", "shop:app", *words)
+    assert shell.json("status", "--queue", "orders")["queues"][0]["visible"] == 1
+
+
+def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
+    for order_id in ("a", "b", "c"):
+        shell.send(order_id, "Atlantis")
+    shell.work()
+    listed = shell("dlq", "list", "shop:app")
+    assert "    3  permanent  book" in listed
+    assert "fulfilment" in listed
+    assert "PermanentError: there is no such city" in listed
+    assert "onefold dlq redrive --reason permanent --dry-run shop:app" in listed
+    shown = shell("dlq", "show", "shop:app", "--key", "a")
+    assert '"city": "Atlantis"' in shown
+    assert "would run." in shown
+    (failure,) = shell.json("dlq", "list")["failures"]
+    assert (failure["count"], failure["job"], failure["owner"]) == (3, "book", "fulfilment")
+    letters = shell.json("dlq", "list", "--all", "--key", "a")["letters"]
+    assert [one["key"] for one in letters] == ["a"]
+    assert letters[0]["message_id"] in shell("dlq", "list", "--all")
+
+    edited = shell("dlq", "edit", "shop:app", "--key", "a", "--set", "city=Paris", "--reason-text", "typo")
+    assert "changed city" in edited
+    assert "key: a, as before" in edited
+    (shell.folder / "b.json").write_text('{"order_id": "b", "city": "Rome"}')
+    assert (
+        shell.json("dlq", "edit", "shop:app", "--key", "b", "--body", "@b.json", "--dry-run")["written"]
+        is False
+    )
+    foreseen = shell("dlq", "redrive", "shop:app", "--all", "--dry-run")
+    assert "3 messages: 3 would run. Nothing was sent." in foreseen
+    assert shell.json("dlq", "redrive", "--all", "--dry-run")["counts"] == {"run": 3}
+    assert "1 of 1 dead letter sent back." in shell("dlq", "redrive", "shop:app", "--key", "a", "--no-watch")
+    (shell.folder / "down").unlink()
+    tally = shell.json("dlq", "redrive", "shop:app", "--key", "b", "--no-watch")
+    assert (tally["sent"], tally["end"]) == (1, "done")
+    shell.work()
+    assert sorted((shell.folder / "booked").read_text().split()) == ["a", "b"]
+    story = shell("why", "a", "shop:app")
+    for part in (
+        "Done at",
+        "payload changed in the dead-letter queue (city)",
+        "by ada; reason given: typo",
+        "sent back to",
+    ):
+        assert part in story
+    assert shell.json("dlq", "purge", "--all", "--yes") == {"removed": 1}
+    assert shell("dlq", "list") == "No dead letters.\n"
+    assert "No dead letter fits" in shell.fails("dlq", "purge", "--all", "--yes")
+
+
+def test_a_redrive_without_a_worker_ends_with_an_error_code(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onefold.service import redrive
+
+    shell.send("a", "Atlantis")
+    shell.work()
+    monkeypatch.setattr(redrive, "_NO_WORKER_MS", 1)
+    out = shell("dlq", "redrive", "--all", code=1)
+    assert "nobody has received any of them. Is a worker running" in out
+    assert "1 not received yet" in out
+
+
+def test_nothing_is_deleted_without_a_yes(shell: Shell) -> None:
+    shell.send("a", "Atlantis")
+    shell.work()
+    result = CliRunner().invoke(program, ["dlq", "purge", "--all"], input="n\n")
+    assert "Delete 1 message of orders-dead for good?" in result.output
+    result = CliRunner().invoke(program, ["queue", "purge", "orders-dead"], input="n\n")
+    assert "Delete 1 message of orders-dead for good?" in result.output
+    assert len(shell.json("dlq", "list", "--all")["letters"]) == 1
+    result = CliRunner().invoke(program, ["queue", "purge", "orders-dead"], input="y\n")
+    assert "1 message of orders-dead deleted." in result.output
+    assert shell.json("dlq", "list", "--all")["letters"] == []
+
+
+def test_an_edit_in_the_editor(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("a", "Atlantis")
+    shell.work()
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.delenv("EDITOR", raising=False)
+    assert "set EDITOR" in shell.fails("dlq", "edit", "--key", "a", code=2)
+    monkeypatch.setenv("EDITOR", "sed -i s/Atlantis/Oslo/")
+    assert "changed city" in shell("dlq", "edit", "shop:app", "--key", "a")
+    assert '"city": "Oslo"' in shell("dlq", "show", "shop:app", "--key", "a")
+    monkeypatch.setenv("EDITOR", "true")
+    assert "left without saving" in shell.fails("dlq", "edit", "shop:app", "--key", "a")
+
+
+def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
+    for _ in range(3):
+        shell.send("p", "Nowhere", job="charge")
+    shell.work()
+    listed = shell("held", "list", "shop:app")
+    assert "OutcomeUnknown: the" in listed
+    assert max(len(line) for line in listed.splitlines()) <= 80
+    assert "onefold held settle KEY --done shop:app" in listed
+    (one,) = shell.json("held", "list")["held"]
+    assert (one["key"], one["owner"], len(one["message_ids"])) == ("p", "billing", 3)
+    shown = shell("held", "show", "p", "shop:app")
+    assert shown.count('"city":"Nowhere"') == 3
+    assert len(shell.json("held", "show", "p")["bodies"]) == 3
+    settled = shell("held", "settle", "p", "shop:app", "--done", "--reason-text", "called them")
+    assert "settled as done" in settled
+    assert "3 held messages deleted" in settled
+    assert shell("held", "list") == "Nothing is held.\n"
+    assert "Nothing with the key 'p' is held" in shell.fails("held", "settle", "p", "--done")
+    assert "Nothing with the key 'p' is held" in shell.fails("held", "show", "p")
+    assert "settled by hand as done" in shell("why", "p")
+
+
+def test_status_says_what_needs_a_person(shell: Shell) -> None:
+    shell.send("a")
+    shell.send("p", "Nowhere", job="charge")
+    shell.send("l", "Atlantis", job="pick")
+    shell.work()
+    drawn = shell("status", "shop:app")
+    assert "! 1 message of careful held" in drawn
+    assert "  onefold held list shop:app" in drawn
+    assert "! Group Atlantis of lines.fifo is stopped" in drawn
+    assert max(len(line) for line in drawn.splitlines()) <= 80
+    document = shell.json("status", "shop:app")
+    assert {one["code"] for one in document["warnings"]} == {"held", "group-stopped"}
+    assert [one["done_last_hour"] for one in document["jobs"] if one["job"] == "book"] == [1]
+
+
+def test_why_answers_for_a_key_that_was_never_seen(shell: Shell) -> None:
+    shell.send("order-17")
+    drawn = shell("why", "ordr-17", "shop:app")
+    assert "'ordr-17' has never been seen in sqlite:///.onefold/shop.db." in drawn
+    assert "  onefold why order-17 shop:app" in drawn
+    assert shell.json("why", "ordr-17")["near"] == ["order-17"]
+
+
+def test_queues_are_listed_looked_at_and_moved(shell: Shell) -> None:
+    shell.send("a", "Atlantis")
+    shell.send("l", "Atlantis", job="pick")
+    listed = shell("queue", "list", "shop:app")
+    assert "  orders-dead" in listed
+    assert max(len(line) for line in listed.splitlines()) <= 80
+    assert shell.json("queue", "list")["queues"][0]["settings"]["name"] == "careful"
+    peeked = shell("queue", "peek", "orders", "shop:app", "--bodies")
+    assert "waiting" in peeked
+    assert '"city":"Atlantis"' in peeked
+    assert "body" in shell.json("queue", "peek", "orders")["messages"][0]
+    assert shell("queue", "peek", "careful") == "No messages.\n"
+    assert "There is no queue 'x'" in shell.fails("queue", "peek", "x")
+    shell.work()
+    assert shell("queue", "move", "list") == "No moves.\n"
+    moved = shell.json("queue", "move", "start", "orders-dead", "--rate", "10/s")
+    assert (moved["status"], moved["moved"]) == ("COMPLETED", 1)
+    assert "COMPLETED" in shell("queue", "move", "list")
+    begun = shell.json("queue", "move", "start", "lines-dead.fifo", "--no-wait", "--rate", "60/m")
+    assert begun["status"] == "RUNNING"
+    assert shell.json("queue", "move", "cancel", begun["handle"])["status"] == "CANCELLED"
+
+
+def test_declared_settings_are_applied(shell: Shell) -> None:
+    shell.send("a")
+    text = (shell.folder / "shop.py").read_text()
+    (shell.folder / "shop.py").write_text(
+        text.replace('app.queue("orders")', 'app.queue("orders", visibility="90s")')
+    )
+    sys.modules.pop("shop", None)
+    assert "visibility_ms is 30000, asked for 90000" in shell.fails("status", "shop:app")
+    assert shell.json("queue", "apply", "shop:app", "--yes")["changed"][0]["queue"] == "orders"
+    assert shell("queue", "apply", "shop:app") == "All queues are as declared.\n"
+    shell("status", "shop:app")
+
+
+def test_small_commands(shell: Shell) -> None:
+    shell.send("a")
+    assert shell("stuck") == "Nothing is stuck.\n"
+    assert shell.json("stuck") == {"stuck": []}
+    assert "was not paused" in shell("resume", "book")
+    assert shell.json("resume", "book", "shop:app") == {"job": "book", "resumed": False}
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion_for_each_shell(shell: Shell, kind: str) -> None:
+    script = shell("completion", kind)
+    assert "_ONEFOLD_COMPLETE" in script
+    assert shell.json("completion", kind)["script"].strip() == script.strip()
+
+
+def test_words_for_every_fate_and_end() -> None:
+    fates = set(Fate.__args__)  # type: ignore[attr-defined]
+    assert selection.FATES.keys() == redrive_command._WOULD.keys() == fates
+
+
+def test_commands_are_given_the_target_they_were_asked_with() -> None:
+    assert render.with_target("onefold held list", "shop:app") == "onefold held list shop:app"
+    assert render.with_target("onefold held list", "") == "onefold held list"
+    assert render.with_target("Is a worker running?", "shop:app") == "Is a worker running?"
+    assert render.with_target("onefold dlq edit 1 --set a=b   (if wrong)", "shop:app") == (
+        "onefold dlq edit 1 --set a=b shop:app   (if wrong)"
+    )
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_with_json_an_error_is_the_document(shell: Shell) -> None:
+    document = shell.json("queue", "peek", "x", "--url", "sqlite:///nowhere.db", code=1)
+    assert document["error"]["code"] == "not-found"
+    assert document["error"]["what"] == "There is no file nowhere.db."
+    assert document["error"]["todo"]
+    assert shell.json("status", "--wach", code=2)["error"]["code"] == "usage"
+
+
+def broken(name: str) -> Callable[..., None]:
+    def run(*_: object, **__: object) -> None:
+        raise {"type": TypeError("odd"), "interrupt": KeyboardInterrupt(), "pipe": BrokenPipeError()}[name]
+
+    return run
+
+
+def test_a_defect_is_called_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("a")
+    monkeypatch.setattr("onefold.service.status.status", broken("type"))
+    text = shell.fails("status")
+    assert text.startswith("error: TypeError: odd at test_commands.py:")
+    assert "meaning: This is a defect of onefold, not of your input." in text
+    assert "ONEFOLD_DEBUG=1" in text
+    assert "Traceback" not in text
+    monkeypatch.setenv("ONEFOLD_DEBUG", "1")
+    assert "Traceback (most recent call last)" in shell.fails("status")
+    assert shell.json("status", code=1)["error"]["code"] == "invariant"
+
+
+def test_an_interrupt_is_no_defect(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("a")
+    monkeypatch.setattr("onefold.service.status.status", broken("interrupt"))
+    assert shell.fails("status", code=130).strip() == "interrupted"
+
+
+def test_the_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    text = shell.fails("status")
+    assert "The command line needs the package rich" in text
+    assert "pip install 'onefold[cli]'" in text

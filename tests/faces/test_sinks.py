@@ -1,0 +1,208 @@
+"""Log lines: one per event, with stable fields, at the event's own level, and never a payload."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import onefold
+from onefold.contracts.ledger import Row
+from onefold.contracts.store import RecordKey
+from onefold.run.events import EVENTS, Event
+from onefold.watch import telling
+from onefold.watch.sinks import LogSink, failure_kind, json_line, plain_line
+from onefold.watch.telling import Evidence
+from onefold.watch.wording import age, counted, instant, one_line, operation, pause
+from tests.faces.office import Office, Order
+
+EVENT = Event(
+    at_ms=1_700_000_000_123,
+    name="dead-letter",
+    key=RecordKey("acme", "book", "o-1"),
+    queue="orders",
+    message_id="m-1",
+    group="g",
+    receive_count=3,
+    actor="w-1",
+    detail={"reason": "attempts", "error": "ValueError", "summary": "odd", "attempt": 5, "of": 5},
+)
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    made = logging.getLogger("onefold-test-sinks")
+    made.setLevel(logging.DEBUG)
+    made.propagate = False
+    yield made
+    made.handlers.clear()
+
+
+def written(logger: logging.Logger, *events: Event, **settings: object) -> list[logging.LogRecord]:
+    records: list[logging.LogRecord] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    logger.addHandler(Keeper())
+    sink = LogSink(logger, **settings)  # type: ignore[arg-type]
+    for event in events:
+        sink.emit(event)
+    return records
+
+
+def test_a_line_names_what_is_needed_to_find_it_again() -> None:
+    assert json.loads(json_line(EVENT)) == {
+        "at": "2023-11-14T22:13:20.123Z",
+        "severity": "error",
+        "event": "dead-letter",
+        "text": "moved to the dead-letter queue",
+        "job": "book",
+        "key": "o-1",
+        "tenant": "acme",
+        "queue": "orders",
+        "message_id": "m-1",
+        "group": "g",
+        "receive_count": 3,
+        "actor": "w-1",
+        "failure_kind": "attempts",
+        "reason": "attempts",
+        "error": "ValueError",
+        "summary": "odd",
+        "attempt": 5,
+        "of": 5,
+    }
+    assert plain_line(EVENT) == (
+        "2023-11-14T22:13:20.123Z ERROR dead-letter book acme/o-1 on orders message m-1: "
+        "reason=attempts, error=ValueError, summary=odd, attempt=5, of=5"
+    )
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_every_event_is_written_at_its_own_level(name: str, logger: logging.Logger) -> None:
+    event = Event(at_ms=0, name=name)
+    (record,) = written(logger, event, level="debug")
+    assert record.levelname == EVENTS[name].severity.upper()
+    assert json.loads(record.getMessage())["event"] == name
+    assert not failure_kind(event) or EVENTS[name].severity in ("warning", "error", "critical")
+
+
+def test_the_record_that_could_not_be_written_is_critical(logger: logging.Logger) -> None:
+    (record,) = written(logger, Event(at_ms=0, name="completion-failed"), level="critical")
+    assert record.levelno == logging.CRITICAL
+
+
+def test_quieter_events_are_left_out(logger: logging.Logger) -> None:
+    events = [Event(at_ms=0, name=name) for name in ("received", "completed", "retry", "held")]
+    assert len(written(logger, *events, level="warning")) == 2
+
+
+def test_a_payload_is_in_no_line() -> None:
+    stream = io.StringIO()
+    office = Office()
+    sink = LogSink(logging.getLogger("test-payload"), level="debug")
+    handler = logging.StreamHandler(stream)
+    logging.getLogger("test-payload").addHandler(handler)
+    logging.getLogger("test-payload").setLevel(logging.DEBUG)
+    with office.opened(history="full") as there:
+        office.ill["a"] = ValueError("odd")
+        office.ill["p"] = onefold.OutcomeUnknown("no answer")
+        office.book.send_many([Order("a", "Secretville"), Order("b", "Secretville")])
+        office.pay.send(Order("p", "Secretville"))
+        there.send_foreign("orders", '{"city": "Secretville"}')
+        there.world.run_for(3_000)
+        for event in there.world.events:
+            sink.emit(event)
+    logging.getLogger("test-payload").removeHandler(handler)
+    assert "o-1" not in stream.getvalue()
+    assert '"key":"a"' in stream.getvalue()
+    assert "Secretville" not in stream.getvalue()
+
+
+def test_without_a_logger_it_writes_to_the_stream() -> None:
+    stream = io.StringIO()
+    own = logging.getLogger("onefold")
+    before = (own.level, own.propagate, list(own.handlers))
+    try:
+        LogSink(stream=stream, form="plain", level="error").emit(EVENT)
+    finally:
+        own.setLevel(before[0])
+        own.propagate, own.handlers = before[1], before[2]
+    assert stream.getvalue().startswith("2023-11-14T22:13:20.123Z ERROR dead-letter book acme/o-1")
+
+
+@pytest.mark.parametrize("settings", [{"form": "xml"}, {"level": "loud"}])
+def test_an_unknown_setting_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(onefold.UsageError, match="is not known"):
+        LogSink(**settings)  # type: ignore[arg-type]
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+EVIDENCE = Evidence(
+    key=RecordKey("", "book", "a"),
+    record=None,
+    rows=(),
+    messages=(),
+    policy=None,
+    history=None,
+    dead=frozenset(),
+    held=frozenset(),
+    now_ms=0,
+)
+
+
+@pytest.mark.parametrize("name", [*EVENTS, "something-new"])
+def test_every_row_is_told_with_and_without_its_numbers(name: str) -> None:
+    bare, rule = telling.told(Row(at_ms=0, event=name), EVIDENCE)
+    assert bare
+    assert "None" not in bare + rule
+    text, rule = telling.told(
+        Row(at_ms=0, event=name, detail={"attempt": 2, "of": 5, "why": "drain"}), EVIDENCE
+    )
+    assert text
+    assert (text, rule) != ("", "")
+
+
+def test_a_row_nobody_foresaw_is_told_with_its_numbers() -> None:
+    told = telling.told(
+        Row(at_ms=0, event="something-new", detail={"count": 3, "who": "x", "none": None}), EVIDENCE
+    )
+    assert told == ("something-new", "count 3, who x")
+
+
+def test_times_are_said_with_their_unit() -> None:
+    assert [age(ms) for ms in (-5, 0, 847, 1_999, 192_400, 7_260_000, 93_600_000, 1_209_600_000)] == [
+        "0s",
+        "0s",
+        "847ms",
+        "1s",
+        "3m12s",
+        "2h1m",
+        "1d2h",
+        "14d",
+    ]
+    assert [pause(ms) for ms in (-1, 300, 4_000, 59_940, 60_000)] == [
+        "0.0 s",
+        "0.3 s",
+        "4.0 s",
+        "59.9 s",
+        "1m",
+    ]
+    assert instant(0) == "1970-01-01T00:00:00.000Z"
+
+
+def test_words_for_few_and_many() -> None:
+    assert [counted(count, "message") for count in (0, 1, 2, 1_000)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+        "1,000 messages",
+    ]
+    assert operation(RecordKey("acme", "book", "o-1")) == "book acme/o-1"
+    assert one_line("a\n  b", 10) == "a b"
+    assert one_line("x" * 20, 10) == "xxxxxxx..."

@@ -1,0 +1,219 @@
+"""Status and its warnings, queues as such, moves, settings that drifted, paused jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import onefold
+from onefold.contracts.state import Change
+from onefold.decide.breaker import Breaker
+from onefold.run.throttling import breaker_name
+from onefold.service import jobs, queues, status
+from tests.faces.office import ACTOR, Open, Order, file_url, open_desk
+
+
+def codes(there: Open) -> list[str]:
+    return [warning.code for warning in status.status(there.desk).warnings]
+
+
+def queue_of(there: Open, name: str) -> status.QueueStatus:
+    (found,) = status.status(there.desk, name).queues
+    return found
+
+
+def test_an_idle_engine_needs_nobody(there: Open) -> None:
+    found = status.status(there.desk)
+    assert [one.queue for one in found.queues] == ["careful", "lines.fifo", "orders"]
+    assert found.warnings == ()
+    assert {one.job for one in found.jobs} == {"book", "pay", "step", "charge"}
+
+
+def test_what_waits_is_counted(there: Open) -> None:
+    there.office.book.send_many(Order(f"o-{number}") for number in range(5))
+    there.office.book.send(Order("later"), delay="10m")
+    there.clock.advance(3_000)
+    there.desk.engine.queues.open("orders").receive(2)
+    found = queue_of(there, "orders")
+    assert (found.visible, found.in_flight, found.delayed, found.oldest_age_ms) == (3, 2, 1, 3_000)
+
+
+def test_what_was_done_is_counted_per_job(there: Open) -> None:
+    there.office.book.send_many(Order(f"o-{number}") for number in range(3))
+    there.world.run()
+    there.clock.advance(120_000)
+    there.office.book.send(Order("o-9"))
+    there.world.run()
+    there.clock.advance(1_000)
+    (book,) = [one for one in status.status(there.desk).jobs if one.job == "book"]
+    assert (book.queue, book.done_last_minute, book.done_last_hour) == ("orders", 1, 4)
+    (alone,) = status.status(there.without_app()).jobs
+    assert (alone.job, alone.queue, alone.done_last_hour) == ("book", None, 4)
+
+
+def test_messages_that_nobody_takes_are_a_warning(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.clock.advance(59_000)
+    assert codes(there) == []
+    there.clock.advance(1_000)
+    assert codes(there) == ["nobody-works"]
+    there.desk.engine.queues.open("orders").receive(1)
+    assert codes(there) == []
+
+
+def test_dead_letters_about_to_expire_are_a_warning(there: Open) -> None:
+    there.office.ill["a"] = onefold.PermanentError("no")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    assert queue_of(there, "orders").dead_expires_in_ms == 14 * 86_400_000
+    assert codes(there) == []
+    there.clock.advance(13 * 86_400_000 + 1)
+    (warning,) = status.status(there.desk).warnings
+    assert warning.code == "expires-soon"
+    assert warning.text == "The first of 1 dead letter of orders is gone for good in 23h59m."
+
+
+def test_held_outcomes_are_a_warning(there: Open) -> None:
+    there.office.ill["p"] = onefold.OutcomeUnknown("no answer")
+    there.office.pay.send(Order("p"))
+    there.world.run()
+    assert queue_of(there, "careful").held == 1
+    (warning,) = status.status(there.desk).warnings
+    assert (warning.code, warning.todo) == ("held", "onefold held list")
+
+
+def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:
+    there.office.ill["l"] = onefold.PermanentError("no")
+    there.office.step.send(Order("l", customer="c-7"))
+    there.world.run()
+    assert queue_of(there, "lines.fifo").stopped_groups == 1
+    (warning,) = status.status(there.desk).warnings
+    assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq list --all --group c-7")
+    assert status.status(there.desk, "orders").warnings == ()
+
+
+def test_an_unknown_queue_is_refused(there: Open) -> None:
+    with pytest.raises(onefold.NotFoundError, match="no queue 'ordrs'"):
+        status.status(there.desk, "ordrs")
+
+
+# -- paused jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_job_is_a_warning_and_can_go_on(there: Open) -> None:
+    there.office.ill["a"] = onefold.DependencyDown("401: the key was rotated")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    (paused,) = jobs.paused(there.desk)
+    assert (paused.job, paused.pauses) == ("book", 1)
+    (warning,) = status.status(there.desk).warnings
+    assert warning.code == "job-paused"
+    assert "the key was rotated" in warning.text
+    assert "onefold resume book" in warning.todo
+    assert jobs.resume(there.desk, "book", reason_text="new key")
+    assert jobs.paused(there.desk) == []
+    assert not jobs.resume(there.desk, "book")
+    assert not jobs.resume(there.desk, "pay")
+    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "resumed"]
+    assert (row.actor, row.detail) == (ACTOR, {"job": "book", "reason_text": "new key"})
+
+
+def test_a_breaker_that_workers_keep_changing_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_breaker = msgspec.json.encode(Breaker(pauses=1, until_ms=there.clock.now_ms() + 1_000))
+    there.desk.engine.state.put([Change(breaker_name("book"), open_breaker, 0)])
+    monkeypatch.setattr(there.desk.engine.state, "put", lambda changes: [False])
+    with pytest.raises(onefold.TransientError, match="being changed by workers"):
+        jobs.resume(there.desk, "book")
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_listed_with_their_companions(there: Open) -> None:
+    views = queues.views(there.desk)
+    assert [(one.settings.name, one.role, one.serves) for one in views[:3]] == [
+        ("careful", "source", ()),
+        ("careful-dead", "dead-letter", ("careful",)),
+        ("careful-held", "held", ("careful",)),
+    ]
+
+
+def test_a_look_is_no_receive(there: Open) -> None:
+    there.office.charge.send(Order("x", customer="acme"))
+    for _ in range(20):
+        (seen,) = queues.look(there.desk, "careful", limit=5)
+    assert (seen.job, seen.tenant, seen.key, seen.state, seen.receive_count) == (
+        "charge",
+        "acme",
+        "x",
+        "visible",
+        0,
+    )
+    assert seen.body is None
+    assert queues.look(there.desk, "careful", bodies=True)[0].body == (
+        '{"city":"London","customer":"acme","order_id":"x"}'
+    )
+    with pytest.raises(onefold.NotFoundError, match="no queue 'x'"):
+        queues.look(there.desk, "x")
+
+
+def test_a_queue_is_emptied_once_a_minute_and_that_is_written_down(there: Open) -> None:
+    there.office.book.send_many([Order("a"), Order("b")])
+    assert queues.purge(there.desk, "orders", reason_text="load test") == 2
+    with pytest.raises(onefold.UsageError, match="every 60 seconds"):
+        queues.purge(there.desk, "orders")
+    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "purge"]
+    assert (row.queue, row.actor, row.detail) == ("orders", ACTOR, {"count": 2, "reason_text": "load test"})
+
+
+def test_a_dead_letter_queue_moves_as_a_whole(there: Open) -> None:
+    for number in range(3):
+        there.office.ill[f"o-{number}"] = onefold.PermanentError("no")
+        there.office.book.send(Order(f"o-{number}"))
+    there.world.run()
+    told = []
+    task = queues.start_move(there.desk, "orders-dead")
+    task = queues.carry_move(there.desk, task, told.append)
+    assert (task.status, task.moved, task.to_move) == ("COMPLETED", 3, 3)
+    assert told[-1] == task
+    assert queues.move_tasks(there.desk) == queues.move_tasks(there.desk, "orders-dead") == [task]
+    assert there.world.depth("orders").visible == 3
+    with pytest.raises(onefold.UsageError, match="COMPLETED"):
+        queues.cancel_move(there.desk, task.handle)
+    with pytest.raises(onefold.UsageError, match="Dead Letter Queue"):
+        queues.start_move(there.desk, "orders")
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
+    url = file_url(tmp_path)
+    before = onefold.App("drift", url=url)
+    before.queue("orders", visibility="30s")
+    before.runtime()
+    before.close()
+    after = onefold.App("drift", url=url)
+    declared = after.queue("orders", visibility="60s", dead_letter=onefold.DeadLetter(after=4))
+    wanted = [declared.dead_letter, declared.held, declared.settings]
+    with pytest.raises(onefold.ConflictError):
+        after.runtime()
+    desk = open_desk(url, actor=ACTOR)
+    (drift,) = queues.drift(desk, wanted)
+    assert drift.queue == "orders"
+    assert drift.differences == ("visibility_ms is 30000, asked for 60000", "receives_max is 10, asked for 4")
+    assert queues.apply(desk, wanted) == [drift]
+    assert queues.drift(desk, wanted) == queues.apply(desk, wanted) == []
+    (row,) = desk.engine.ledger.between(0, 1 << 60)
+    assert (row.event, row.queue, row.actor) == ("settings", "orders", ACTOR)
+    desk.close()
+    after.runtime()
+    after.close()
+
+
+def test_a_desk_on_a_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(onefold.NotFoundError, match="There is no file"):
+        open_desk(file_url(tmp_path), actor=ACTOR)
+    assert list(tmp_path.iterdir()) == []

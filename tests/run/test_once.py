@@ -1,0 +1,635 @@
+"""The guard alone, around plain functions: the same promise without queue and worker, sync and async, on two stores.
+
+Threads are met at events, never at times; the clock moves when a test moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import onefold
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.clock import ManualClock, Waiter
+from onefold.contracts.store import RecordKey, Store
+from onefold.entropy import SeededEntropy
+from tests.run.bench import Fault, Faulty
+
+PATIENCE_S = 20.0  # a test that waits so long has failed
+LEASE_MS = 60_000
+KEY = RecordKey("", "charge", "o-1")
+
+
+class Watched(ManualClock):
+    """A manual clock; says when somebody waits on it for so long, and lets everybody go when the test is over.
+
+    Attributes:
+        waits: how long, for waits below a second. jumps: such a wait lets the time pass by itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = {100: threading.Event(), LEASE_MS // 3: threading.Event()}
+        self.waits: list[int] = []
+        self.jumps = False
+        self.over = threading.Event()
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """Tell, then wait."""
+        if timeout_ms < 1_000:
+            self.waits.append(timeout_ms)
+            if self.jumps:
+                self.advance(timeout_ms)
+        if timeout_ms in self.waited:
+            self.waited[timeout_ms].set()
+        return super().wait(Either(waiter, self.over), 0 if self.jumps and timeout_ms < 1_000 else timeout_ms)
+
+
+class Either:
+    """Woken by the one or by the other."""
+
+    def __init__(self, waiter: Waiter, over: threading.Event) -> None:
+        self._waiter = waiter
+        self._over = over
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._over.is_set() or self._waiter.wait(timeout_s)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield onefold.memory_store()
+        return
+    engine = SqliteEngine(
+        ":memory:", clock=ManualClock(), entropy=SeededEntropy(0), owner="test", url="sqlite://:memory:"
+    )
+    yield engine.store
+    engine.close()
+
+
+@pytest.fixture
+def clock() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.over.set()
+    for thread in threading.enumerate():
+        if thread.name == "onefold-once":
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def guard(store: Store, clock: Watched) -> Callable[..., Any]:
+    """A decorator `once` on this store and clock; each one stands for a process of its own."""
+    seeds = iter(range(100))
+
+    def decorator(function: Callable[..., Any], **options: Any) -> Any:
+        options = {"key": "{order}", "name": "charge", "clock": clock, "lease": "60s"} | options
+        return onefold.once(store=store, entropy=SeededEntropy(next(seeds)), **options)(function)
+
+    return decorator
+
+
+def noting(calls: list[Any]) -> Callable[..., None]:
+    """A function that notes its argument and returns nothing."""
+
+    def charge(order: str) -> None:
+        calls.append(order)
+
+    return charge
+
+
+def standing(store: Store, clock: ManualClock, key: RecordKey = KEY) -> Any:
+    return store.read([key], clock.now_ms())[0]
+
+
+# -- one call after the other ------------------------------------------------------------------------------
+
+
+def test_the_second_call_answers_the_first_ones_result(
+    guard: Callable[..., Any], store: Store, clock: Watched
+) -> None:
+    calls: list[str] = []
+
+    @guard
+    def charge(order: str, cents: int) -> dict[str, int]:
+        """Charge it."""
+        calls.append(order)
+        return {"charged": cents}
+
+    assert charge("o-1", 5) == {"charged": 5}
+    assert charge("o-1", cents=5) == {"charged": 5}
+    assert charge(cents=5, order="o-1") == {"charged": 5}
+    assert charge("o-2", 7) == {"charged": 7}
+    assert calls == ["o-1", "o-2"]
+    assert charge.__doc__ == "Charge it."
+    assert standing(store, clock).status == "completed"
+
+
+def test_a_result_comes_back_as_its_type(guard: Callable[..., Any]) -> None:
+    @guard
+    def charge(order: str) -> Decimal:
+        return Decimal("1.50")
+
+    assert charge("o-1") == charge("o-1") == Decimal("1.50")
+    assert isinstance(charge("o-1"), Decimal)
+
+
+def test_none_is_a_result_too(guard: Callable[..., Any]) -> None:
+    calls: list[str] = []
+    charge = guard(noting(calls))
+    assert charge("o-1") is None
+    assert charge("o-1") is None
+    assert calls == ["o-1"]
+
+
+def test_defaults_count_as_arguments(guard: Callable[..., Any]) -> None:
+    calls: list[int] = []
+
+    @guard
+    def charge(order: str, cents: int = 5) -> None:
+        calls.append(cents)
+
+    charge("o-1")
+    charge("o-1", 5)
+    assert calls == [5]
+    with pytest.raises(onefold.ConflictError):
+        charge("o-1", 6)
+
+
+def test_functions_do_not_answer_for_one_another(guard: Callable[..., Any]) -> None:
+    charge = guard(lambda order: "charged")
+    refund = guard(lambda order: "refunded", name="refund")
+    assert (charge("o-1"), refund("o-1")) == ("charged", "refunded")
+
+
+def test_tenants_are_kept_apart(guard: Callable[..., Any]) -> None:
+    charge = guard(lambda tenant, order: tenant, tenant="{tenant}")
+    assert (charge("a", "o-1"), charge("b", "o-1")) == ("a", "b")
+
+
+def test_the_same_key_with_other_arguments_names_both(guard: Callable[..., Any]) -> None:
+    charge = guard(lambda order, cents: cents)
+    charge("o-1", 5)
+    with pytest.raises(onefold.ConflictError) as caught:
+        charge("o-1", 6)
+    text = str(caught.value)
+    assert "'o-1'" in text
+    assert "now completed" in text
+    prints = [
+        word.strip(",") for word in text.split() if len(word.strip(",")) == 12 and word.strip(",").isalnum()
+    ]
+    assert len(set(prints)) == 2, text
+    assert charge("o-1", 5) == 5
+
+
+@pytest.mark.parametrize("order", [None, ""])
+def test_no_key_is_an_error_and_nothing_is_called(guard: Callable[..., Any], order: Any) -> None:
+    calls: list[Any] = []
+    charge = guard(noting(calls))
+    with pytest.raises(onefold.PayloadError):
+        charge(order)
+    assert calls == []
+
+
+def test_an_argument_without_a_json_form_is_an_error_and_nothing_is_called(guard: Callable[..., Any]) -> None:
+    calls: list[Any] = []
+    charge = guard(lambda order, what: calls.append(order))
+    with pytest.raises(onefold.PayloadError):
+        charge("o-1", object())
+    assert calls == []
+
+
+def test_a_record_ends_when_it_was_said_to(guard: Callable[..., Any], clock: Watched) -> None:
+    calls: list[str] = []
+    charge = guard(noting(calls), keep="1d")
+    charge("o-1")
+    clock.advance(86_400_000 - 1)
+    charge("o-1")
+    assert calls == ["o-1"]
+    clock.advance(1)
+    charge("o-1")
+    assert calls == ["o-1", "o-1"]
+
+
+def test_an_annotation_that_means_nothing_is_said_at_once(guard: Callable[..., Any]) -> None:
+    def charge(order: str) -> Nothing: ...  # type: ignore[name-defined]  # noqa: F821 - on purpose
+
+    with pytest.raises(onefold.UsageError, match="'Nothing' is not defined"):
+        guard(charge)
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+def test_an_exception_frees_the_key(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
+    failures = [ValueError("no"), KeyboardInterrupt(), None]
+
+    @guard
+    def charge(order: str) -> str:
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
+        return "charged"
+
+    with pytest.raises(ValueError, match="no"):
+        charge("o-1")
+    assert standing(store, clock).status == "failed"
+    assert standing(store, clock).failure.error == "ValueError"
+    with pytest.raises(KeyboardInterrupt):
+        charge("o-1")
+    assert charge("o-1") == charge("o-1") == "charged"
+    assert standing(store, clock).attempts == 3
+
+
+def test_an_unknown_outcome_is_run_again_or_held(
+    guard: Callable[..., Any], store: Store, clock: Watched
+) -> None:
+    outcomes: list[Any] = [onefold.OutcomeUnknown("sent"), "charged"]
+
+    def work(order: str) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    charge = guard(work)
+    with pytest.raises(onefold.OutcomeUnknown, match="sent"):
+        charge("o-1")
+    assert standing(store, clock).doubt
+    assert charge("o-1") == "charged"
+
+    outcomes = [onefold.OutcomeUnknown("sent"), "never asked for"]
+    held = guard(work, on_unknown="hold")
+    with pytest.raises(onefold.OutcomeUnknown, match="sent"):
+        held("o-2")
+    with pytest.raises(onefold.OutcomeUnknown, match="Whether charge 'o-2' took effect is not known"):
+        held("o-2")
+    assert outcomes == ["never asked for"]
+
+
+def test_a_result_that_cannot_be_stored_is_parked(
+    guard: Callable[..., Any], store: Store, clock: Watched
+) -> None:
+    calls: list[str] = []
+
+    @guard
+    def charge(order: str) -> object:
+        calls.append(order)
+        return object()
+
+    with pytest.raises(onefold.PayloadError):
+        charge("o-1")
+    assert standing(store, clock).parked
+    with pytest.raises(onefold.OutcomeUnknown):
+        charge("o-1")
+    assert calls == ["o-1"]
+
+
+# -- crashes and lost leases -------------------------------------------------------------------------------
+
+
+class Dead(BaseException):
+    """A process that ends without a word: its guard writes nothing."""
+
+
+def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that starts, and of which nothing is ever heard."""
+
+    def work(order: str) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr("onefold.run.once.Guard.failed", lambda self, claimed, error: None)
+        patch.setattr("onefold.run.once.Keeper.add", lambda self, hold: None)
+        with pytest.raises(Dead):
+            guard(work)("o-1")
+
+
+def test_after_a_crash_it_runs_again_when_the_lease_is_over(
+    guard: Callable[..., Any], clock: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(guard, monkeypatch)
+    charge = guard(lambda order: "charged", on_running="raise")
+    clock.advance(LEASE_MS - 1)
+    with pytest.raises(onefold.TransientError) as caught:
+        charge("o-1")
+    assert caught.value.retry_in_ms == 1
+    clock.advance(1)
+    assert charge("o-1") == "charged"
+
+
+def test_after_a_crash_it_is_held(
+    guard: Callable[..., Any], store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(guard, monkeypatch)
+    clock.advance(LEASE_MS)
+    charge = guard(lambda order: "charged", on_unknown="hold")
+    for _ in range(2):
+        with pytest.raises(onefold.OutcomeUnknown):
+            charge("o-1")
+    assert (standing(store, clock).parked, standing(store, clock).crashes) == (True, 1)
+
+
+def test_a_call_that_was_taken_over_is_refused(guard: Callable[..., Any], clock: Watched) -> None:
+    second = guard(lambda order: "second")
+
+    @guard
+    def first(order: str) -> str:
+        clock.jump(LEASE_MS)  # without waking the thread that would have renewed the lease
+        assert second(order) == "second"
+        return "first"
+
+    with pytest.raises(onefold.LeaseLost, match="its lease had been taken over"):
+        first("o-1")
+    assert first("o-1") == "second"
+
+
+def test_a_call_that_was_taken_over_and_fails_says_both(guard: Callable[..., Any], clock: Watched) -> None:
+    second = guard(lambda order: "second")
+
+    @guard
+    def first(order: str) -> str:
+        clock.jump(LEASE_MS)  # as above
+        second(order)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        first("o-1")
+    assert "had been taken over" in caught.value.__notes__[0]
+    assert first("o-1") == "second"
+
+
+def test_a_long_call_keeps_its_lease(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
+    other = guard(lambda order: "other", on_running="raise")
+
+    @guard
+    def long(order: str) -> str:
+        for _ in range(6):  # two leases
+            assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)
+            clock.waited[LEASE_MS // 3].clear()
+            clock.advance(LEASE_MS // 3)
+        assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)  # the last renewal is done
+        with pytest.raises(onefold.TransientError):
+            other(order)
+        return "long"
+
+    assert long("o-1") == "long"
+    assert standing(store, clock).fence == 1
+
+
+# -- two at a time -----------------------------------------------------------------------------------------
+
+
+class Meeting:
+    """A function that says when it was entered, and returns when it is told to."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.calls = 0
+
+    def charge(self, order: str) -> str:
+        self.calls += 1
+        self.entered.set()
+        assert self.leave.wait(PATIENCE_S)
+        return "charged"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def test_a_concurrent_call_waits_and_is_answered(
+    guard: Callable[..., Any], clock: Watched, pool: ThreadPoolExecutor
+) -> None:
+    meeting = Meeting()
+    charge = guard(meeting.charge)
+    first: Future[str] = pool.submit(charge, "o-1")
+    assert meeting.entered.wait(PATIENCE_S)
+    second: Future[str] = pool.submit(charge, "o-1")
+    assert clock.waited[100].wait(PATIENCE_S)
+    meeting.leave.set()
+    assert first.result(PATIENCE_S) == "charged"
+    while not second.done():
+        clock.advance(100)
+    assert second.result() == "charged"
+    assert meeting.calls == 1
+
+
+def test_a_concurrent_call_is_refused_when_told_so(
+    guard: Callable[..., Any], clock: Watched, pool: ThreadPoolExecutor
+) -> None:
+    meeting = Meeting()
+    charge = guard(meeting.charge, on_running="raise")
+    first: Future[str] = pool.submit(charge, "o-1")
+    assert meeting.entered.wait(PATIENCE_S)
+    with pytest.raises(onefold.TransientError, match="runs with the same key") as caught:
+        charge("o-1")
+    assert caught.value.retry_in_ms == LEASE_MS
+    meeting.leave.set()
+    assert first.result(PATIENCE_S) == charge("o-1") == "charged"
+
+
+def test_who_waited_for_a_call_that_fails_runs_itself(
+    guard: Callable[..., Any], clock: Watched, pool: ThreadPoolExecutor
+) -> None:
+    meeting = Meeting()
+
+    def work(order: str) -> str:
+        meeting.charge(order)
+        if meeting.calls == 1:
+            raise ValueError("no")
+        return "charged"
+
+    charge = guard(work)
+    first: Future[str] = pool.submit(charge, "o-1")
+    assert meeting.entered.wait(PATIENCE_S)
+    second: Future[str] = pool.submit(charge, "o-1")
+    assert clock.waited[100].wait(PATIENCE_S)
+    meeting.leave.set()
+    with pytest.raises(ValueError, match="no"):
+        first.result(PATIENCE_S)
+    while not second.done():
+        clock.advance(100)
+    assert (second.result(), meeting.calls) == ("charged", 2)
+
+
+def test_of_many_threads_one_runs(guard: Callable[..., Any], clock: Watched) -> None:
+    calls: list[str] = []
+    charge = guard(noting(calls))
+    with ThreadPoolExecutor(8) as many:
+        futures = [many.submit(charge, f"o-{number % 5}") for number in range(100)]
+        while not all(future.done() for future in futures):
+            clock.advance(100)
+        assert [future.result() for future in futures] == [None] * 100
+    assert sorted(calls) == [f"o-{number}" for number in range(5)]
+
+
+# -- coroutines --------------------------------------------------------------------------------------------
+
+
+def test_a_coroutine_function_is_answered_too(guard: Callable[..., Any]) -> None:
+    calls: list[str] = []
+
+    @guard
+    async def charge(order: str) -> str:
+        calls.append(order)
+        if order == "bad":
+            raise ValueError("no")
+        return f"charged {order}"
+
+    async def main() -> None:
+        assert await charge("o-1") == "charged o-1"
+        assert await charge("o-1") == "charged o-1"
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                await charge("bad")
+
+    asyncio.run(main())
+    assert calls == ["o-1", "bad", "bad"]
+
+
+@pytest.mark.parametrize("on_running", ["wait", "raise"])
+def test_concurrent_coroutines_wait_or_are_refused(
+    guard: Callable[..., Any], clock: Watched, on_running: str
+) -> None:
+    async def main() -> tuple[Any, Any]:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        calls: list[str] = []
+
+        async def work(order: str) -> str:
+            calls.append(order)
+            entered.set()
+            await leave.wait()
+            return "charged"
+
+        charge = guard(work, on_running=on_running)
+        first = asyncio.create_task(charge("o-1"))
+        await entered.wait()
+        second = asyncio.create_task(charge("o-1"))
+        if on_running == "wait":
+            await asyncio.to_thread(clock.waited[100].wait, PATIENCE_S)
+        else:
+            await asyncio.wait([second])
+        leave.set()
+        answer = await first
+        while not second.done():
+            clock.advance(100)
+            await asyncio.wait([second], timeout=0.01)
+        assert calls == ["o-1"]
+        return answer, second.exception() or second.result()
+
+    answer, other = asyncio.run(main())
+    assert answer == "charged"
+    assert isinstance(other, onefold.TransientError) if on_running == "raise" else other == "charged"
+
+
+def test_a_cancelled_coroutine_frees_its_key(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        @guard
+        async def charge(order: str) -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(charge("o-1"))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert standing(store, clock).status in ("failed", "unknown")
+    assert guard(lambda order: "charged")("o-1") == "charged"
+
+
+def test_a_coroutine_cancelled_while_it_claims_does_not_hold_the_key(store: Store, clock: Watched) -> None:
+    claiming, go_on = threading.Event(), threading.Event()
+
+    def slow(verb: str, side: str) -> None:
+        if (verb, side) == ("store.claim", "after") and not go_on.is_set():
+            claiming.set()
+            assert go_on.wait(PATIENCE_S)
+
+    calls: list[str] = []
+
+    async def charge(order: str) -> str:
+        calls.append(order)
+        return "charged"
+
+    faulty: Any = Faulty(store, "store", slow, [])
+    guarded: Any = onefold.once(key="{order}", name="charge", store=faulty, clock=clock)(charge)
+
+    async def main() -> str:
+        task = asyncio.create_task(guarded("o-1"))
+        await asyncio.to_thread(claiming.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        while standing(store, clock).status != "released":
+            await asyncio.to_thread(threading.Event().wait, 0.001)
+        answer: str = await guarded("o-1")
+        return answer
+
+    assert asyncio.run(main()) == "charged"
+    assert calls == ["o-1"]
+    assert standing(store, clock).attempts == 1
+
+
+# -- a store that fails ------------------------------------------------------------------------------------
+
+
+def failing(store: Store, fault: Fault, clock: Watched, function: Callable[..., Any]) -> Any:
+    clock.jumps = True
+    faulty: Any = Faulty(store, "store", fault, [])
+    return onefold.once(key="{order}", name="charge", store=faulty, clock=clock, entropy=SeededEntropy(7))(
+        function
+    )
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_record_that_cannot_be_written_at_once_is_written_again(
+    store: Store, clock: Watched, side: str
+) -> None:
+    fault = Fault("store.write", times=5, side=side)
+    charge = failing(store, fault, clock, lambda order: "charged")
+    assert charge("o-1") == "charged"
+    assert clock.waits == [50, 100, 200, 400, 800][: 5 - fault.left]
+    assert standing(store, clock).status == "completed"
+
+
+def test_a_record_that_cannot_be_written_is_no_quiet_success(store: Store, clock: Watched) -> None:
+    charge = failing(store, Fault("store.write", times=1_000), clock, lambda order: "charged")
+    with pytest.raises(onefold.OutcomeUnknown, match="took effect, but its record could not be written"):
+        charge("o-1")
+    assert standing(store, clock).status == "in_progress"
+
+
+def test_a_store_that_fails_does_not_hide_what_the_function_raised(store: Store, clock: Watched) -> None:
+    def work(order: str) -> None:
+        raise ValueError("no")
+
+    charge = failing(store, Fault("store.write", times=1_000), clock, work)
+    with pytest.raises(ValueError, match="no"):
+        charge("o-1")
+
+
+def test_a_claim_that_cannot_be_made_calls_nothing(store: Store, clock: Watched) -> None:
+    calls: list[str] = []
+    charge = failing(store, Fault("store.claim"), clock, noting(calls))
+    with pytest.raises(onefold.TransientError):
+        charge("o-1")
+    assert calls == []
+    charge("o-1")
+    assert calls == ["o-1"]

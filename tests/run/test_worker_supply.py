@@ -1,0 +1,211 @@
+"""What lies in the buffers, whose turn it is, and how much goes to a lane at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+import onefold
+from onefold import errors
+from onefold.clock import ManualClock
+from onefold.contracts.queue import Delivery
+from onefold.entropy import SeededEntropy
+from onefold.run.events import Sinks
+from onefold.run.executors import Unit
+from onefold.run.hand import Hand
+from onefold.run.poll import IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
+from onefold.run.worker import WorkerSettings
+from tests.run.workshop import PATIENCE_S, Workshop, working
+
+
+class Order(msgspec.Struct):
+    id: str
+
+
+class Shelf:
+    """A queue that hands out what it was given, and counts how often it was asked."""
+
+    def __init__(self, name: str, count: int = 0) -> None:
+        self.name, self.asked = name, list[int]()
+        self.faults: list[Exception] = []
+        self._stock = [
+            Delivery(
+                queue=name, message_id=f"{name}-{number}", receipt=f"{name}-{number}", body="{}", attributes={},
+                receive_count=1, sent_at_ms=0, first_received_at_ms=0, received_at_ms=0, visible_ms=0,
+            )
+            for number in range(count)
+        ]  # fmt: skip
+
+    def receive(self, count_max: int, _visible_ms: int) -> list[Delivery]:
+        self.asked.append(count_max)
+        if self.faults:
+            raise self.faults.pop(0)
+        taken, self._stock = self._stock[:count_max], self._stock[count_max:]
+        return taken
+
+
+def poller(*shelves: Shelf, weights: dict[str, int] | None = None) -> tuple[Poller, Hand, ManualClock]:
+    hand, clock = Hand(), ManualClock()
+    queues: Sequence[Any] = shelves
+    return Poller(queues, weights or {}, visible_ms=30_000, hand=hand, clock=clock), hand, clock
+
+
+def ids(deliveries: Sequence[Delivery]) -> list[str]:
+    return [one.message_id for one in deliveries]
+
+
+# -- pace --------------------------------------------------------------------------------------------------------
+
+
+def test_a_feed_learns_how_many_runs_make_a_group_and_how_many_to_keep_ahead() -> None:
+    queue: Any = Shelf("orders")
+    feed = Feed(queue, 1)
+    assert feed.group_size(100) == 1  # nothing is known yet: nobody is made to wait behind a long one
+
+    feed.took(8, 0)
+    assert (feed.group_size(100), feed.ahead(8, 800)) == (100, 800)
+    for _ in range(8):
+        feed.took(8, 8 * 2)
+    assert (feed.group_size(100), feed.ahead(8, 800)) == (2, 80)
+    feed.took(8, 8 * 60_000)
+    assert (feed.group_size(100), feed.ahead(8, 16)) == (1, 0)  # another worker can have them sooner
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_is_refilled_when_it_is_half_empty_and_a_dry_queue_is_left_alone_for_a_while() -> None:
+    shelf = Shelf("orders", 7)
+    supply, hand, clock = poller(shelf)
+    feed = supply.feeds["orders"]
+
+    assert supply.refill(lambda _: 4) == 4
+    assert supply.refill(lambda _: 4) == 0  # full
+    assert supply.refill(lambda _: 20) == 3
+    assert feed.dry
+    assert supply.refill(lambda _: 20) == 0
+    assert shelf.asked == [4, 16]  # the dry queue was not asked again
+    clock.advance(IDLE_POLL_MS)
+    supply.refill(lambda _: 20)
+    assert shelf.asked == [4, 16, 13]
+    assert len(hand) == 7
+
+
+def test_a_queue_at_its_cap_stops_no_other() -> None:
+    full, other = Shelf("full", 5), Shelf("other", 5)
+    full.faults = [errors.OverLimitError("120000 in flight")]
+    supply, _, clock = poller(full, other)
+
+    assert supply.refill(lambda _: 5) == 5
+    assert supply.refill(lambda _: 5) == 0
+    clock.advance(OVER_LIMIT_MS)
+    assert supply.refill(lambda _: 5) == 5
+
+
+def test_a_wake_up_makes_every_look_due() -> None:
+    class Rung:
+        def wait(self, _timeout_s: float) -> bool:
+            return True
+
+    shelf = Shelf("orders")
+    supply, _, _ = poller(shelf)
+    supply.refill(lambda _: 5)
+    supply.refill(lambda _: 5)
+    assert len(shelf.asked) == 1
+    supply.pause(Rung(), 1_000, lambda _: 5)
+    supply.refill(lambda _: 5)
+    assert len(shelf.asked) == 2
+
+
+def test_what_was_lost_in_the_buffer_is_not_begun() -> None:
+    supply, hand, _ = poller(Shelf("orders", 3))
+    supply.refill(lambda _: 3)
+    hand.all()[0].let_go = True
+    first = supply.first(supply.feeds["orders"])
+    assert first is not None
+    assert first.message_id == "orders-1"
+    assert len(hand) == 2
+
+
+def test_what_could_not_be_begun_comes_first_again_in_order() -> None:
+    supply, hand, _ = poller(Shelf("a", 3), Shelf("b", 2))
+    supply.refill(lambda _: 3)
+    taken = [feed.buffer.popleft() for feed in supply.feeds.values() for _ in range(2)]
+    hand.drop(taken)
+    supply.put_back(hand.dropped())
+    assert ids(supply.withdraw()) == ["a-0", "a-1", "a-2", "b-0", "b-1"]
+
+
+def test_turns_follow_the_weights_and_are_mixed() -> None:
+    supply, _, _ = poller(Shelf("a"), Shelf("b"), Shelf("c"), weights={"a": 3, "b": 2})
+    feeds = list(supply.feeds.values())
+    turns = [supply.turn_of(feeds).queue.name for _ in range(600)]
+    assert Counter(turns) == {"a": 300, "b": 200, "c": 100}
+    assert max(len(run) for run in "".join(turns).replace("b", " ").replace("c", " ").split()) <= 2
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app() -> Iterator[onefold.App]:
+    app = onefold.App("shop", url="sqlite://:memory:", clock=ManualClock(), entropy=SeededEntropy(1))
+    yield app
+    app.close()
+
+
+def test_a_run_whose_earlier_one_ended_with_its_process_is_performed_alone(app: onefold.App) -> None:
+    queue, units = app.queue("orders"), list[int]()
+
+    @app.job(queue, key="{id}", effect="repeatable")
+    def ship(order: Order) -> None: ...
+
+    ship.send_many([Order(f"o-{number}") for number in range(6)])
+    runtime = app.runtime()
+    other = runtime.driver(app.jobs, app.job_of, lease_ms=1_000, sinks=Sinks(), history="off")
+    assert len(other.begin(runtime.backend.open_queue("orders").receive(3, 1_000))) == 3  # and then it dies
+    app._clock.advance(1_000)  # type: ignore[attr-defined]
+
+    shop = Workshop(app, WorkerSettings(until_empty=True))
+    submit = shop.worker._threads.submit
+
+    def counted(unit: Unit) -> None:
+        units.append(len(unit.runs))
+        submit(unit)
+
+    shop.worker._threads.submit = counted  # type: ignore[method-assign]
+    for feed in shop.worker._poller.feeds.values():
+        feed.took(8, 0)  # as after some quick runs: groups are large
+    shop.start()
+    assert shop.end().counts.completed == 6
+    assert sorted(units) == [1, 1, 1, 3]
+    assert len(shop.told.of("takeover")) == 3
+
+
+def test_no_more_external_runs_are_begun_than_there_are_threads(app: onefold.App) -> None:
+    queue = app.queue("orders")
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    @app.job(queue, key="{id}")
+    def ship(order: Order) -> None:
+        begun.release()
+        assert release.wait(PATIENCE_S)
+
+    @app.job(queue, key="{id}", effect="repeatable")
+    def label(order: Order) -> None: ...
+
+    for number in range(20):  # both kinds on one queue
+        ship.send(Order(f"o-{number}"))
+        label.send(Order(f"l-{number}"))
+    with working(app, threads=3, prefetch=40) as shop:
+        for _ in range(3):
+            assert begun.acquire(timeout=PATIENCE_S)
+        statuses = app.runtime().engine.records.scan(status="in_progress")
+        assert len([record for record in statuses if record.key.job == "ship"]) == 3
+        release.set()
+        shop.told.wait_for("completed", 40)
