@@ -437,3 +437,8 @@ def test_pydantic_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pydantic")
     assert payload_type(Plain).encode(Plain.ONE) == b'"one"'
     assert "pydantic" not in sys.modules
+
+
+def test_object_inside_a_type_takes_any_json() -> None:
+    codec = payload_type(dict[str, object])
+    assert codec.decode(codec.encode({"a": [1, "b"], "c": None})) == {"a": [1, "b"], "c": None}

@@ -79,6 +79,9 @@ def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
     assert detail.attributes == {"onefold.job": "book"}
     assert detail.record == "failed, 1 runs in all, fence 1"
     assert detail.forecast.fate == "run"
+    assert [(step.event, step.rule) for step in detail.history] == [
+        ("dead-letter", "permanent error: trying again cannot help")
+    ]
     assert detail.letter.attempts == 1
     assert detail.letter.source == "orders"
 

@@ -121,8 +121,10 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(
     worker.send_signal(signal.SIGTERM)
     told_draining(worker)
     worker.send_signal(signal.SIGTERM)
-    out, err = worker.communicate(timeout=PATIENCE_S)
-    assert worker.returncode == 3
+    assert (
+        worker.wait(timeout=PATIENCE_S) == 3
+    )  # before its input is closed, which would let the handler finish
+    out, err = worker.communicate()
     assert "Left: 1 run, to be taken over: wait a" in out
     assert "stopping at once" in err
     story = json.loads(run(folder, environment, "why", "a", "slow:app", "--json").stdout)["stories"][0]

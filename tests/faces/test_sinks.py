@@ -187,8 +187,8 @@ def test_times_are_said_with_their_unit() -> None:
         "14d",
     ]
     assert [pause(ms) for ms in (-1, 300, 4_000, 59_940, 60_000)] == [
-        "0.0 s",
-        "0.3 s",
+        "0 ms",
+        "300 ms",
         "4.0 s",
         "59.9 s",
         "1m",

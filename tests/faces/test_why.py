@@ -141,7 +141,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
         (
             "takeover",
             "taken over from a run that ended without a word",
-            "the lease of w-dead was over, or its process dead; fence 2; it had started, so its outcome is not known",
+            "the lease of w-dead was over, or its process dead; fence 2; it had started, so its outcome is unknown",
         ),
         (
             "unknown",
@@ -199,6 +199,19 @@ def test_waiting_in_each_way(there: Open) -> None:
     in_hand = story(there, "now")
     assert in_hand.place == "waiting"
     assert "received, and hidden for another 30.0 s" in in_hand.text
+
+
+def test_one_of_a_paused_job_says_what_it_waits_for(there: Open) -> None:
+    there.office.ill["a"] = onefold.DependencyDown("401: the key was rotated")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    found = story(there, "a")
+    assert found.place == "waiting"
+    assert found.text.startswith(
+        "Waiting: job book is paused by its circuit breaker, next try in 30s; message "
+    )
+    assert found.todo[1] == "onefold resume book"
+    assert told(found)[-1] == ("paused", "the job is paused by its circuit breaker", told(found)[-1][2])
 
 
 def test_one_that_was_deleted_is_gone_and_says_by_whom(there: Open) -> None:

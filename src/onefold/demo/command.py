@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
@@ -107,6 +108,7 @@ def demo(
             "--plant no-fence shows nothing in the run keys: the partner's memory of the key stands in for the fence. "
             "Use it with --run probe, hold or all."
         )
+    _check_extra()
     settings = Settings(
         rows=rows,
         workers=workers,
@@ -128,6 +130,15 @@ def demo(
         out.print()
         out.print(tables.ending(settings, found, again=_again(context)), end="", soft_wrap=True)
     context.exit(0 if passed else FAILED)
+
+
+def _check_extra() -> None:
+    if find_spec("aiohttp") is None:
+        raise UsageError(
+            "The demo's partner needs the package aiohttp, which is not installed.",
+            meaning="onefold installs light; the demo comes with the extra `demo`.",
+            todo="Run: pip install 'onefold[demo]'",
+        )
 
 
 def _perform(settings: Settings, choice: Choice, folder: Path, *, quiet: bool) -> list[Outcome]:

@@ -181,7 +181,7 @@ class Fire:
             self._stop(told)
 
     def _choose(self) -> WorkerProcess | None:
-        """A worker that has begun, by chance; None when there is none."""
+        """A worker that is ready, by chance; None when there is none."""
         begun = [worker for worker in self._crew if worker.owner is not None]
         return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
@@ -216,6 +216,10 @@ class Fire:
 
     # -- evidence ----------------------------------------------------------------------------------------------------
 
+    def ready(self) -> list[str]:
+        """Owner ids of the workers that are there and have said that they are ready."""
+        return [worker.owner for worker in self._crew if worker.owner is not None]
+
     @property
     def kills(self) -> int:
         """Kills that are proved to have hit a worker with work in hand."""
@@ -248,7 +252,7 @@ class Fire:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Stop all workers in good order.
+        """Stop all workers in good order; one that is not ready yet is left for `close`.
 
         Raises:
             WorkerFailed: one ended otherwise.

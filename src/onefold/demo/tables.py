@@ -101,15 +101,15 @@ def opening(settings: Settings, runs: int) -> str:
     many = "s" if runs > 1 else ""
     lines = [
         f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
-        f"A tenth is sent twice. {settings.workers} worker processes, {settings.threads} handlers each, are killed at work",
-        f"(kill -9) {settings.kills} times in a run. The courier is a process of its own: slow at times, busy",
-        "at times, and at times it breaks without saying whether it had booked. Its own",
-        "books, not ours, say in the end what happened twice and what never.",
-        f"{runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
+        f"A tenth is sent twice. {settings.workers} worker processes with {settings.threads} handlers each do it, and",
+        f"{settings.kills:,} times in a run one of them is killed at work (kill -9). The courier is",
+        "another process: slow at times, busy at times, and at times it breaks without",
+        "saying whether it had booked. Its own books say what happened twice and what",
+        f"never. {runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
     ]
     if settings.plant is not None:
         lines += [
-            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, and the probe only looks.",
+            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, the probe only looks.",
             "The books must show doubles, and the exit code must say so.",
         ]
     return "\n".join(lines)
@@ -130,49 +130,34 @@ def table(number: int, found: Outcome) -> Table:
     drawn.add_column(no_wrap=True)
     drawn.add_column(justify="right", no_wrap=True)
     drawn.add_column(style="dim")
-    for name, value, meaning in rows(found):
-        style = ("bold green" if value == "0" else "bold red") if name in ("twice", "never") else ""
-        drawn.add_row(Text(name, style), Text(value, style), meaning)
+    for name, number_of, meaning in rows(found):
+        style = "" if name not in ("twice", "never") else "bold red" if number_of else "bold green"
+        drawn.add_row(Text(name, style), Text(f"{number_of:,}", style), meaning)
     return drawn
 
 
-def rows(found: Outcome) -> list[tuple[str, str, str]]:
+def rows(found: Outcome) -> list[tuple[str, float, str]]:
     """Name, number and meaning of everything that was counted."""
-    dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
     first = found.messages - found.again
+    dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
     asked = (
-        f", {found.fences:,} to fence"
-        if found.fences
-        else f", {found.looks:,} to look"
-        if found.looks
-        else ""
+        f"; {found.fences:,} fences" if found.fences else f"; {found.looks:,} looks" if found.looks else ""
     )
+    per_second = found.bookings / max(found.seconds, 0.1)
     return [
-        ("messages", f"{found.messages:,}", f"{first:,} invoices, {found.again:,} of them sent again"),
-        (
-            "deliveries",
-            f"{found.deliveries:,}",
-            f"to workers; {found.waited:,} met a run under way and waited",
-        ),
-        ("duplicates answered", f"{found.duplicates:,}", "from the record; the handler did not run again"),
-        ("takeovers", f"{found.takeovers:,}", "runs that died with their worker, seen by another"),
-        ("retries", f"{found.retries:,}", "failed for now, delivered again"),
-        (
-            "kills",
-            f"{found.kills:,}",
-            f"with {found.in_hand:,} messages in hand; {found.stops:,} more were drained",
-        ),
-        ("held", f"{found.held:,}", _held(found)),
-        ("dead letters", f"{sum(found.dead_letters.values()):,}", dead),
-        ("requests", f"{found.requests:,}", f"the partner's count{asked}; {found.cut_off:,} of the dead"),
-        ("bookings", f"{found.bookings:,}", f"the partner's count; {found.expected:,} are due"),
-        ("twice", f"{found.twice:,}", "invoices booked more than once"),
-        ("never", f"{found.never:,}", "invoices that are due and were not booked"),
-        (
-            "seconds",
-            f"{found.seconds:.1f}",
-            f"{found.bookings / max(found.seconds, 0.1):,.0f} bookings a second",
-        ),
+        ("messages", found.messages, f"{first:,} invoices, {found.again:,} of them sent again"),
+        ("deliveries", found.deliveries, f"to workers; {found.waited:,} met a run under way and waited"),
+        ("duplicates answered", found.duplicates, "from the record; the handler did not run again"),
+        ("takeovers", found.takeovers, "runs that died with their worker, seen by another"),
+        ("retries", found.retries, "failed for now, delivered again"),
+        ("kills", found.kills, f"with {found.in_hand:,} messages in hand; {found.stops:,} more drained"),
+        ("held", found.held, _held(found)),
+        ("dead letters", sum(found.dead_letters.values()), dead),
+        ("requests", found.requests, f"partner's count{asked}; {found.cut_off:,} of the killed"),
+        ("bookings", found.bookings, f"partner's count; {found.expected:,} are due"),
+        ("twice", found.twice, "invoices booked more than once"),
+        ("never", found.never, "invoices that are due and were not booked"),
+        ("seconds", found.seconds, f"{per_second:,.0f} bookings a second"),
     ]
 
 

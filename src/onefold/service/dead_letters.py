@@ -8,7 +8,7 @@ Never here: receiving messages, output. Invariant: a message that no selection n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -16,9 +16,13 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.service import groups, reading
+from onefold.service import groups, reading, stories
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast, Reading
+from onefold.watch.timeline import Line
+from onefold.watch.wording import instant
+
+_ROWS_SHOWN = 12
 
 
 class Select(Struct, frozen=True, kw_only=True):
@@ -110,6 +114,7 @@ class Detail(Struct, frozen=True, kw_only=True):
         body: the payload as it was sent. attributes: name -> value.
         record: state of its operation's record in a few words; what stands there in figures is `why`'s.
         forecast: what a redrive would do now.
+        history: what its operation's ledger holds, oldest first; the last dozen rows.
     """
 
     letter: DeadLetter
@@ -117,6 +122,7 @@ class Detail(Struct, frozen=True, kw_only=True):
     attributes: dict[str, str]
     record: str
     forecast: Forecast
+    history: tuple[Line, ...]
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------
@@ -291,8 +297,12 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
     )
 
 
-def show(desk: Desk, message: Peeked) -> Detail:
-    """One dead letter with its body, its record's state and what a redrive would do."""
+def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
+    """One dead letter with its body, its record's state, its history and what a redrive would do.
+
+    Args:
+        say: how instants are said inside sentences.
+    """
     told = reading.read(desk, message)
     record = reading.record_of(desk, told)
     return Detail(
@@ -304,6 +314,7 @@ def show(desk: Desk, message: Peeked) -> Detail:
         },
         record=_record_text(told, record),
         forecast=reading.foresee(desk, told, record),
+        history=tuple(stories.history(desk, told.key, say)[-_ROWS_SHOWN:]) if told.key is not None else (),
     )
 
 

@@ -133,19 +133,29 @@ def _waiting(desk: Desk, message: Peeked, *, bodies: bool) -> Waiting:
     )
 
 
+def count(desk: Desk, queue: str) -> int:
+    """How many messages a queue holds, in flight and delayed ones included.
+
+    Raises:
+        NotFoundError: no such queue.
+    """
+    depth = desk.engine.queues.depth(queue)
+    return depth.visible + depth.in_flight + depth.delayed
+
+
 def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
     """Delete every message of a queue, those in flight included; how many there were. Groups nothing is left of go on.
 
     Raises:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
-    count = desk.engine.queues.purge(queue)
-    desk.record("purge", queue=queue, count=count, reason_text=reason_text)
+    purged = desk.engine.queues.purge(queue)
+    desk.record("purge", queue=queue, count=purged, reason_text=reason_text)
     kinds = roles(desk.settings())
     for source in (queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())):
         if source in kinds.sources:
             groups.let_go_of_empty(desk, source)
-    return count
+    return purged
 
 
 # -- moves -----------------------------------------------------------------------------------------------------------

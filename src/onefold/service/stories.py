@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record, RecordKey
-from onefold.service import reading
+from onefold.service import jobs, reading
 from onefold.service.desk import Desk, roles
 from onefold.watch.standing import Place, standing
 from onefold.watch.telling import Evidence
@@ -99,26 +99,38 @@ def why(
             meanings=_meanings(list(found), job, tenant),
             near=_near(desk, key),
         )
-    kinds = roles(desk.settings())
-    now_ms = desk.now_ms()
-    records = desk.engine.store.read([one for one, _ in chosen], now_ms)
-    stories = []
-    for (one, messages), record in zip(chosen, records, strict=True):
-        declared = desk.job(one.job)
-        evidence = Evidence(
-            key=one,
-            record=record,
-            rows=desk.engine.ledger.of_key(one),
-            messages=messages,
-            policy=declared.policy if declared is not None else None,
-            history=desk.jobs.history if desk.jobs is not None else None,
-            dead=frozenset(kinds.dead),
-            held=frozenset(kinds.held),
-            now_ms=now_ms,
-            say=say,
-        )
-        stories.append(_story(evidence))
+    keys = [one for one, _ in chosen]
+    records = desk.engine.store.read(keys, desk.now_ms())
+    stories = [
+        _story(_evidence(desk, one, record, messages, say))
+        for (one, messages), record in zip(chosen, records, strict=True)
+    ]
     return Answer(key=key, url=desk.url, stories=tuple(stories))
+
+
+def history(desk: Desk, key: RecordKey, say: Callable[[int], str] = instant) -> list[Line]:
+    """What the ledger alone holds of an operation, oldest first."""
+    return lines(_evidence(desk, key, None, (), say))
+
+
+def _evidence(
+    desk: Desk, key: RecordKey, record: Record | None, messages: Sequence[Peeked], say: Callable[[int], str]
+) -> Evidence:
+    kinds, declared = roles(desk.settings()), desk.job(key.job)
+    paused = {one.job: one.until_ms for one in jobs.paused(desk)}
+    return Evidence(
+        key=key,
+        record=record,
+        rows=desk.engine.ledger.of_key(key),
+        messages=messages,
+        policy=declared.policy if declared is not None else None,
+        history=desk.jobs.history if desk.jobs is not None else None,
+        dead=frozenset(kinds.dead),
+        held=frozenset(kinds.held),
+        now_ms=desk.now_ms(),
+        paused_until_ms=paused.get(key.job),
+        say=say,
+    )
 
 
 def _story(evidence: Evidence) -> Story:

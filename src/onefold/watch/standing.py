@@ -48,6 +48,8 @@ def standing(evidence: Evidence) -> Standing:
         return _held(record, evidence)
     if record is not None and record.status == "in_progress":
         return _in_progress(record, live, evidence)
+    if live and evidence.paused_until_ms is not None:
+        return _paused(live[0], evidence.paused_until_ms, evidence)
     if live:
         return _waiting(record, live[0], evidence)
     if dead:
@@ -147,6 +149,16 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Stan
 
 
 _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question
+
+
+def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> Standing:
+    job = evidence.key.job
+    return Standing(
+        place="waiting",
+        text=f"Waiting: job {job} is paused by its circuit breaker, next try in {age(until_ms - evidence.now_ms)}; "
+        f"message {message.message_id} on {message.queue}.",
+        todo=("Mend what it depends on; then, not to wait for the next try:", f"onefold resume {job}"),
+    )
 
 
 def _dead(message: Peeked, evidence: Evidence) -> Standing:

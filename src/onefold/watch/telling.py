@@ -34,6 +34,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         policy: the job's, where its app is known.
         history: what the ledger keeps, where the app is known.
         dead, held: names of the queues that are dead-letter and held queues.
+        paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
     """
@@ -47,6 +48,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     dead: frozenset[str]
     held: frozenset[str]
     now_ms: int
+    paused_until_ms: int | None = None
     say: Callable[[int], str] = instant
 
 
@@ -150,7 +152,7 @@ def _running_elsewhere(detail: Detail) -> Told:
 
 
 def _takeover(detail: Detail) -> Told:
-    doubt = "it had started, so its outcome is not known" if detail.get("doubt") else "it had not started"
+    doubt = "it had started, so its outcome is unknown" if detail.get("doubt") else "it had not started"
     ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
     return "taken over from a run that ended without a word", rule

@@ -32,8 +32,10 @@ _NEXT_BELOW = {
 
 
 def pause(ms: int) -> str:
-    """A duration in a sentence: `0.3 s`, `4.0 s`, and from a minute on as `age` says it."""
-    return f"{max(ms, 0) / 1000:.1f} s" if ms < limits.MINUTE_MS else age(ms)
+    """A duration in a sentence: `300 ms`, `4.0 s`, and from a minute on as `age` says it."""
+    if ms < limits.SECOND_MS:
+        return f"{max(ms, 0)} ms"
+    return f"{ms / 1000:.1f} s" if ms < limits.MINUTE_MS else age(ms)
 
 
 def instant(at_ms: int) -> str:

@@ -59,6 +59,7 @@ class SqliteEngine:
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self._presence: Presence | None = None
         self._swept_ms = clock.monotonic_ms()
+        self._waiters: list[WakeableWaiter] = []
         self._lock = threading.Lock()
 
     @property
@@ -76,8 +77,10 @@ class SqliteEngine:
             return str(self._presence.lock_file)
 
     def waiter(self) -> WakeableWaiter:
-        """What an idle worker waits on."""
-        return self._wakeup.waiter()
+        """What an idle worker waits on; closed with the engine."""
+        waiter = self._wakeup.waiter()
+        self._waiters.append(waiter)
+        return waiter
 
     def notify(self) -> None:
         """Wake idle workers of all processes."""
@@ -102,6 +105,9 @@ class SqliteEngine:
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close everything; harmless twice. `unfinished`: leave the presence lock to end with the process."""
+        for waiter in self._waiters:
+            waiter.close()
+        self._waiters.clear()
         self._wakeup.close()
         if self._presence is not None and not unfinished:
             self._presence.close()

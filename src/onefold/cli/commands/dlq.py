@@ -8,12 +8,13 @@ Invariant: nothing is deleted without --yes or a person's answer.
 from __future__ import annotations
 
 import os
+import shlex
 from itertools import islice
 
 import click
 import msgspec
 
-from onefold.cli import options, render, selection, target
+from onefold.cli import options, render, selection, steps, target
 from onefold.cli.commands import redrive
 from onefold.cli.commands.send import read_file
 from onefold.cli.program import Answer, Group, declared
@@ -23,7 +24,7 @@ from onefold.errors import UsageError
 from onefold.service import dead_letters as service
 from onefold.service import editing
 from onefold.service.dead_letters import Select
-from onefold.watch.wording import counted
+from onefold.watch.wording import counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
@@ -138,7 +139,8 @@ def show(words: tuple[str, ...], url: str | None, select: Select) -> Answer:
     ID is a message id or the number at its end; or select the one message with the options.
     """
     found, message = selection.one(words, url, select)
-    detail = service.show(found.desk, message)
+    say = instant if render.is_quiet() else render.local
+    detail = service.show(found.desk, message, say)
     return Answer(detail, draw=lambda: _draw_detail(detail, found))
 
 
@@ -165,14 +167,20 @@ def _draw_detail(detail: service.Detail, found: target.Target) -> None:
         line(f"  {name:<12}{text}")
     for name, value in detail.attributes.items():
         line(f"  {'attribute':<12}{name} = {value}", "dim")
+    if detail.history:
+        line()
+        steps.draw(detail.history, detail.letter.message_id)
     line()
     line(pretty(detail.body))
     line()
     line("Next:")
-    steps = [f"onefold dlq redrive {one.message_id}", f"onefold dlq edit {one.message_id} --set field=value"]
+    commands = [
+        f"onefold dlq redrive {one.message_id}",
+        f"onefold dlq edit {one.message_id} --set field=value",
+    ]
     if one.key is not None:
-        steps.insert(0, f"onefold why {one.key}")
-    render.todo(steps, found.words)
+        commands.insert(0, f"onefold why {shlex.quote(one.key)}")
+    render.todo(commands, found.words)
 
 
 def _runs(one: service.DeadLetter) -> str:

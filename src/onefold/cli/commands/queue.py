@@ -115,9 +115,8 @@ def _draw_messages(messages: list[service.Waiting], now_ms: int) -> None:
 def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str | None) -> Answer:
     """Delete every message of a queue for good, those in hand included, after asking. Once a minute at most."""
     found, (queue,) = _target(words, url, "QUEUE")
-    depth = found.desk.engine.queues.depth(queue)
     if not yes:
-        count = counted(depth.visible + depth.in_flight + depth.delayed, "message")
+        count = counted(service.count(found.desk, queue), "message")
         click.confirm(f"Delete {count} of {queue} for good?", abort=True, err=True)
     removed = service.purge(found.desk, queue, reason_text=reason_text)
     return Answer(

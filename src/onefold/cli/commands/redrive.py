@@ -158,7 +158,7 @@ _ENDS: Final[dict[service.End, str]] = {
 
 
 def _draw_tally(tally: service.Tally, found: target.Target) -> None:
-    line(f"{tally.sent} of {counted(tally.selected, 'dead letter')} sent back.")
+    line(f"{render.number(tally.sent)} of {counted(tally.selected, 'dead letter')} sent back.")
     parts = [
         (tally.done, "done"),
         (tally.came_back, "failed again"),

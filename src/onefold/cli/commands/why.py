@@ -6,13 +6,14 @@ Invariant: the answer about a key that nobody knows says what that can mean, and
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
-from onefold.cli import options, render, target
+from onefold.cli import options, render, steps, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.service import stories
-from onefold.watch.timeline import Line
 from onefold.watch.wording import instant
 
 _RESULT_CHARACTERS = 200
@@ -51,14 +52,8 @@ def _draw_story(story: stories.Story, words: str) -> None:
     if story.result is not None and story.result != "null":
         cut = story.result[:_RESULT_CHARACTERS]
         line(f"  result: {cut}{'...' if len(story.result) > len(cut) else ''}")
-    day, message = "", story.lines[0].message_id if story.lines else None
-    for step in story.lines:
-        if render.day(step.at_ms) != day:
-            day = render.day(step.at_ms)
-            line()
-            line(f"  {day}", "dim")
-        _draw_step(step, names_message=step.message_id not in (None, message))
-        message = step.message_id or message
+    line()
+    steps.draw(story.lines)
     if story.left_out:
         line()
         line(f"  {story.left_out}", "dim")
@@ -66,19 +61,6 @@ def _draw_story(story: stories.Story, words: str) -> None:
         line()
         line("Next:")
         render.todo(story.todo, words)
-
-
-def _draw_step(step: Line, *, names_message: bool) -> None:
-    line(f"  {render.clock_time(step.at_ms)}  {step.text}")
-    about = []
-    if names_message and step.message_id is not None and step.message_id not in step.text:
-        about.append(f"message {step.message_id}")
-    if step.actor is not None and step.actor.startswith("person:"):
-        about.append(f"by {step.actor.removeprefix('person:')}")
-    if step.rule:
-        about.append(step.rule)
-    if about:
-        line(f"                  {'; '.join(about)}", "dim")
 
 
 def _draw_unseen(answer: stories.Answer, words: str) -> None:
@@ -89,4 +71,4 @@ def _draw_unseen(answer: stories.Answer, words: str) -> None:
     if answer.near:
         line()
         line("Keys that look like it:")
-        render.todo([f"onefold why {key}" for key in answer.near], words)
+        render.todo([f"onefold why {shlex.quote(key)}" for key in answer.near], words)

@@ -98,7 +98,11 @@ _DEFAULTS = WorkerSettings()
     help="How long a drain waits for what runs; the longest timeout unless given.",
 )
 @click.option("--no-progress", is_flag=True, help="Neither a picture nor lines of numbers.")
-@click.option("--log", type=click.Choice(["json", "plain"]), help="Events as log lines on standard error.")
+@click.option(
+    "--log",
+    type=click.Choice(["json", "plain"]),
+    help="Events as log lines on standard error, instead of progress.",
+)
 def command(
     words: tuple[str, ...],
     threads: int,
@@ -144,8 +148,8 @@ def command(
         queues=[one.strip() for one in queues.split(",")] if queues is not None else None,
         target=name or os.environ.get("ONEFOLD_APP"),
     )
-    quiet = no_progress or render.is_quiet()
-    progress = nullcontext() if quiet else _progress(worker, found.desk, lines=log is not None)
+    quiet = no_progress or log is not None or render.is_quiet()
+    progress = nullcontext() if quiet else _progress(worker, found.desk)
     with _signals(worker), progress:
         report = worker.run()
     found.unfinished = bool(report.left)
@@ -180,11 +184,9 @@ def _signals(worker: Worker) -> Iterator[None]:
 # -- progress --------------------------------------------------------------------------------------------------------
 
 
-def _progress(worker: Worker, desk: Desk, *, lines: bool) -> AbstractContextManager[None]:
-    """A live picture on a terminal that no log is written to, else a plain line every few seconds."""
-    if render.console(stderr=True).is_terminal and not lines:
-        return _live(worker, desk)
-    return _plain(worker, desk)
+def _progress(worker: Worker, desk: Desk) -> AbstractContextManager[None]:
+    """A live picture on a terminal, else a plain line every few seconds."""
+    return (_live if render.console(stderr=True).is_terminal else _plain)(worker, desk)
 
 
 @contextmanager

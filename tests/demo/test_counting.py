@@ -1,0 +1,86 @@
+"""What is sent, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import onefold
+from onefold.contracts.ledger import Row
+from onefold.contracts.store import RecordKey
+from onefold.demo import tally
+from onefold.demo.courier import Courier
+from onefold.demo.data import read_invoices
+from onefold.demo.fulfilment import QUEUE, fulfil_job, shop
+from onefold.demo.stream import CHUNK, Sending, messages
+from onefold.entropy import SeededEntropy
+
+
+def row(event: str, key: str | None = None, **detail: str | int) -> Row:
+    return Row(at_ms=1, event=event, key=RecordKey("", "fulfil", key) if key else None, detail=detail)
+
+
+def test_each_delivery_is_counted_once() -> None:
+    found = tally.count(
+        [
+            row("takeover", "2"),
+            row("unknown", "2"),
+            row("held", "2"),
+            row("completed", "1"),
+            row("duplicate", "1"),
+            row("running-elsewhere", "3"),
+            row("retry", "3"),
+            row("takeover", "3"),
+            row("probe", "3"),
+            row("completed", "3"),
+            row("conflict", "1"),
+            row("dead-letter", "4"),
+            row("lease-lost", "5"),
+            row("owner-dead", owner="a", messages=7),
+            row("worker-draining", running=2, given_back=4),
+            row("worker-started"),
+            row("settled", "2"),
+        ]
+    )
+    assert found == tally.Tally(
+        deliveries=9 + 7 + 4, duplicates=1, waited=1, takeovers=2, retries=1, lost=1, taken_over="3"
+    )
+
+
+def test_every_row_is_sent_once_and_about_a_tenth_again_with_the_same_payload() -> None:
+    sent = messages(read_invoices(count_max=5_000), SeededEntropy(3))
+    assert set(sent) == set(messages(read_invoices(count_max=5_000), SeededEntropy(4)))
+    copies = Counter(Counter(sent).values())
+    assert copies.keys() == {1, 2}
+    assert 400 < copies[2] < 600
+    assert sent == messages(read_invoices(count_max=5_000), SeededEntropy(3))
+
+
+def test_the_copies_come_close_behind_or_much_later() -> None:
+    sent = messages(read_invoices(count_max=5_000), SeededEntropy(3))
+    first: dict[object, int] = {}
+    behind = [place - first[one] for place, one in enumerate(sent) if first.setdefault(one, place) != place]
+    close = sum(distance < 100 for distance in behind)
+    assert 0.4 < close / len(behind) < 0.7
+    assert max(behind) > 1_000
+
+
+def test_sending_accepts_everything_in_chunks() -> None:
+    app = shop("keys", "sqlite://:memory:", Courier(1))
+    invoices = messages(read_invoices(count_max=CHUNK + 10), SeededEntropy(1))
+    sending = Sending(fulfil_job(app), invoices)
+    sending._thread.join()
+    assert sending.done
+    assert app.runtime().engine.queues.depth(QUEUE).visible == len(invoices)
+    app.close()
+
+
+def test_what_stopped_the_sending_is_raised_to_who_asks() -> None:
+    app = shop("keys", "sqlite://:memory:", Courier(1))
+    app.runtime().engine.queues.drop(QUEUE)
+    sending = Sending(fulfil_job(app), messages(read_invoices(count_max=5), SeededEntropy(1)))
+    sending._thread.join()
+    with pytest.raises(onefold.NotFoundError):
+        assert sending.done
+    app.close()

@@ -1,0 +1,114 @@
+"""The demo as its user runs it, on the first rows: it passes under fire, finds the fault, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROWS, KILLS, KILLS_MIN = 600, 4, 3
+DEMO = [sys.executable, "-c", "import sys; from onefold.demo.command import demo; demo(sys.argv[1:])"]
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*DEMO, "--rows", str(ROWS), "--kills", str(KILLS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def started_for(folder: Path) -> list[int]:
+    """Processes that were started with this folder in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended since it was listed
+    return found
+
+
+@pytest.mark.slow
+def test_all_three_runs_pass_under_fire(tmp_path: Path) -> None:
+    done = demo("--json", "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["passed"] is True
+    assert [run["name"] for run in found["runs"]] == ["keys", "probe", "hold"]
+    for run in found["runs"]:
+        assert (run["twice"], run["never"], run["faults"]) == (0, 0, [])
+        assert run["bookings"] == run["expected"] == 555
+        assert run["dead_letters"] == {"permanent": 44, "conflict": 1}
+        assert run["kills"] >= KILLS_MIN
+        assert run["takeovers"] > 0
+        assert run["deliveries"] >= run["messages"] > ROWS
+    assert found["runs"][2]["held"] > 0
+    assert started_for(tmp_path) == []
+    assert (tmp_path / "kept" / "hold" / "shop.db").exists()
+
+
+@pytest.mark.slow
+def test_the_fault_is_found(tmp_path: Path) -> None:
+    done = demo("--plant", "no-fence", "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED, as it must: the fault no-fence was built in" in done.stdout
+    assert "keys: twice 0, never 0: the partner's memory of the key stood in for the fence" in done.stdout
+    assert "Passed" not in done.stdout
+    assert started_for(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    command = [*DEMO, "--run", "hold", "--keep", str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "fulfilled" in process.stderr.readline()  # the first line of progress: all are at work
+        assert len(started_for(tmp_path)) > 3
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == code
+    assert started_for(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
+    """Its children notice the end of their standard input."""
+    command = [*DEMO, "--run", "keys", "--keep", str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "fulfilled" in process.stderr.readline()
+        children = [os.pidfd_open(number) for number in started_for(tmp_path) if number != process.pid]
+        assert len(children) > 2
+        process.kill()
+    for child in children:
+        with os.fdopen(child):
+            signal_by_end(child)
+    assert started_for(tmp_path) == []
+
+
+def signal_by_end(child: int) -> None:
+    """Wait until a process has ended."""
+    import select
+
+    ended, _, _ = select.select([child], [], [], 60)
+    assert ended, "a process outlived the demo for a minute"
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    done = demo("--keep", str(tmp_path))
+    assert done.returncode == 1
+    assert "is no empty folder" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_plant_that_the_run_cannot_show_is_refused() -> None:
+    done = demo("--plant", "no-fence", "--run", "keys")
+    assert done.returncode == 2
+    assert "Use it with --run probe, hold or all." in done.stderr
