@@ -1,7 +1,8 @@
 """onefold on SQLite, as `benchmarks.probe` drives it: one job, everything at its defaults.
 
 The payload is a typed struct with the order's id, which is the key, and a note; as JSON it is 200 bytes. Never here:
-settings tuned for a benchmark. BENCH_EFFECT names another kind of effect than the default; the row that uses it says so.
+settings tuned for a benchmark. BENCH_EFFECT names another kind of effect than the default, BENCH_GROUPS a FIFO queue with
+so many message groups; the row that uses one says so.
 """
 
 from __future__ import annotations
@@ -21,11 +22,21 @@ class Order(msgspec.Struct):
 
 
 app = onefold.App("bench", url=f"sqlite:///{probe.place() / 'bench.db'}")
-orders = app.queue("orders")
+groups = int(os.environ.get("BENCH_GROUPS", "0"))
+orders = app.queue("orders", fifo=groups > 0)
 run = probe.handler()
 
 
-@app.job(orders, key="{order_id}", effect=os.environ.get("BENCH_EFFECT", "external"))  # type: ignore[arg-type]
+def group(order: Order) -> str:
+    return f"group-{int(order.order_id.rpartition('-')[2]) % groups}"
+
+
+@app.job(
+    orders,
+    key="{order_id}",
+    group=group if groups else None,
+    effect=os.environ.get("BENCH_EFFECT", "external"),  # type: ignore[arg-type]
+)
 def job(order: Order) -> None:
     run(order.note)
 

@@ -5,8 +5,7 @@ library only. The file is in WAL mode with synchronous=FULL, so a commit that re
 
 A message costs: its insert; the lease (visibility, receive count, receipt); a record (16-byte digest of the key, owner,
 fence, `started_at_ms`) that is durable before the handler is called; the record completed with its result; the delete.
-`two` makes these in two commits per batch (lease + claim | complete + delete). `fused` puts the second commit of a batch
-and the first one of the next into one, which keeps the same order: no handler runs before its claim is durable.
+A batch makes these in two synced commits (lease + claim | complete + delete): no handler runs before its claim is durable.
 
 Never here: retries, policies, errors, or anything imported from onefold. Invariant: what is timed is only what a queue
 must do; loading a backlog and opening files are not timed.
@@ -232,7 +231,7 @@ def run_handlers(leased: Sequence[Leased]) -> list[str]:
     return [handle(body) for _, _, _, body in leased]
 
 
-def drain_in_two(queue: Standard, count: int, batch: int) -> int:
+def drain_queue(queue: Standard, count: int, batch: int) -> int:
     """Runs up to `count` jobs, two commits a batch; returns how many there were."""
     done = 0
     while done < count:
@@ -244,20 +243,6 @@ def drain_in_two(queue: Standard, count: int, batch: int) -> int:
         with transaction(queue):
             settle(queue, leased, results)
         done += len(leased)
-    return done
-
-
-def drain_fused(queue: Standard, count: int, batch: int) -> int:
-    """The same with one commit a batch: what settles one batch claims the next."""
-    with transaction(queue):
-        leased = take(queue, min(batch, count))
-    done = 0
-    while leased:
-        results = run_handlers(leased)
-        done += len(leased)
-        with transaction(queue):
-            settle(queue, leased, results)
-            leased = take(queue, min(batch, count - done)) if done < count else []
     return done
 
 
@@ -311,7 +296,7 @@ def figure_load(options: argparse.Namespace) -> Figures:
     queue = open_queue(options)
 
     def work() -> int:
-        fill(queue, options.count)
+        fill(queue, options.count, options.first)
         return int(options.count)
 
     return timed(work)
@@ -320,31 +305,35 @@ def figure_load(options: argparse.Namespace) -> Figures:
 def figure_drain(options: argparse.Namespace) -> Figures:
     """Lease, claim, run, complete, delete what `load` put into the file, in batches of `--batch`."""
     queue = open_queue(options)
-    drain = drain_fused if options.fused else drain_in_two
-    return timed(lambda: drain(queue, options.count, options.batch))
+    return timed(lambda: drain_queue(queue, options.count, options.batch))
 
 
 def figure_history(options: argparse.Namespace) -> Figures:
-    """Makes a file with `--backlog` messages waiting and as many records of finished work."""
+    """Makes a file with the records of `--count` finished jobs."""
     queue = open_queue(options)
-    fill(queue, options.backlog)
-    drain_fused(queue, options.backlog, 1_000)
-    fill(queue, options.backlog, first=options.backlog)
-    queue.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return {"done": options.backlog}
+    items = bodies(options.count)
+
+    def work() -> int:
+        while leased := [(0, b"", key, body) for key, body in islice(items, 1_000)]:
+            with transaction(queue):
+                queue.claim(leased)
+                queue.complete(leased, run_handlers(leased))
+        return int(options.count)
+
+    return timed(work)
 
 
 def figure_backlog(options: argparse.Namespace) -> Figures:
-    """Sends a batch and drains a batch, `--count` messages in all, on a file that `history` made."""
+    """Sends a batch and drains a batch, `--count` messages in all, on a file where others wait."""
     queue = open_queue(options)
-    items = bodies(options.count, first=2 * options.backlog)
+    items = bodies(options.count, options.first)
 
     def work() -> int:
         done = 0
         while chunk := list(islice(items, options.batch)):
             with transaction(queue):
                 queue.send(chunk)
-            done += drain_in_two(queue, len(chunk), options.batch)
+            done += drain_queue(queue, len(chunk), options.batch)
         return done
 
     return timed(work)
@@ -386,9 +375,8 @@ def main() -> None:
     parser.add_argument("--file", type=Path, required=True, help="the database; made when it does not exist")
     parser.add_argument("--count", type=int, default=20_000, help="messages")
     parser.add_argument("--batch", type=int, default=100, help="messages a commit")
-    parser.add_argument("--backlog", type=int, default=1_000, help="messages waiting all the while")
+    parser.add_argument("--first", type=int, default=0, help="number of the first message; its key is made from it")
     parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
-    parser.add_argument("--fused", action="store_true", help="one commit a batch instead of two")
     options = parser.parse_args()
     print(json.dumps(FIGURES[options.figure](options)))
 

@@ -1,19 +1,21 @@
 """onefold's own figures, with the command lines of `benchmarks.raw`, so that a row can run either.
 
 `python -m benchmarks.subjects enqueue --file q.db --count 10000`. Only what a user would write: declarations, `send`,
-`send_many`, `once`. Never here: settings tuned for a benchmark. Invariant: timed is what `raw` times under the same name.
+`send_many`, `once`, a worker of this process; but `history`, which is not timed against anything, writes records through
+the store's contract. Never here: settings tuned for a benchmark. Invariant: timed is what `raw` times under the same name.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from threading import Thread
+from threading import Semaphore, Thread
 from typing import TYPE_CHECKING
 
 from benchmarks import probe
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Store
 
 Figures = dict[str, float]
+BATCH_S = 60
+"""How long a batch may take in the worker before the figure is given up."""
+YEAR_MS = 365 * 86_400_000
 
 
-def orders(count: int) -> list[Order]:
+def orders(count: int, first: int = 0) -> Iterator[Order]:
     from benchmarks.onefold_tool import order
 
-    return [order(probe.body(number)) for number in range(count)]
+    return (order(probe.body(number)) for number in range(first, first + count))
 
 
 def timed(work: Callable[[], None], count: int) -> Figures:
@@ -43,7 +48,7 @@ def figure_enqueue(options: argparse.Namespace) -> Figures:
     from benchmarks.onefold_tool import connect, job
 
     connect()
-    all_of_them = orders(options.count)
+    all_of_them = list(orders(options.count))
 
     def send_all(some: Sequence[Order]) -> None:
         for order in some:
@@ -68,13 +73,72 @@ def figure_bulk(options: argparse.Namespace) -> Figures:
     from benchmarks.onefold_tool import connect, job
 
     connect()
-    rest = iter(orders(options.count))
+    rest = orders(options.count, options.first)
 
     def work() -> None:
         while batch := list(islice(rest, options.batch)):
             job.send_many(batch)
 
     return timed(work, options.count)
+
+
+def figure_history(options: argparse.Namespace) -> Figures:
+    """The records of `--count` finished jobs, with no messages."""
+    from benchmarks.onefold_tool import app, job
+    from onefold.contracts.store import Ask, Claimed, Complete, RecordKey
+
+    runtime = app.runtime()
+    now_ms = runtime.clock.now_ms()
+    numbers = iter(range(options.count))
+
+    def work() -> None:
+        while some := list(islice(numbers, 1_000)):
+            asks = [
+                Ask(
+                    key=RecordKey(scope="", job=job.name, key=f"order-{number:010d}"), fingerprint="x" * 22,
+                    owner=runtime.owner, lease_until_ms=now_ms + YEAR_MS, start=True, expires_at_ms=now_ms + YEAR_MS,
+                    message_id=f"history-{number}", sent_at_ms=now_ms,
+                )
+                for number in some
+            ]  # fmt: skip
+            claims = runtime.engine.store.claim(asks, now_ms)
+            done = Complete(result=b"null", expires_at_ms=now_ms + YEAR_MS)
+            holds = [claim.hold for claim in claims if isinstance(claim, Claimed)]
+            if not all(runtime.engine.store.write([(hold, done) for hold in holds], now_ms)):
+                raise SystemExit("a record was refused")
+
+    return timed(work, options.count)
+
+
+def figure_backlog(options: argparse.Namespace) -> Figures:
+    """Sends a batch whenever one is done, `--count` messages in all, beside a worker, on a file where others wait."""
+    from benchmarks import onefold_tool as tool
+    from onefold.run.worker import WorkerSettings
+    from onefold.service.workers import make_worker
+
+    batch_done = Semaphore(0)
+    numbers = itertools.count(1)
+
+    def run(note: str) -> None:
+        if next(numbers) % options.batch == 0:
+            batch_done.release()
+
+    tool.run = run
+    worker = make_worker(tool.app.runtime(), tool.app.jobs, tool.app.job_of, settings=WorkerSettings())
+    thread = Thread(target=worker.run, daemon=True)
+    rest = orders(options.count, options.first)
+
+    def work() -> None:
+        thread.start()
+        while batch := list(islice(rest, options.batch)):
+            tool.job.send_many(batch)
+            if not batch_done.acquire(timeout=BATCH_S):
+                raise SystemExit(f"the worker did not finish {options.batch} jobs within {BATCH_S} s")
+
+    figures = timed(work, options.count)
+    worker.drain()
+    thread.join()
+    return figures
 
 
 def guarded_calls(store: Store, count: int) -> Figures:
@@ -111,6 +175,9 @@ def figure_once_sqlite(options: argparse.Namespace) -> Figures:
 FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "enqueue": figure_enqueue,
     "bulk": figure_bulk,
+    "load": figure_bulk,
+    "history": figure_history,
+    "backlog": figure_backlog,
     "once-memory": figure_once_memory,
     "once-sqlite": figure_once_sqlite,
 }
@@ -125,8 +192,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000, help="messages or calls")
     parser.add_argument("--batch", type=int, default=1_000, help="messages a commit")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first message; its key is made from it")
+    parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
+    parser.add_argument("--effect", default="external", help="the kind of effect that the job declares")
     options = parser.parse_args()
-    os.environ["BENCH_PLACE"] = str(options.file.parent)
+    os.environ.update(
+        BENCH_PLACE=str(options.file.parent), BENCH_GROUPS=str(options.groups), BENCH_EFFECT=options.effect
+    )
     print(json.dumps(FIGURES[options.figure](options)))
 
 

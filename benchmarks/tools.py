@@ -10,6 +10,9 @@ from benchmarks.peers.environment import PYTHON, redis_in_memory, redis_synced
 from benchmarks.trials import Tool
 
 ONEFOLD = Tool("onefold, SQLite", "benchmarks.onefold_tool")
+ONEFOLD_REPEATABLE = Tool(
+    "onefold, SQLite, repeatable", "benchmarks.onefold_tool", settings={"BENCH_EFFECT": "repeatable"}
+)
 HUEY = Tool("Huey, SQLite", "benchmarks.peers.huey_sqlite", PYTHON)
 TASKIQ = Tool("Taskiq, Redis streams", "benchmarks.peers.taskiq_streams", PYTHON, redis_in_memory)
 TASKIQ_SYNCED = Tool("Taskiq, Redis streams", "benchmarks.peers.taskiq_streams", PYTHON, redis_synced)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,12 +45,14 @@ class Tool:
         module: what `benchmarks.probe` drives.
         python: the interpreter of the tool's environment.
         server: starts what the tool needs for one trial, and gives the environment variables that say where it is.
+        settings: environment variables of the tool's module.
     """
 
     name: str
     module: str
     python: str = sys.executable
     server: Callable[[], AbstractContextManager[Mapping[str, str]]] = no_server
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def end_cleanly_when_told() -> None:
@@ -119,7 +121,7 @@ class Trial:
         (directory / "place").mkdir()
         self.log = directory / "workers.log"
         self.environment = {
-            **server, "BENCH_PLACE": str(directory / "place"), "BENCH_REPORTS": str(self.reports),
+            **tool.settings, **server, "BENCH_PLACE": str(directory / "place"), "BENCH_REPORTS": str(self.reports),
             "BENCH_EVERY": str(every),
         }  # fmt: skip
         self.job = job

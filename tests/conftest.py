@@ -10,12 +10,11 @@ A killed process loses nothing either way; what a power cut does is the disk's m
 from __future__ import annotations
 
 import os
-
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private folder in it
+MEMORY = Path("/dev/shm")  # pytest makes a private folder in it
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onefold.app import App
+from onefold.decide.keys import jmespath
 from onefold.errors import (
     ConflictError,
     DependencyDown,
@@ -21,7 +22,6 @@ from onefold.errors import (
     TransientError,
     UsageError,
 )
-from onefold.decide.keys import jmespath
 from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import Done, Job, NotDone, Receipt, StillUnknown
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from onefold.service.stores import memory_store, store
     from onefold.watch.sinks import LogSink
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
     "App",
     "DeadLetter",
     "Job",
     "Queue",
     "Retry",
-    "jmespath",
     "Throttle",
+    "jmespath",
     # in a handler
     "Context",
     "Done",

@@ -26,14 +26,14 @@ from onefold.contracts.queue import Delivery
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.failures import Lists, check_lists
-from onefold.decide.keys import KeyFunction, key_rule
+from onefold.decide.keys import KeyFunction, KeyRule, key_rule
 from onefold.decide.rate import parse_rate
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
 from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.run.context import Context
-from onefold.run.sources import check_source
 from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
+from onefold.run.sources import check_source
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink
@@ -257,7 +257,7 @@ class App:
                     payload=payload_type(annotation, result=returned),
                     key=key_rule(key, annotation, what=f"key of {job_name}"),
                     tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
-                    group=key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX) if group else None,
+                    group=_group_rule(group, annotation, job_name),
                     source=source,
                 ),
                 sender=self,
@@ -429,6 +429,12 @@ def _keep_ms(queue: Queue, keep: Duration) -> int:
             todo=f'Keep records for at least "{duration.to_text(needed_ms)}", or shorten the retentions.',
         )
     return keep_ms
+
+
+def _group_rule(group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
+    if group is None:
+        return None
+    return key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX)
 
 
 def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit | None:

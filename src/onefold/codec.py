@@ -245,7 +245,10 @@ def _has_fields(cls: type) -> bool:
 
 
 def _from_builtins(cls: type, value: object) -> object:
-    """Called by msgspec for classes it does not know; `object` takes anything. As JSON, so that a strict model reads dates as it does alone."""
+    """Called by msgspec for classes it does not know; `object` takes anything.
+
+    As JSON, so that a strict model reads dates as it does alone.
+    """
     return value if cls is object else cast(Any, cls).model_validate_json(_UNSORTED.encode(value))
 
 

@@ -65,7 +65,8 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     assert story.index("redrive") < story.rindex("completed")
     story = shell("onefold why o-slow shop:app", tmp_path)
     assert "unknown" in story
-    count = "import sqlite3; print(*sqlite3.connect('.onefold/books.db').execute('SELECT count(*), sum(pence) FROM account'))"
+    query = "SELECT count(*), sum(pence) FROM account"
+    count = f"import sqlite3; print(*sqlite3.connect('.onefold/books.db').execute('{query}'))"
     assert shell(f'python -c "{count}"', tmp_path).strip() == "(100, 4950)"
 
 

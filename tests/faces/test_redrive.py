@@ -440,3 +440,26 @@ def test_one_that_a_worker_is_about_to_bury_is_waited_for(
     there.world.run()
     assert len(buried) == 1
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4"]
+
+
+def test_one_that_runs_at_once_and_fails_again_is_not_sent_again(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker runs the group as soon as its flag names the new message; that is a failure, not a take too early."""
+    stop_group(there)
+    put = there.desk.engine.state.put
+
+    def busy(changes: list[object]) -> list[bool]:
+        answers: list[bool] = put(changes)  # type: ignore[arg-type]
+        there.office.step.send(Order("n-1", customer="c-1"))
+        there.world.run()
+        return answers
+
+    monkeypatch.setattr(there.desk.engine.state, "put", busy)
+    went = groups.start_again(there.desk, "lines.fifo", "c-1")
+    assert len(went) == 5, "the one that came in between goes behind the others"
+    there.world.run()
+    assert there.office.ran == ["l-1"]
+    assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4", "n-1"]
+    (one,) = groups.stopped(there.desk)
+    assert one.by == there.dead()["l-1"]

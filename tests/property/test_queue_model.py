@@ -183,8 +183,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     fifo = False
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(count=st.integers(6, 30), groups=st.integers(1, 6))
+    def begin(self, count: int, groups: int) -> None:
         self.clock = ManualClock()
         self.engine = Engine(":memory:", self.clock)
         self.queues = {
@@ -205,6 +205,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.models = {self.name: self.main, self.dead_name: self.dead}
         self.receipts: list[Delivery] = []
         self.count = 0
+        self.send(count, groups, 0, 1_000)
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -213,6 +214,9 @@ class QueueMachine(RuleBasedStateMachine):
     # -- rules -----------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 12), groups=st.integers(1, 6), dedups=st.sampled_from([0, 0, 3]), ahead=steps)
+    def send_some(self, count: int, groups: int, dedups: int, ahead: int) -> None:
+        self.send(count, groups, dedups, ahead)
+
     def send(self, count: int, groups: int, dedups: int, ahead: int) -> None:
         now = self.clock.now_ms()
         entries = []

@@ -67,6 +67,7 @@ def _run(arguments: list[str]) -> int:
 
     try:
         code = program.main(arguments, prog_name="onefold", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone is still noticed
     except click.UsageError as error:
         return _say_usage(error, "--json" in arguments)
     except click.ClickException as error:

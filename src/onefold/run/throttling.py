@@ -1,6 +1,6 @@
 """The gates of a worker on shared state: token buckets, concurrency slots and circuit breakers in `State`.
 
-Each decision is read, decided by a pure function of `decide/`, and written back by compare-and-set; who was beaten asks again.
+Each decision is read, decided by a pure function of `decide/`, and written back by compare-and-set; the beaten ask again.
 A job without a limit costs one read of its breaker every CACHE_MS. Never here: the arithmetic, waiting.
 Invariant: what a gate took for a run that then did not start is given back when that run is settled.
 """
@@ -71,7 +71,7 @@ class StateGates:
     def told(self, run: Run, decision: Decision, tell: Tell) -> None:
         """A run was settled: give its slot back, and let the breaker know what the dependency answered."""
         self._vacate(run)
-        answer = _answer(run, decision)
+        answer = _answer(decision)
         name = breaker_name(run.job.name)
         standing, _ = self._seen.get(name, (breaker.CLOSED, 0))
         if answer in ("answered", "none") and standing is breaker.CLOSED:
@@ -218,7 +218,7 @@ def _operation(run: Run) -> str:
     return f"{key.scope}/{key.key}" if key is not None else run.delivery.message_id
 
 
-def _answer(run: Run, decision: Decision) -> Answer:
+def _answer(decision: Decision) -> Answer:
     """What the end of a run says about the dependency."""
     if any(note.event == "dependency-down" for note in decision.notes):
         return "down"

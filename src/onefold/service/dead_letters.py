@@ -20,7 +20,7 @@ from onefold.service import groups, reading, stories
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast, Reading
 from onefold.watch.timeline import Line
-from onefold.watch.wording import instant
+from onefold.watch.wording import counted, instant
 
 _ROWS_SHOWN = 12
 
@@ -344,7 +344,7 @@ def _record_text(told: Reading, record: Record | None) -> str:
         return "none: nothing is recorded under its key"
     doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""
     parked = ", held for a person" if record.parked else ""
-    return f"{record.status}{doubt}{parked}, {record.attempts_total} runs in all, fence {record.fence}"
+    return f"{record.status}{doubt}{parked}, {counted(record.attempts_total, 'run')} in all, fence {record.fence}"
 
 
 # -- deleting --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ is kept there; the one it names is run, and when that is done the flag goes with
     1. wait until no worker holds a message of it
     2. in one transaction, send all of it to the queue's end: what is dead, then what waited in the queue
     3. let the flag name the first of them
-    4. look again: whatever a worker received between 2 and 3 followed to the dead-letter queue; then once more from 1
+    4. look again: if a worker received the first of them between 2 and 3, it followed to the dead-letter queue: from 1
+       again; what else came in between and followed goes to the end as well
 
 A crash in between leaves the group stopped and in order. Never here: choosing which groups.
 Invariant: while something of a group is in the dead-letter queue its flag stands, so nothing newer overtakes it.
@@ -75,8 +76,6 @@ def start_again(desk: Desk, queue: str, group: str, first: Sequence[str] = ()) -
         flag = desk.engine.state.get([group_flag(queue, group)])[0]
         dead = _of_groups(desk, dead_letter, [group], source=queue)[group]
         here = _of_groups(desk, queue, [group])[group]
-        if went and not dead:
-            return went
         if any(one.state == "in_flight" for one in here):
             desk.clock.wait(desk.never, _PAUSE_MS)
             continue
@@ -85,15 +84,33 @@ def start_again(desk: Desk, queue: str, group: str, first: Sequence[str] = ()) -
         if flag is not None:
             named = order[0].encode() if order else None
             desk.engine.state.put([Change(group_flag(queue, group), named, flag.version)])
-        if not order:
-            return went
-        if any(one is not None and one.state == "in_flight" for one in desk.engine.queues.find(order[:1])):
-            desk.clock.wait(desk.never, _PAUSE_MS)  # run, or on its way to the dead-letter queue again
-    raise errors.TransientError(
-        f"Workers kept receiving messages of group {group!r} of {queue} for {_LOOKS * _PAUSE_MS // 1000} s.",
-        meaning="It could not be started again. It is still stopped, and its order is kept.",
-        todo="Run it again in a moment.",
-    )
+        if not order or not _followed(desk, order[0], queue):
+            break
+    else:
+        raise errors.TransientError(
+            f"Workers kept receiving messages of group {group!r} of {queue} for {_LOOKS * _PAUSE_MS // 1000} s.",
+            meaning="It could not be started again. It is still stopped, and its order is kept.",
+            todo="Run it again in a moment.",
+        )
+    dead = _of_groups(desk, dead_letter, [group], source=queue)[group]
+    late = [one.message_id for one in dead if one.message_id not in order and _is_follower(one)]
+    _to_the_end(desk, queue, late, went)
+    return went
+
+
+def _followed(desk: Desk, message_id: str, queue: str) -> bool:
+    """Whether a message that was to be run was taken by a worker too early, and followed to the dead-letter queue."""
+    for patient in (True, False):
+        found = desk.engine.queues.find([message_id])[0]
+        if found is not None and found.queue == queue and found.state == "in_flight" and patient:
+            desk.clock.wait(desk.never, _PAUSE_MS)  # it runs, or is about to be buried
+            continue
+        return found is not None and found.queue != queue and _is_follower(found)
+    return False
+
+
+def _is_follower(message: Peeked) -> bool:
+    return message.reason is not None and message.reason.kind == "group-stopped"
 
 
 def let_go_of_empty(desk: Desk, queue: str) -> list[str]:

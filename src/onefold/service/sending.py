@@ -1,6 +1,6 @@
 """Messages from an app into its queues: all of one call are accepted, or none.
 
-Never here: how a payload becomes a message (run/handlers.py). Invariant: when `send_all` returns, every receipt that is not a
+Never here: how a payload becomes a message (run/handlers.py). Invariant: when `send_all` returns, each receipt that is no
 duplicate names a message that survives a crash of the machine.
 """
 

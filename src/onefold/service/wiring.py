@@ -21,8 +21,8 @@ from onefold.entropy import Entropy
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
-from onefold.run.throttling import StateGates
 from onefold.run.settling import Backend
+from onefold.run.throttling import StateGates
 
 
 class Never:

@@ -133,6 +133,8 @@ class Engine:
                         try:
                             work.value = self._in_savepoint(work.run)
                         except Exception as error:
+                            if not self._writer.in_transaction:
+                                raise  # SQLite rolled everything back (full disk): nobody's work is stored
                             work.error = error
                 self._writer.execute(_COMMIT)
             except BaseException:
@@ -153,7 +155,7 @@ class Engine:
         self._writer.execute("SAVEPOINT onefold_work")
         try:
             value = run(self._writer)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below, as onefold's own
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK TO onefold_work")
                 self._writer.execute("RELEASE onefold_work")
@@ -246,7 +248,7 @@ class Engine:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(
                 self.path,
-                timeout=0,
+                timeout=self._busy_ms / 1000,  # from the first statement on: another process may be recovering the file
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=512,
@@ -255,7 +257,6 @@ class Engine:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute("PRAGMA temp_store=MEMORY")
             if reads_only:
-                connection.execute(f"PRAGMA busy_timeout={self._busy_ms}")
                 connection.execute("PRAGMA query_only=ON")
             else:
                 self._prepare_writer(connection)
@@ -264,9 +265,6 @@ class Engine:
         return connection
 
     def _prepare_writer(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            f"PRAGMA busy_timeout={self._busy_ms}"
-        )  # switching to WAL needs the file for a moment
         if not self.in_memory:
             refuse_foreign(self.path, *identity(connection))  # before the switch, which writes to the file
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]

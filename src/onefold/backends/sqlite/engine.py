@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from onefold.contracts.engine import WakeableWaiter
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.connection import Engine
@@ -21,6 +20,7 @@ from onefold.backends.sqlite.store import SqliteStore
 from onefold.backends.sqlite.sweep import sweep_in
 from onefold.backends.sqlite.wakeup import Wakeup
 from onefold.clock import Clock
+from onefold.contracts.engine import WakeableWaiter
 from onefold.entropy import Entropy
 
 _SWEEP_MS = 5_000  # how often expired messages and records are looked for

@@ -105,7 +105,8 @@ class SqliteQueue:
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """Receive up to `count_max` messages and hide each for `visible_ms` (None: the queue's setting).
 
-        After an empty answer it looks before it asks for the writer's turn, so that idle pollers disturb nobody.
+        After an empty answer it looks before it asks for the writer's turn, so that idle pollers disturb nobody. It
+        does not wait for the disk: a power cut ends the receiver too, and then the message is as if not received.
 
         Raises:
             OverLimitError: standard queue at its in-flight cap.
@@ -130,7 +131,7 @@ class SqliteQueue:
         return deliveries
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Hide each receipt's message for a new time counted from now. See `settle.set_visible_in`."""
+        """Hide each receipt's message for a new time counted from now; as for `settle.set_visible_in`, without a sync."""
         return self._engine.write(
             lambda connection: set_visible_in(
                 connection, self._row(connection), changes, self._clock.now_ms()
