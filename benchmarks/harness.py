@@ -1,6 +1,6 @@
 """Runs the benchmark and writes its page: `python -m benchmarks.harness --date 2026-11-20` (`make bench`).
 
-Subject and reference of a pair run alternately, five times or more; medians. Progress goes to standard error, the table
+Subject and references of a pair run alternately, five times or more; medians. Progress goes to standard error, the table
 to standard output. A goal that is missed is printed and shown on the page, and is no error of the program: exit code 0.
 Never here: what is measured (`rows`) and how (`trials`, `raw`, `subjects`). Invariant: only a whole run writes the page.
 """
@@ -27,24 +27,29 @@ def say(text: str) -> None:
 
 
 def run_pair(pair: Pair, bench: Bench, runs: int) -> list[Row]:
-    """Runs subject, reference, subject, reference...; a reference that cannot be had leaves the subject's figures."""
+    """Runs subject, references, subject, references...; a reference that cannot be had leaves the subject's figures."""
     subjects: list[Figures] = []
-    references: list[Figures] = []
-    problem = ""
+    references: dict[str, list[Figures]] = {name: [] for name in pair.references}
+    problems: dict[str, str] = {}
     for number in range(runs):
         say(f"{pair.rows[0].name}: run {number + 1} of {runs}")
         try:
             subjects.append(pair.subject(bench))
         except TrialFailed as error:
             say(str(error))
-            return [not_measured(planned, pair, str(error)) for planned in pair.rows]
-        if pair.reference is not None and not problem:
+            return [not_measured(planned, str(error)) for planned in pair.rows]
+        for name, measure in pair.references.items():
+            if name in problems:
+                continue
             try:
-                references.append(pair.reference(bench))
+                references[name].append(measure(bench))
             except TrialFailed as error:
                 say(str(error))
-                problem = f"No reference: {first_line(error)}."
-    return [row(planned, pair, subjects, references, problem) for planned in pair.rows]
+                problems[name] = f"No reference: {first_line(error)}."
+    return [
+        row(planned, subjects, references.get(planned.reference, []), problems.get(planned.reference, ""))
+        for planned in pair.rows
+    ]
 
 
 def words(planned: Planned) -> str:
@@ -55,20 +60,18 @@ def first_line(error: object) -> str:
     return str(error).partition("\n")[0][:300]
 
 
-def not_measured(planned: Planned, pair: Pair, why: str) -> Row:
+def not_measured(planned: Planned, why: str) -> Row:
     passed = None if planned.goal is None else False
     return Row(
-        name=planned.name, unit=planned.unit, median=None, min=None, max=None, n=0, reference=pair.reference_name or None,
+        name=planned.name, unit=planned.unit, median=None, min=None, max=None, n=0, reference=planned.reference or None,
         reference_median=None, ratio=None, goal=words(planned), passed=passed, note=f"Not measured: {first_line(why)}",
     )  # fmt: skip
 
 
-def row(
-    planned: Planned, pair: Pair, subjects: Sequence[Figures], references: Sequence[Figures], problem: str
-) -> Row:
+def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figures], problem: str) -> Row:
     """Makes a row of the figures that both programs gave in the pairs."""
     if any(planned.figure not in figures for figures in subjects):
-        return not_measured(planned, pair, f"a run gave no {planned.figure}")
+        return not_measured(planned, f"a run gave no {planned.figure}")
     values = [figures[planned.figure] for figures in subjects]
     others = [figures[planned.reference_figure or planned.figure] for figures in references]
     ratio = median(a / b for a, b in zip(values, others, strict=False)) if others else None
@@ -76,7 +79,7 @@ def row(
     passed = planned.goal.met(judged) if planned.goal and judged is not None else None
     return Row(
         name=planned.name, unit=planned.unit, median=median(values), min=min(values), max=max(values), n=len(values),
-        reference=pair.reference_name or None, reference_median=median(others) if others else None, ratio=ratio,
+        reference=planned.reference or None, reference_median=median(others) if others else None, ratio=ratio,
         goal=words(planned), passed=passed, note=" ".join(part for part in (planned.note, problem) if part),
     )  # fmt: skip
 

@@ -192,7 +192,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000, help="messages or calls")
     parser.add_argument("--batch", type=int, default=1_000, help="messages a commit")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number of the first message; its key is made from it")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first message; its key is made from it"
+    )
     parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
     parser.add_argument("--effect", default="external", help="the kind of effect that the job declares")
     options = parser.parse_args()

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import report, trials
 from benchmarks.peers import environment
 from benchmarks.peers.environment import say
-from benchmarks.tools import CELERY, DBOS, HUEY, ONEFOLD, TASKIQ, TASKIQ_SYNCED
+from benchmarks.tools import CELERY, DBOS, HUEY, ONEFOLD, ONEFOLD_REPEATABLE, TASKIQ, TASKIQ_SYNCED
 from benchmarks.trials import ROOT, Figures, Tool, TrialFailed, end_cleanly_when_told
 
 RECOVERY_ROUNDS = 3
@@ -58,7 +58,8 @@ class Peer:
 
 def peers() -> list[Peer]:
     return [
-        Peer(ONEFOLD, "power cut", 50_000, bulk=True),
+        Peer(ONEFOLD, "power cut", 20_000, bulk=True),
+        Peer(ONEFOLD_REPEATABLE, "power cut", 50_000, bulk=True),
         Peer(HUEY, "power cut", 6_000),
         Peer(TASKIQ, "neither", 10_000, bulk=True),
         Peer(TASKIQ_SYNCED, "power cut", 10_000, bulk=True),

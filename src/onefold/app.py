@@ -362,7 +362,7 @@ class App:
         """
         from onefold.service.sending import send_all
 
-        return send_all(self.runtime(), outgoing)
+        return send_all(self.runtime(), outgoing, self.history)
 
     def now_ms(self) -> int:
         """Wall time of this app's clock."""

@@ -74,17 +74,14 @@ def kill_in_the_middle(text: str, folder: Path) -> None:
     """The block with two terminals: send, start a worker, kill -9 it while the handler waits, start another."""
     send, start = [line for line in text.splitlines() if line]
     shell(send, folder)
-    first = worker(start, folder)
-    read_until(first, "the courier is thinking")
-    first.send_signal(signal.SIGKILL)
-    first.wait(timeout=20)
-    second = worker(f"{start} --until-empty", folder)
-    read_until(second, "the courier is thinking")
-    assert second.stdin is not None
-    second.stdin.write("\n")
-    second.stdin.flush()
-    read_until(second, "booked o-slow, run 2")
-    assert second.wait(timeout=30) == 0
+    with worker(start, folder) as first:
+        read_until(first, "the courier is thinking")
+        first.send_signal(signal.SIGKILL)
+    with worker(f"{start} --until-empty", folder) as second:
+        read_until(second, "the courier is thinking")
+        output, _ = second.communicate("\n", timeout=30)
+        assert "booked o-slow, run 2" in output
+    assert second.returncode == 0
 
 
 def worker(command: str, folder: Path) -> subprocess.Popen[str]:

@@ -220,7 +220,17 @@ def _unknown(
     write = store.Unknown(
         failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms, parked=False, crashed=outcome.crashed
     )
-    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, Note("retry", {"delay_ms": wait_ms})))
+    again = Note(
+        "retry",
+        {
+            "attempt": attempt,
+            "of": policy.attempts_max,
+            "delay_ms": wait_ms,
+            "error": outcome.error,
+            "summary": outcome.summary,
+        },
+    )
+    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
 
 
 def bury_failed(

@@ -49,7 +49,12 @@ few kills; 2 wrong usage; 130 interrupted.
 
 @click.command("demo", epilog=EPILOG)
 @click.option(
-    "--run", "choice", type=click.Choice(["keys", "probe", "hold", "all"]), default="all", show_default=True
+    "--run",
+    "choice",
+    type=click.Choice(["keys", "probe", "hold", "all"]),
+    default="all",
+    show_default=True,
+    help="Which of the runs below.",
 )
 @click.option(
     "--rows",

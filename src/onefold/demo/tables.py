@@ -140,9 +140,8 @@ def rows(found: Outcome) -> list[tuple[str, float, str]]:
     """Name, number and meaning of everything that was counted."""
     first = found.messages - found.again
     dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
-    asked = (
-        f"; {found.fences:,} fences" if found.fences else f"; {found.looks:,} looks" if found.looks else ""
-    )
+    kinds = ((found.fences, "fences"), (found.looks, "looks"), (found.cut_off, "of killed workers"))
+    asked = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
     per_second = found.bookings / max(found.seconds, 0.1)
     return [
         ("messages", found.messages, f"{first:,} invoices, {found.again:,} of them sent again"),
@@ -153,8 +152,8 @@ def rows(found: Outcome) -> list[tuple[str, float, str]]:
         ("kills", found.kills, f"with {found.in_hand:,} messages in hand; {found.stops:,} more drained"),
         ("held", found.held, _held(found)),
         ("dead letters", sum(found.dead_letters.values()), dead),
-        ("requests", found.requests, f"partner's count{asked}; {found.cut_off:,} of the killed"),
-        ("bookings", found.bookings, f"partner's count; {found.expected:,} are due"),
+        ("partner requests", found.requests, asked),
+        ("partner bookings", found.bookings, f"{found.expected:,} are due"),
         ("twice", found.twice, "invoices booked more than once"),
         ("never", found.never, "invoices that are due and were not booked"),
         ("seconds", found.seconds, f"{per_second:,.0f} bookings a second"),

@@ -15,9 +15,15 @@ from onefold.run.passage import Chain, Run
 
 
 class Chains:
-    """Which keys and groups are under way here, and what waits behind them. Safe from any thread."""
+    """Which keys and groups are under way here, and what waits behind them. Safe from any thread.
+
+    Attributes:
+        order: to be held from the end of a run until what waited behind it has entered, and by whoever lets others enter:
+            between the two its group is free, and what came later must not slip in.
+    """
 
     def __init__(self) -> None:
+        self.order = threading.RLock()
         self._lock = threading.Lock()
         self._busy: dict[object, Chain] = {}
 

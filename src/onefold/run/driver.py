@@ -31,7 +31,7 @@ from onefold.run import calling
 from onefold.run.chains import Chains
 from onefold.run.context import Context
 from onefold.run.events import Sinks
-from onefold.run.finishing import Finisher, group_flag
+from onefold.run.finishing import Finisher, Settled, group_flag
 from onefold.run.gates import Gates
 from onefold.run.hand import Hand
 from onefold.run.handlers import Job
@@ -112,25 +112,25 @@ class Driver:
         """Claim deliveries together. Answers the runs whose handler (or probe) is to be performed now.
 
         Raises:
-            TransientError: the backend could not write. What was not begun is among `hand.dropped()`, or (never taken into
-                the hand) becomes visible again by itself.
+            TransientError: the backend could not write. What was not begun is among `hand.dropped()`, was given back (FIFO),
+                or (never taken into the hand) becomes visible again by itself.
         """
-        return self._advance(deliveries)
+        return self._advance(deliveries, [])
 
     def _open(self, deliveries: Sequence[Delivery]) -> list[Run]:
         runs = []
         stopped = self._stopped_groups(deliveries)
-        back: set[tuple[str, str | None]] = set()  # FIFO groups whose first one here has no job
-        for delivery in deliveries:
-            if (delivery.queue, delivery.group) in back:
-                self.give_back([delivery], "an earlier message of its group was given back", NO_JOB_WAIT_MS)
+        back: set[str] = set()
+        for place, delivery in enumerate(deliveries):
+            if delivery.receipt in back or self.hand.was_returned(delivery):
                 continue
             try:
                 job = self._job_of(delivery)
             except errors.NotFoundError as error:
-                self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
-                if delivery.sequence is not None:
-                    back.add((delivery.queue, delivery.group))
+                if delivery.sequence is None:
+                    self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
+                else:
+                    back |= self.finisher.hold_up(deliveries[place:], str(error), NO_JOB_WAIT_MS)
                 continue
             facts, payload = _read(job, delivery)
             run = Run(job, delivery, facts, payload)
@@ -157,27 +157,38 @@ class Driver:
         found = self._backend.state.get(flags)
         return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
 
-    def _advance(self, deliveries: Sequence[Delivery]) -> list[Run]:
-        """Claim deliveries; settle what ends there, and go on with what waited behind it; the runs to be performed."""
+    def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Run]:
+        """Begin deliveries, and what waited behind settled runs; settle what ends there; the runs to be performed."""
         ready: list[Run] = []
-        while deliveries:
+        while deliveries or settled:
             try:
-                runs = self._open(deliveries)
+                with self._chains.order:
+                    waiting = [*self.finisher.free(settled), *deliveries]
+                    try:
+                        runs = self._chains.enter(self._open(waiting))
+                    except errors.TransientError:
+                        self._drop(waiting)
+                        raise
+                try:
+                    over = self._begin(runs, ready)
+                except BaseException:
+                    with self._chains.order:
+                        self._drop(self._chains.forget(runs))
+                    raise
             except errors.TransientError:
-                self.hand.drop(deliveries)
                 if not ready:
                     raise
                 return ready  # these must be performed; the next call meets the backend again
-            runs = self._chains.enter(runs)
-            try:
-                over = self._begin(runs, ready)
-            except BaseException as error:
-                self.hand.drop(self._chains.forget(runs))
-                if not ready or not isinstance(error, errors.TransientError):
-                    raise
-                return ready
-            deliveries = self.finisher.settle(over)
+            deliveries, settled = [], self.finisher.settle(over)
         return ready
+
+    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
+        self.hand.drop([one for one in deliveries if one.sequence is None])
+        back: set[str] = set()
+        for place, one in enumerate(deliveries):
+            if one.sequence is not None and one.receipt not in back:
+                back |= self.finisher.hold_up(deliveries[place:], "the backend failed")
 
     def _begin(self, runs: list[Run], ready: list[Run]) -> list[Run]:
         """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
@@ -229,6 +240,7 @@ class Driver:
                 run.claimed = found
             run.advance(now_ms)
         self.hand.claimed(runs)
+        self.finisher.tell_begun(runs)
 
     # -- perform -----------------------------------------------------------------------------------------------------
 
@@ -297,6 +309,8 @@ class Driver:
         assert run.step.hold is not None
         try:
             run.step.held = run.started = self._backend.store.start([run.step.hold], self._clock.now_ms())[0]
+            if run.started:
+                self.finisher.tell("started", run, {"attempt": run.attempt, "fence": run.step.hold.fence})
         except errors.TransientError as error:
             run.decision = self._not_started(run, str(error))
             run.step = script.Commit(decision=run.decision)
@@ -346,11 +360,10 @@ class Driver:
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
         """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
-        followers = self.finisher.settle(list(runs))
         try:
-            return self._advance(followers)
+            return self._advance([], self.finisher.settle(list(runs)))
         except errors.TransientError:
-            return []  # the runs are settled; who waited behind them is among `hand.dropped()`
+            return []  # the runs are settled; who waited behind them was dropped
 
     def withdraw(self) -> list[Delivery]:
         """Take back the deliveries that wait behind others, in order; for a worker that is to end."""

@@ -69,6 +69,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "removed": Meaning("warning", "off", "an operator deleted a message"),
     "purge": Meaning("warning", "off", "an operator emptied a queue"),
     "settled": Meaning("warning", "off", "an operator settled an unknown outcome"),
+    "settings": Meaning("warning", "off", "an operator changed a queue's settings"),
 }
 _RANK: Final[Mapping[str, int]] = {"off": 0, "brief": 1, "full": 2}
 

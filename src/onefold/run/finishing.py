@@ -20,7 +20,7 @@ from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
 from onefold.run import settling
 from onefold.run.chains import Chains
-from onefold.run.events import Event, Sinks, kept
+from onefold.run.events import EVENTS, Event, Sinks, kept
 from onefold.run.gates import Gates
 from onefold.run.hand import Hand
 from onefold.run.passage import Run
@@ -28,6 +28,10 @@ from onefold.run.settling import Backend
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+
+
+Settled = Sequence[tuple[Run, Verdict | None]]
+"""Runs whose settlement was tried, each with what became of it; None: it could not be written."""
 
 
 class Finisher:
@@ -73,15 +77,14 @@ class Finisher:
             for one in deliveries:
                 self._emit(self._event("released", one, None, {"why": why}))
 
-    def settle(self, runs: list[Run]) -> list[Delivery]:
-        """Write what was decided, tell it, and free keys and groups; the deliveries that were waiting behind them."""
+    def settle(self, runs: list[Run]) -> Settled:
+        """Write what was decided, and tell it. Keys and groups stay taken until `free`."""
         built = [self.settlement(run) for run in runs]
         open_places = [place for place, run in enumerate(runs) if run.verdict is None]
         verdicts: list[Verdict | None] = [run.verdict for run in runs]
         done = self._write([built[place][0] for place in open_places], [runs[place] for place in open_places])
         for place, verdict in zip(open_places, done, strict=True):
             verdicts[place] = verdict
-        followers: list[Delivery] = []
         told: list[str] = []
         for run, (settlement, events), verdict in zip(runs, built, verdicts, strict=True):
             if verdict is None:
@@ -100,9 +103,8 @@ class Finisher:
                 told.extend(note.event for note in run.decided().notes)
             with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
                 self._gates.told(run, run.decided(), self.tell)
-            followers.extend(self._unchain(run, verdict))
         self._hand.over([run.delivery for run in runs], told)
-        return followers
+        return list(zip(runs, verdicts, strict=True))
 
     def settlement(self, run: Run) -> tuple[Settlement, list[Event]]:
         """Everything that becomes of a run's delivery, and what is to be told once it stands."""
@@ -159,16 +161,47 @@ class Finisher:
         verdict = self._write([self.settlement(run)[0]], [run])[0]
         return verdict if verdict is not None and verdict.written else None
 
-    def _unchain(self, run: Run, verdict: Verdict | None) -> list[Delivery]:
-        """Free the run's key and group; what may begin now. Later ones of a group that is not done go back, in order."""
-        behind_key, behind_group = self._chains.free(run)
-        over = (
-            verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
-        )
-        if behind_group and not over:
-            self.give_back(behind_group, "an earlier message of its group is not done")
-            return behind_key
-        return behind_key + behind_group
+    def free(self, settled: Settled) -> list[Delivery]:
+        """Free keys and groups; what waited behind them, in order. What is behind in a group that is not done goes back."""
+        followers: list[Delivery] = []
+        for run, verdict in settled:
+            behind_key, behind_group = self._chains.free(run)
+            followers += behind_key
+            over = (
+                verdict is not None
+                and verdict.settled
+                and not isinstance(run.decided().settle, RetryIn | Leave)
+            )
+            if over:
+                followers += behind_group
+            elif run.job.policy.fifo and run.delivery.group is not None:
+                self.hold_up(
+                    [run.delivery, *behind_group], "an earlier message of its group is not done", besides=1
+                )
+        return followers
+
+    def hold_up(
+        self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0
+    ) -> set[str]:
+        """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in hand.
+
+        Args:
+            besides: how many at the head are not to be given back, because they are settled.
+
+        Returns:
+            The receipts that were given back.
+        """
+        queue, group = deliveries[0].queue, deliveries[0].group
+        known = {one.receipt for one in deliveries}
+        elsewhere = [one for one in self._hand.unbegun() if one.receipt not in known]
+        behind = [
+            one for one in (*deliveries[besides:], *elsewhere) if (one.queue, one.group) == (queue, group)
+        ]
+        behind.sort(key=lambda one: one.sequence or "")
+        if behind:
+            self.give_back(behind, why, delay_ms)
+            self._hand.mark_returned(one for one in behind if one.receipt not in known)
+        return {one.receipt for one in behind}
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -199,8 +232,25 @@ class Finisher:
             run.lost = True
             self._emit(self._event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
 
+    def tell_begun(self, runs: Sequence[Run]) -> None:
+        """At history `full`: that messages were received, and which of their handlers are called now."""
+        if not kept("started", self._history):
+            return
+        events = []
+        for run in runs:
+            events.append(self._event("received", run.delivery, run, {}))
+            if run.claimed is not None and run.claimed.started:
+                detail: fate.Detail = {"attempt": run.attempt, "fence": run.claimed.hold.fence}
+                events.append(self._event("started", run.delivery, run, detail))
+        for event in events:
+            self._sinks.emit(event)
+        with suppress(errors.TransientError):
+            self._backend.ledger.append([event.row() for event in events])
+
     def tell(self, name: str, run: Run, detail: fate.Detail) -> None:
-        """Tell something of a run that is no part of its settlement."""
+        """Tell something of a run that is no part of its settlement; what only `full` keeps, only at `full`."""
+        if EVENTS[name].kept == "full" and not kept(name, self._history):
+            return
         self._note(self._event(name, run.delivery, run, detail))
 
     def announce(self, name: str, detail: fate.Detail) -> None:

@@ -44,6 +44,7 @@ class Hand:
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
         self._dropped: list[Delivery] = []
+        self._returned: set[str] = set()  # receipts that may still lie in the worker's buffer
         self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -69,6 +70,7 @@ class Hand:
         with self._lock:
             for one in deliveries:
                 self._held.pop(one.receipt, None)
+                self._returned.discard(one.receipt)
             self._counts.update(told)
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
@@ -83,6 +85,24 @@ class Hand:
         with self._lock:
             dropped, self._dropped = self._dropped, []
         return dropped
+
+    def unbegun(self) -> list[Delivery]:
+        """What was received and has not been claimed, in order."""
+        with self._lock:
+            return [held.delivery for held in self._held.values() if held.run is None]
+
+    def mark_returned(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliveries were given back that somebody may be about to begin."""
+        with self._lock:
+            self._returned.update(one.receipt for one in deliveries)
+
+    def was_returned(self, delivery: Delivery) -> bool:
+        """Whether this delivery was given back, so that it must not be begun. Answers it once."""
+        with self._lock:
+            if delivery.receipt not in self._returned:
+                return False
+            self._returned.discard(delivery.receipt)
+            return True
 
     def keeps(self, delivery: Delivery) -> bool:
         """Whether this delivery is still to be worked on here; False when its message may belong to another by now."""

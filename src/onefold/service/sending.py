@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from onefold import errors
+from onefold.contracts.ledger import History
 from onefold.contracts.queue import Refused
+from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Ask, Claimed, Release
+from onefold.run.events import Event, kept
 from onefold.run.handlers import Outgoing, Receipt
 from onefold.service.wiring import Runtime
 
@@ -19,12 +22,16 @@ _RESERVE_LEASE_MS = 5_000  # a sender that dies between reserving a key and send
 _RESERVED_MS = 90 * 24 * 3_600_000
 
 
-def send_all(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -> list[Receipt]:
     """Send messages to their queues, in order.
 
     Raises:
-        UsageError: a queue refused a message (size, characters, group); nothing of this call's queue was sent.
+        PayloadError: a queue would not take one of them (size, characters, group); none was sent.
     """
+    for one in outgoing:
+        refused = check_entry(one.entry, runtime.settings[one.queue])
+        if refused is not None:
+            raise _refused(one, refused)
     receipts: list[Receipt | None] = [None] * len(outgoing)
     by_queue: dict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(outgoing):
@@ -35,19 +42,34 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
     for name, places in by_queue.items():
         answers = runtime.engine.queues.open(name).send([outgoing[place].entry for place in places])
         for place, answer in zip(places, answers, strict=True):
+            if isinstance(answer, Refused):  # the engine's queue has other settings than the app declares
+                raise _refused(outgoing[place], answer)
             record = outgoing[place].record
-            if isinstance(answer, Refused):
-                raise errors.PayloadError(
-                    f"Queue {name} refused the message of {record.job} {record.key!r}: {answer.message}",
-                    meaning=f"Code {answer.code}.",
-                    todo="Mend the payload and send it again.",
-                )
             receipts[place] = Receipt(
                 job=record.job, key=record.key, message_id=answer.message_id, duplicate=answer.duplicate
             )
     if by_queue:
         runtime.engine.notify()
+    if kept("sent", history):
+        runtime.backend.ledger.append(
+            [
+                Event(
+                    at_ms=runtime.clock.now_ms(), name="sent", key=one.record, queue=one.queue, actor=runtime.owner,
+                    message_id=receipt.message_id, detail={"duplicate": receipt.duplicate},
+                ).row()
+                for one, receipt in zip(outgoing, receipts, strict=True)
+                if receipt is not None
+            ]
+        )  # fmt: skip
     return [receipt for receipt in receipts if receipt is not None]
+
+
+def _refused(one: Outgoing, refused: Refused) -> errors.PayloadError:
+    return errors.PayloadError(
+        f"Queue {one.queue} does not take the message of {one.record.job} {one.record.key!r}: {refused.message}",
+        meaning=f"Code {refused.code}. Nothing was sent.",
+        todo="Mend the payload and send it again.",
+    )
 
 
 def _reserve(runtime: Runtime, one: Outgoing) -> bool:

@@ -54,6 +54,7 @@ class Runtime:
         self.clock = clock
         self.entropy = entropy
         self.owner = entropy.token()
+        self.settings = {one.name: one for one in queues}
         self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
         self.backend = Backend(
             store=self.engine.store,
