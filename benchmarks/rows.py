@@ -269,7 +269,7 @@ def draining() -> list[Pair]:
                 ),
                 Planned(
                     "drain, beside a queue that keeps jobs", "jobs/s", "per_s", ratio_at_least(5), taskiq,
-                    note="The same run. Taskiq on Redis streams keeps a job whose worker is killed; it syncs nothing to disk.",
+                    note="The same run. Taskiq keeps a job whose worker is killed; its Redis syncs nothing to disk.",
                 ),
             ),
             {

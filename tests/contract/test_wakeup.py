@@ -270,3 +270,17 @@ def test_files_are_waited_on_by_sockets(tmp_path: Path) -> None:
     assert isinstance(waiter, SocketWaiter)
     waiter.close()
     wakeup.close()
+
+
+def test_the_folder_goes_with_the_last_one_and_comes_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    first, second = Wakeup(path, SystemEntropy()), Wakeup(path, SystemEntropy())
+    assert first._directory is not None
+    first.close()
+    assert not first._directory.exists()
+    waiter = second.waiter()
+    second.notify()
+    assert waiter.wait(5)
+    waiter.close()
+    second.close()
+    assert not first._directory.exists()

@@ -1,7 +1,7 @@
 """The app whose workers are killed under load: `onefold worker tests.crash.load_app:app`, as a user would start it.
 
 Three jobs: `ship` has its effect in a file outside, `enter` in a row and a letter, `count` in a row in the order of its
-group. Each handler writes a byte into a pipe before and after its effect, so that the test knows that work is under way.
+group. Each handler writes its process id into a pipe before and after its effect, so that the test knows who is at work.
 The environment says where: ONEFOLD_URL, EFFECTS (a file) and PROGRESS (the pipe's descriptor).
 Never here: kills, judging. Invariant: one effect is one line or one row, written as a whole or not at all.
 """
@@ -26,7 +26,7 @@ _progress = int(os.environ["PROGRESS"])
 
 def _under_way() -> None:
     with suppress(BlockingIOError):  # nobody reads as fast: it is full of good news
-        os.write(_progress, b".")
+        os.write(_progress, os.getpid().to_bytes(4, "big"))
 
 
 @app.job(parcels, key="{id}", retry=PATIENT)

@@ -230,12 +230,20 @@ class Field:
     def _options(self) -> dict[str, Any]:
         return {"cwd": ROOT, "env": self._environment, "pass_fds": [self._writing]}
 
-    def let_work(self, calls: int) -> None:
-        """Return when handlers have said so often that they run."""
-        while calls > 0:
+    def at_work(self, calls: int) -> subprocess.Popen[bytes]:
+        """Wait until handlers have said so often that they run; the worker that said so last and is still there."""
+        by_id = {worker.pid: worker for worker in self.workers}
+        last: int | None = None
+        while calls > 0 or last is None:
             ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
             assert ready, "nobody works any more"
-            calls -= len(os.read(self._reading, min(calls, 4096)))
+            said = os.read(
+                self._reading, 4 * max(calls, 1)
+            )  # written four bytes at a time, and so never torn
+            calls -= len(said) // 4
+            ids = (int.from_bytes(said[place : place + 4], "big") for place in range(0, len(said), 4))
+            last = next((one for one in reversed(list(ids)) if one in by_id), last)
+        return by_id[last]
 
     def kill(self, worker: subprocess.Popen[bytes]) -> None:
         """SIGKILL; returns when it is gone."""
@@ -295,8 +303,7 @@ def test_random_kills_under_load(field: Field) -> None:
         field.start("--threads", "4", "--group", "5")
     share = ORDERS * 5 // KILLS  # each order is five signs of work, and some are made twice
     for _ in range(KILLS):
-        field.let_work(1 + int(entropy.fraction() * 1.4 * share))
-        field.kill(field.workers[int(entropy.fraction() * len(field.workers))])
+        field.kill(field.at_work(1 + int(entropy.fraction() * 1.4 * share)))
         field.start("--threads", "4", "--group", "5")
     last = field.start("--until-empty")
     assert last.wait(PATIENCE_S * (10 if SOAK else 1)) == 0
@@ -340,5 +347,5 @@ def judge(field: Field) -> None:
     )
     ((deaths, freed),) = dead
     print(f"{deaths} deaths noticed, {freed} messages freed, {len(doubled)} effects doubled in doubt")  # noqa: T201 - pytest -s
-    assert deaths >= KILLS
-    assert freed > 0
+    assert deaths > KILLS * 3 // 4  # the last ones may hold nothing that anybody waits for
+    assert freed > KILLS

@@ -14,7 +14,7 @@ from typing import Any
 from onefold import App, errors
 from onefold.clock import ManualClock, Waiter
 from onefold.contracts.admin import Peeked
-from onefold.contracts.ledger import Row
+from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy
@@ -81,7 +81,7 @@ class Process:
         *,
         fault: Callable[[str, str], None] = lambda verb, side: None,
         one_transaction: bool = True,
-        lease_ms: int = 30_000,
+        history: History = "brief",
     ) -> None:
         self.owner = owner
         self.events: list[Event] = []
@@ -102,7 +102,7 @@ class Process:
         bench.runtime.backend, bench.runtime.owner = self.backend, owner
         try:
             self.driver: Driver = bench.runtime.driver(
-                bench.app.jobs, bench.app.job_of, lease_ms=lease_ms, sinks=Sinks([self]), history="full"
+                bench.app.jobs, bench.app.job_of, lease_ms=30_000, sinks=Sinks([self]), history=history
             )
         finally:
             bench.runtime.backend, bench.runtime.owner = real, bench.owner

@@ -85,7 +85,8 @@ def test_the_order_of_the_walk(act: str, trace: list[str]) -> None:
     app, ship, _ = shop()
     with opened(app) as bench:
         ship.send({"id": "o-1", "act": act})
-        assert walk_of(bench, bench.process(one_transaction=False)) == trace
+        process = bench.process(one_transaction=False, history="full")
+        assert walk_of(bench, process) == trace
 
 
 def test_a_group_is_stopped_before_its_message_goes() -> None:
@@ -209,7 +210,7 @@ def test_one_failure_is_tried_again(
         with opened(app) as bench:
             ship.send(payload)
             fault = Fault(verb, times=1, side=side)
-            process = bench.process(one_transaction=one_transaction, fault=fault)
+            process = bench.process(one_transaction=one_transaction, fault=fault, history="full")
             process.run_for(60_000, step_ms=5_000)
             assert not {"lease-lost", "completion-failed", "unsettled"} & set(process.names()), (
                 verb,

@@ -16,8 +16,9 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Reason
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
 from onefold.decide import delivery, guard
+from onefold.decide.backoff import bounds_ms
 from onefold.decide.delivery import Decision, Note, Policy
 
 
@@ -46,11 +47,16 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown."""
+    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown.
 
-    verdict: Literal["done", "not-done", "unknown"]
+    Args:
+        verdict: `later`: the probe itself failed for now; ask again after the job's pause, or `retry_in_ms` when longer.
+    """
+
+    verdict: Literal["done", "not-done", "unknown", "later"]
     result: bytes = b"null"
     summary: str = ""
+    retry_in_ms: int | None = None
 
 
 class Step(Struct):
@@ -157,6 +163,8 @@ def _probed(
             return delivery.park(
                 "OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told
             )
+        case "later":
+            return _probe_later(found, policy, claimed, now_ms)
         case "not-done":
             if claimed.attempts < policy.attempts_max:
                 return None
@@ -167,6 +175,18 @@ def _probed(
                 summary=last.summary if last else "Every run ended with its process; the probe says: not done.",
             )
             return delivery.bury_failed(used, "attempts", policy, claimed, claimed.attempts, now_ms)
+
+
+def _probe_later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
+    """Still in doubt, and nothing was run: no attempt is used. The queue's own maximum of receives bounds it."""
+    pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
+    wait_ms = max(pause_ms, found.retry_in_ms or 0)
+    failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)
+    return Decision(
+        write=store.Unknown(failure=failure, expires_at_ms=now_ms + policy.keep_ms),
+        settle=RetryIn(wait_ms),
+        notes=(Note("retry", {"delay_ms": wait_ms, "summary": found.summary, "error": "ProbeFailed"}),),
+    )
 
 
 def _malformed(facts: Facts, policy: Policy) -> Decision:

@@ -16,7 +16,7 @@ from onefold import errors
 from onefold.clock import Clock
 from onefold.decide import delivery as fate
 from onefold.decide.attempt import ProbeAnswer
-from onefold.decide.failures import classify
+from onefold.decide.failures import classify, judge
 from onefold.run import context
 from onefold.run.context import Context
 from onefold.run.handlers import Job
@@ -57,18 +57,18 @@ async def call_in_task(
     return returned(job, value, ctx)
 
 
-def probe(job: Job[Any, Any], payload: Any, ctx: Context) -> ProbeAnswer:
-    """Ask the job's probe in this thread. A probe that fails has not answered: still unknown."""
+def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
+    """Ask the job's probe in this thread. A probe that fails has not answered; see `unanswered`."""
     try:
         found = job.ask(payload, ctx)
         if hasattr(found, "__await__"):
             found = _run_coroutine(found)
         return job.probe_answer(found)
     except Exception as error:  # noqa: BLE001 - see above
-        return unanswered(error)
+        return unanswered(error, clock.now_ms())
 
 
-async def probe_in_task(job: Job[Any, Any], payload: Any, ctx: Context) -> ProbeAnswer:
+async def probe_in_task(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
     """As `probe`, in this task. A plain function is asked in a thread, so that it does not hold up the loop."""
     import asyncio
 
@@ -78,7 +78,7 @@ async def probe_in_task(job: Job[Any, Any], payload: Any, ctx: Context) -> Probe
             found = await found
         return job.probe_answer(found)
     except BaseException as error:  # noqa: BLE001 - a probe that was cancelled has not answered either
-        return unanswered(error)
+        return unanswered(error, clock.now_ms())
 
 
 def returned(job: Job[Any, Any], value: object, ctx: Context) -> fate.Outcome:
@@ -114,9 +114,16 @@ def overran(timeout_ms: int) -> fate.Failed:
     return fate.Failed(kind="unknown", error="HandlerTimeout", summary=summary)
 
 
-def unanswered(error: BaseException) -> ProbeAnswer:
-    """The answer of a probe that failed."""
-    return ProbeAnswer(verdict="unknown", summary=f"The probe failed: {type(error).__name__}: {error}"[:500])
+def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
+    """The answer of a probe that failed: ask again later where that is known to help, else a person must look.
+
+    A probe only looks, so an answer that was lost may be asked for again.
+    """
+    summary = f"The probe failed: {type(error).__name__}: {error}"[:500]
+    ruling = judge(error, now_ms=now_ms, sent="transient")
+    if ruling.listed and ruling.kind in ("transient", "dependency-down"):
+        return ProbeAnswer(verdict="later", summary=summary, retry_in_ms=ruling.retry_in_ms)
+    return ProbeAnswer(verdict="unknown", summary=summary)
 
 
 def _run_coroutine(value: Any) -> Any:

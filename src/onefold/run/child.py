@@ -120,7 +120,7 @@ def perform(
         lost_answers="transient" if job.policy.on_unknown == "rerun" else "unknown",
     )
     if order.what == "probe":
-        return wire.Reply(answer=calling.probe(job, payload, ctx))
+        return wire.Reply(answer=calling.probe(job, payload, ctx, clock))
     return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
 
 

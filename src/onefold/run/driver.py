@@ -256,7 +256,7 @@ class Driver:
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
                     probe.answer = (
-                        calling.probe(run.job, run.payload, ctx) if caller is None else caller.probe(run, ctx)
+                        calling.probe(run.job, run.payload, ctx, self._clock) if caller is None else caller.probe(run, ctx)
                     )
                 case script.Start():
                     if not self.start(run):
@@ -286,7 +286,7 @@ class Driver:
             match run.step:
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
-                    probe.answer = await calling.probe_in_task(run.job, run.payload, ctx)
+                    probe.answer = await calling.probe_in_task(run.job, run.payload, ctx, self._clock)
                 case script.Start():
                     if not await asyncio.to_thread(self.start, run):
                         return

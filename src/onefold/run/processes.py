@@ -162,9 +162,9 @@ class Slot:
         try:
             reply = self._ask("probe", run, ctx)
         except EOFError:
-            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."))
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
         if reply.answer is None:
-            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"))
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
         return reply.answer
 
     def stop(self, run: Run) -> None:

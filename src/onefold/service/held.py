@@ -86,8 +86,10 @@ def listed(desk: Desk, key: str | None = None) -> list[Held]:
     Args:
         key: only operations with this business key.
     """
-    records = {record.key: record for record in desk.engine.records.scan(parked=True, limit=_LISTED_MAX)}
-    messages = _messages(desk)
+    store = desk.engine.records
+    parked = store.scan(parked=True, limit=_LISTED_MAX) if key is None else store.find(key, _LISTED_MAX)
+    records = {record.key: record for record in parked if record.parked}
+    messages = _messages(desk, key)
     strays = [one for one in messages if one not in records]
     standing = dict(zip(strays, desk.engine.store.read(strays, desk.now_ms()), strict=True))
     found = [_held(desk, one, record, messages.get(one, [])) for one, record in records.items()]
@@ -101,11 +103,13 @@ def bodies(desk: Desk, held: Held) -> list[tuple[str, str]]:
     return [(one.message_id, one.body) for one in found if one is not None]
 
 
-def _messages(desk: Desk) -> dict[RecordKey, list[Peeked]]:
-    """Held messages by operation; those that cannot be read stand under their own id."""
+def _messages(desk: Desk, key: str | None) -> dict[RecordKey, list[Peeked]]:
+    """Held messages by operation, or of one key; those that cannot be read stand under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
     for queue in sorted(roles(desk.settings()).held):
         for message in desk.every(queue):
+            if key is not None and message.key not in (None, key):
+                continue
             told = reading.read(desk, message)
             name = told.key or RecordKey("", told.job or "?", message.key or message.message_id)
             found.setdefault(name, []).append(message)

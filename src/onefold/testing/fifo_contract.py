@@ -23,9 +23,7 @@ class FifoContract(QueueHarness):
 
     def fifo(self, name: str = "orders.fifo", **settings: object) -> Queue:
         """A FIFO queue that derives deduplication ids from bodies."""
-        queue = self.queue(name, **{"content_dedup": True, **settings})
-        self.needs(queue.capabilities.fifo, "fifo")
-        return queue
+        return self.queue(name, **{"content_dedup": True, **settings})
 
     def fill(self, queue: Queue, text: str) -> None:
         """Send messages named like `a1 b1 a2`: the letter is the group."""
@@ -324,7 +322,6 @@ class FifoContract(QueueHarness):
     def test_a_worn_out_head_goes_to_the_dead_letters_and_the_group_goes_on(self) -> None:
         """REC test_dead_letter_queue_with_fifo_and_content_based_deduplication; DG: id replaced, timestamps reset."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
-        self.needs(queue.capabilities.fifo, "fifo")
         sent = self.send(queue, "a1", "a2", group="a")
         self.one(queue)
         self.later(VISIBLE)
@@ -339,7 +336,6 @@ class FifoContract(QueueHarness):
     def test_burying_a_head_frees_its_group(self) -> None:
         """A rule of onefold: whether that is wanted is the caller's policy."""
         queue, dead = self.pair("orders.fifo", content_dedup=True)
-        self.needs(queue.capabilities.fifo, "fifo")
         self.send(queue, "a1", "a2", group="a")
         head = self.one(queue)
         assert self.bury(queue, head)
@@ -350,7 +346,6 @@ class FifoContract(QueueHarness):
     def test_an_expired_receipt_buries_nothing(self) -> None:
         """As for delete."""
         queue, dead = self.pair("orders.fifo", content_dedup=True)
-        self.needs(queue.capabilities.fifo, "fifo")
         self.send(queue, "a1", group="a")
         late = self.one(queue)
         self.later(VISIBLE)
@@ -361,7 +356,6 @@ class FifoContract(QueueHarness):
     def test_dead_letters_of_a_group_keep_their_order(self) -> None:
         """User need: order must survive the dead-letter queue."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
-        self.needs(queue.capabilities.fifo, "fifo")
         self.send(queue, "a1", "a2", "a3", group="a")
         self.receive(queue)
         self.later(VISIBLE)
@@ -371,7 +365,6 @@ class FifoContract(QueueHarness):
     def test_a_fifo_dead_letter_starts_a_new_retention(self) -> None:
         """DG sqs-dead-letter-queues: timestamps are reset on FIFO."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
-        self.needs(queue.capabilities.fifo, "fifo")
         self.send(queue, "a1", group="a")
         self.receive(queue)
         self.later(RETENTION - 1)

@@ -32,8 +32,11 @@ class QueueHarness:
     clock: ManualClock
 
     def queue(self, name: str = "orders", **settings: Any) -> Queue:
-        """A new standard queue, or FIFO when its name says so."""
-        self.queues.create(QueueSettings(name=name, fifo=name.endswith(".fifo"), **settings))
+        """A new standard queue, or FIFO when its name says so (skipped where there are none)."""
+        fifo = name.endswith(".fifo")
+        if fifo:
+            self.needs(self.queue("probe").capabilities.fifo, "fifo")
+        self.queues.create(QueueSettings(name=name, fifo=fifo, **settings))
         return self.queues.open(name)
 
     def pair(self, name: str = "orders", **settings: Any) -> tuple[Queue, Queue]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -279,14 +280,12 @@ class SqliteQueues:
 
     def step_moves(self) -> int:
         """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
-        moved = 0
-        for handle in self._engine.read(moving.running_in):
-            moved += self._engine.write(
-                lambda connection, handle=handle: moving.step_in(  # type: ignore[misc]
-                    connection, self._catalogue, handle, self._clock.now_ms()
-                )
-            )
-        return moved
+
+        def step(connection: sqlite3.Connection, handle: str) -> int:
+            return moving.step_in(connection, self._catalogue, handle, self._clock.now_ms())
+
+        running = self._engine.read(moving.running_in)
+        return sum(self._engine.write(partial(step, handle=handle)) for handle in running)
 
     def moves(self, source: str) -> list[MoveTask]:
         """The tasks of a source queue, newest first."""
@@ -308,13 +307,16 @@ class SqliteQueues:
 
         Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number.
         """
-        done, now_ms = 0, self._clock.now_ms()
-        for name in self._engine.read(names_in):
-            done += self._in_pieces(
-                lambda connection, name=name: retention.sweep_in(  # type: ignore[misc]
-                    connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE
-                )
+        now_ms = self._clock.now_ms()
+
+        def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
+            if name not in names_in(connection):
+                return 0  # dropped meanwhile
+            return retention.sweep_in(
+                connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE
             )
+
+        done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(names_in))
         return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
 
     def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:

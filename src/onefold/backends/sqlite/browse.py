@@ -89,7 +89,7 @@ def look_in(
         key=key,
         source=meta.source,
         reason=meta.reason,
-        owner=owner,
+        owner=owner if state == "in_flight" else None,
     )
 
 

@@ -168,9 +168,12 @@ class Engine:
             self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._syncs = full
 
-    def _begin(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
+
+    def _begin(self) -> None:
+        self._check_open()
         end_ms = self._real_clock.monotonic_ms() + self._busy_ms
         while True:
             try:
@@ -225,8 +228,10 @@ class Engine:
             StorageError, StorageBusy: as for `write`.
         """
         if self.in_memory or self._held_by == threading.get_ident():
+            self._check_open()
             with self._turn, self._writer.engine_time():
                 return self._translated(run, self._writer)
+        self._check_open()
         connection = getattr(self._reader, "connection", None)
         if connection is None:
             connection = self._reader.connection = self._connect(sqlite3.Connection)

@@ -30,9 +30,8 @@ from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
 from onefold.contracts.queue import Entry, Refused, Sent
 from onefold.contracts.rules import check_entry
 
-_PROMOTED_AT_ONCE = (
-    1_000  # by one receive; a send promotes all that is due, since its messages come after them
-)
+# By one receive; a send promotes all that is due, since its messages come after them.
+_PROMOTED_AT_ONCE = 1_000
 
 
 def send_in(

@@ -28,10 +28,8 @@ from onefold.backends.sqlite.rows import (
 )
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked
 
-_MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of some ten milliseconds
-_COLUMNS: Final = (
-    "handle, source, target, per_second_max, status, to_move, moved, started_at_ms, failure"  # as MoveTask's
-)
+_MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
+_COLUMNS: Final = "handle, source, target, per_second_max, status, to_move, moved, started_at_ms, failure"
 
 
 def send_on_in(

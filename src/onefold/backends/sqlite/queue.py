@@ -66,9 +66,8 @@ __all__ = [
 
 CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_bury=True)
 _TURNS_MAX: Final = 10  # how often one receive starts over after it had to move worn out messages away
-_RECEIVES_BEFORE_BACK: Final = (
-    3  # SQS developer guide, dead-letter queues: received so often, it goes to the back
-)
+# SQS developer guide, dead-letter queues: received so often, a message goes to the back.
+_RECEIVES_BEFORE_BACK: Final = 3
 
 
 class SqliteQueue:

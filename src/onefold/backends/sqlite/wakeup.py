@@ -149,6 +149,7 @@ class Wakeup:
     """
 
     def __init__(self, path: str, entropy: Entropy) -> None:
+        self._path = path
         self._entropy = entropy
         self._bell = Bell()
         self._directory: Path | None = None
@@ -169,7 +170,11 @@ class Wakeup:
         """A new waiter for one thread; close it after use."""
         if self._directory is None:
             return LocalWaiter(self._bell, None if self.polls is None else POLL_S)
-        return SocketWaiter(self._directory / self._entropy.token())
+        while True:
+            try:
+                return SocketWaiter(self._directory / self._entropy.token())
+            except FileNotFoundError:  # the last one to leave has just removed the folder
+                self._directory = _private_directory(self._path)
 
     def notify(self) -> None:
         """Wake all waiters of all processes. Never blocks, never fails."""
@@ -190,6 +195,9 @@ class Wakeup:
         if self._sender is not None:
             self._sender.close()
             self._sender = None
+        if self._directory is not None:
+            with suppress(OSError):  # someone else still waits there; the last one to go removes it
+                self._directory.rmdir()
 
 
 def _wake(sender: socket.socket, path: str) -> None:
