@@ -32,7 +32,9 @@ def run_pair(pair: Pair, bench: Bench, runs: int) -> list[Row]:
     references: dict[str, list[Figures]] = {name: [] for name in pair.references}
     problems: dict[str, str] = {}
     for number in range(runs):
-        say(f"{pair.rows[0].name}: run {number + 1} of {runs}")
+        say(
+            f"{pair.rows[0].name}: run {number + 1} of {runs}, fdatasync {report.fdatasync_ms(bench.work, 20):.2f} ms"
+        )
         try:
             subjects.append(pair.subject(bench))
         except TrialFailed as error:
@@ -74,7 +76,8 @@ def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figu
         return not_measured(planned, f"a run gave no {planned.figure}")
     values = [figures[planned.figure] for figures in subjects]
     others = [figures[planned.reference_figure or planned.figure] for figures in references]
-    ratio = median(a / b for a, b in zip(values, others, strict=False)) if others else None
+    ratios = [a / b for a, b in zip(values, others, strict=False) if b > 0]
+    ratio = median(ratios) if ratios else None
     judged = {"figure": median(values), "ratio": ratio}[planned.goal.of] if planned.goal else None
     passed = planned.goal.met(judged) if planned.goal and judged is not None else None
     return Row(

@@ -1,7 +1,8 @@
 """What was measured, as values, and the page made of them: `docs/benchmarks.json` and, from it, `docs/benchmarks.md`.
 
 The two programs (`harness`, `peers`) each own one part of the JSON file and leave the other's alone; the page is always
-written from the whole file. Never here: measuring, goals. Invariant: the page shows nothing that the JSON has not.
+written from the whole file; `python -m benchmarks.report` does it again, with new explanations. Never here: measuring,
+goals. Invariant: the page shows no figure that the JSON has not.
 """
 
 from __future__ import annotations
@@ -138,7 +139,12 @@ def write(part: str, machine: Machine, entries: Sequence[Any]) -> None:
     whole = json.loads(JSON_PAGE.read_text()) if JSON_PAGE.exists() else {}
     whole[part] = {"machine": asdict(machine), "entries": [asdict(entry) for entry in entries]}
     JSON_PAGE.write_text(json.dumps(whole, indent=1) + "\n")
-    PAGE.write_text(page(whole))
+    write_page()
+
+
+def write_page() -> None:
+    """Writes the page anew from the JSON file and the explanations."""
+    PAGE.write_text(page(json.loads(JSON_PAGE.read_text())))
 
 
 ABOUT = (
@@ -244,3 +250,7 @@ def number(value: float | None) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    write_page()

@@ -22,7 +22,7 @@ from typing import Literal
 
 from benchmarks import trials
 from benchmarks.peers import environment
-from benchmarks.tools import ONEFOLD, ONEFOLD_REPEATABLE, TASKIQ
+from benchmarks.tools import DBOS, ONEFOLD, ONEFOLD_REPEATABLE, TASKIQ
 from benchmarks.trials import ROOT, Figures, Tool, TrialFailed
 
 GROUP = 100
@@ -32,10 +32,13 @@ SHARED = 300
 because groups that are ready at one moment share one. What raw must use to make as few commits."""
 THREADS = 8
 """Of a worker, by default: so many runs with an external effect are under way at once."""
+HELD = THREADS * GROUP
+"""Messages that a worker has in hand at once."""
 BACKLOGS = (1_000, 1_000_000)
 GROUPS = 10_000
 COPIED_MAX = 10_000
 """Files with a backlog up to this are copied for each run, larger ones used again: a run adds 2 % to their records."""
+IN_MEMORY = "Taskiq, Redis in memory"
 REPEATABLE = "Its job is declared repeatable, so its records may be committed in groups."
 
 
@@ -63,7 +66,10 @@ class Bench:
         return self.sent[file] - count
 
 
-def program(module: str, figure: str, file: Path, **options: int | str) -> Figures:
+Measure = Callable[[Bench], Figures]
+
+
+def program(module: str, figure: str, file: Path, **options: int) -> Figures:
     """Runs one figure of `raw` or `subjects`, which take the same command lines, in a fresh process."""
     command = [sys.executable, "-m", f"benchmarks.{module}", figure, "--file", str(file)]
     for name, value in options.items():
@@ -71,7 +77,7 @@ def program(module: str, figure: str, file: Path, **options: int | str) -> Figur
     return trials.run_figures(command)
 
 
-def once(module: str, figure: str, bench: Bench, *, count: int, **options: int | str) -> Figures:
+def once(module: str, figure: str, bench: Bench, *, count: int, **options: int) -> Figures:
     """Runs a figure that begins with an empty file."""
     with TemporaryDirectory(dir=bench.work) as directory:
         return program(module, figure, Path(directory) / "bench.db", count=bench.count(count), **options)
@@ -95,18 +101,15 @@ def growth(module: str, bench: Bench, groups: int) -> Figures:
 
 def backlog_us(module: str, bench: Bench, backlog: int, groups: int) -> float:
     prepare(bench)
-    made, count = place(bench, module, backlog, groups), bench.count(20_000)
+    made, count = place(bench, module, backlog, groups), bench.count(24_000)
     with TemporaryDirectory(dir=bench.work) as directory:
         if backlog <= COPIED_MAX:
             shutil.copytree(made, directory, dirs_exist_ok=True)
             made = Path(directory)
         os.sync()  # what was left unwritten must not be paid for by the first commits
-        settings: dict[str, int | str] = {"effect": "repeatable"} if module == "subjects" else {}
         first = 2 * backlog + bench.first_of(made, count)
         file = made / "bench.db"
-        figures = program(
-            module, "backlog", file, count=count, batch=GROUP, first=first, groups=groups, **settings
-        )
+        figures = program(module, "backlog", file, count=count, batch=HELD, first=first, groups=groups)
     return figures["us"]
 
 
@@ -143,9 +146,13 @@ def onefold_scale(bench: Bench, workers: Sequence[int]) -> Figures:
     }
 
 
-def taskiq_drain(bench: Bench) -> Figures:
+def taskiq(bench: Bench, trial: Measure) -> Figures:
     if not environment.installed() or environment.redis_program() is None:
         raise TrialFailed("Taskiq is not installed: make bench-peers installs it")
+    return trial(bench)
+
+
+def taskiq_drain(bench: Bench) -> Figures:
     return trials.drain(TASKIQ, bench.work, bench.count(10_000))
 
 
@@ -158,12 +165,18 @@ def powertools(bench: Bench) -> Figures:
     )
 
 
-def onefold_latency(bench: Bench) -> Figures:
-    return trials.latency(ONEFOLD, bench.work, seconds=1 if bench.quick else 10)
+def latency(bench: Bench, tool: Tool) -> Figures:
+    return trials.latency(tool, bench.work, seconds=1 if bench.quick else 5)
 
 
 def onefold_recovery(bench: Bench) -> Figures:
     return trials.recovery(ONEFOLD, bench.work, standby=True)
+
+
+def dbos_recovery(bench: Bench) -> Figures:
+    if not environment.installed():
+        raise TrialFailed("DBOS is not installed: make bench-peers installs it")
+    return trials.recovery(DBOS, bench.work)
 
 
 def interpreter(code: str, bench: Bench) -> Figures:
@@ -172,17 +185,28 @@ def interpreter(code: str, bench: Bench) -> Figures:
 
 
 def installed_size(bench: Bench) -> Figures:
-    """Size of onefold and of what it cannot be installed without, byte code not counted."""
+    """Size of onefold and of what it cannot be installed without."""
     import msgspec
 
-    folders = [ROOT / "src" / "onefold", Path(msgspec.__file__).parent]
+    return {"mb": size_mb(ROOT / "src" / "onefold", Path(msgspec.__file__).parent)}
+
+
+def powertools_size(bench: Bench) -> Figures:
+    if not environment.installed():
+        raise TrialFailed("Powertools is not installed: make bench-peers installs it")
+    folders = [
+        next(environment.VENV.glob(f"lib/*/site-packages/{name}"))
+        for name in ("aws_lambda_powertools", "jmespath")
+    ]
+    return {"mb": size_mb(*folders)}
+
+
+def size_mb(*folders: Path) -> float:
+    """Size of all files in the folders, byte code not counted."""
     files = [
         path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"
     ]
-    return {"mb": sum(path.stat().st_size for path in files) / 1e6}
-
-
-Measure = Callable[[Bench], Figures]
+    return sum(path.stat().st_size for path in files) / 1e6
 
 
 @dataclass(frozen=True)
@@ -242,13 +266,13 @@ class Pair:
 
 
 def pairs() -> list[Pair]:
-    """Returns the whole benchmark in the order in which it is run; the page keeps it."""
-    return [*guarding(), *sending(), *draining(), *waiting(), *weighing(), *growing()]
+    """Returns the whole benchmark in the order in which it is run; the page keeps it. What strains the disk comes last."""
+    return [*waiting(), *weighing(), *guarding(), *sending(), *draining(), *growing()]
 
 
 def draining() -> list[Pair]:
     shared, grouped, single = (f"raw, batches of {size}" for size in (SHARED, GROUP, THREADS))
-    taskiq, alone = "Taskiq, Redis in memory", "onefold, one worker"
+    alone = "onefold, one worker"
     commits = (
         "Both make the same durable writes: the claim (lease, record) is synced before a handler runs, then the result, "
         "the record's end and the delete together. onefold's receive is a commit of its own that waits for no disk; raw "
@@ -268,18 +292,18 @@ def draining() -> list[Pair]:
                     note=f"The same run beside raw with the worker's group size, {GROUP}.",
                 ),
                 Planned(
-                    "drain, beside a queue that keeps jobs", "jobs/s", "per_s", ratio_at_least(5), taskiq,
+                    "drain, beside a queue that keeps jobs", "jobs/s", "per_s", ratio_at_least(5), IN_MEMORY,
                     note="The same run. Taskiq keeps a job whose worker is killed; its Redis syncs nothing to disk.",
                 ),
             ),
             {
                 shared: partial(raw_drain, batch=SHARED),
                 grouped: partial(raw_drain, batch=GROUP),
-                taskiq: taskiq_drain,
+                IN_MEMORY: partial(taskiq, trial=taskiq_drain),
             },
         ),
         Pair(
-            partial(onefold_drain, tool=ONEFOLD, count=20_000),
+            partial(onefold_drain, tool=ONEFOLD, count=10_000),
             (
                 Planned(
                     "drain, external effects", "jobs/s", "per_s", None, single,
@@ -287,7 +311,7 @@ def draining() -> list[Pair]:
                     f"holds at most what the {THREADS} threads have finished at that moment.",
                 ),
             ),
-            {single: partial(raw_drain, batch=THREADS, count=20_000)},
+            {single: partial(raw_drain, batch=THREADS, count=10_000)},
         ),
         Pair(
             partial(onefold_scale, workers=(2, 4)),
@@ -303,12 +327,12 @@ def draining() -> list[Pair]:
 
 
 def sending() -> list[Pair]:
-    one_by_one = partial(once, "subjects", "enqueue", count=4_000)
+    one_by_one = partial(once, "subjects", "enqueue", count=2_000)
     return [
         Pair(
             one_by_one,
             (Planned("send one by one", "us", "us", ratio_at_most(1.3), "raw insert"),),
-            {"raw insert": partial(once, "raw", "enqueue", count=4_000)},
+            {"raw insert": partial(once, "raw", "enqueue", count=2_000)},
         ),
         Pair(
             partial(once, "subjects", "bulk", count=200_000, batch=1_000),
@@ -320,7 +344,7 @@ def sending() -> list[Pair]:
             {"raw, 1,000 a commit": partial(once, "raw", "bulk", count=200_000, batch=1_000)},
         ),
         Pair(
-            partial(once, "subjects", "enqueue", count=16_000, threads=8),
+            partial(once, "subjects", "enqueue", count=8_000, threads=8),
             (
                 Planned(
                     "send from 8 threads", "messages/s", "per_s", ratio_at_least(1), "onefold, one by one"
@@ -342,7 +366,7 @@ def guarding() -> list[Pair]:
             {"Powertools": powertools},
         ),
         Pair(
-            partial(once, "subjects", "once-sqlite", count=2_000),
+            partial(once, "subjects", "once-sqlite", count=1_000),
             (
                 Planned(
                     "@once on SQLite, first call", "us", "first_us", None, "raw record", "us",
@@ -350,20 +374,20 @@ def guarding() -> list[Pair]:
                 ),
                 Planned("@once on SQLite, duplicate", "us", "duplicate_us"),
             ),
-            {"raw record": partial(once, "raw", "record", count=2_000)},
+            {"raw record": partial(once, "raw", "record", count=1_000)},
         ),
     ]  # fmt: skip
 
 
 def growing() -> list[Pair]:
-    raw = f"raw, batches of {GROUP}"
+    raw = f"raw, batches of {HELD}"
     about = (
-        "As many records of finished jobs lie beside the messages that wait. A cost is that of sending a message, "
-        f"{GROUP} a call, and running its job; onefold's sender and worker are threads of one process. {REPEATABLE}"
+        "As many records of finished jobs lie beside the waiting messages. A cost is that of sending a message and running "
+        f"its job, in one thread: {HELD} are sent, claimed and settled together."
     )
     about_fifo = (
-        "The same. Up to ten messages of a group are received together and run one after the other, as on SQS; raw takes "
-        "one message of each group."
+        "The same. Up to ten messages of a group are received together and run one after the other, as on SQS, so at the "
+        "large backlog the batch is settled in ten parts; raw takes one message of each group."
     )
     return [
         Pair(
@@ -385,28 +409,31 @@ def growing() -> list[Pair]:
 
 
 def waiting() -> list[Pair]:
+    again = "DBOS, a new worker at once"
     return [
         Pair(
-            onefold_latency,
+            partial(latency, tool=ONEFOLD),
             (
                 Planned(
-                    "latency at 100 jobs/s, p50", "ms", "p50_ms", below(3, "ms"),
+                    "latency at 100 jobs/s, p50", "ms", "p50_ms", below(3, "ms"), IN_MEMORY,
                     note="From before the send to the handler's first line, between two processes, external effects: two "
-                    "synced commits lie between, the send and the claim.",
+                    "synced commits lie between, the send and the claim. Taskiq's Redis syncs nothing.",
                 ),
-                Planned("latency at 100 jobs/s, p99", "ms", "p99_ms", below(15, "ms")),
-                Planned("a waiting worker", "% of a core", "idle_percent", below(2, "%")),
+                Planned("latency at 100 jobs/s, p99", "ms", "p99_ms", below(15, "ms"), IN_MEMORY),
+                Planned("a waiting worker", "% of a core", "idle_percent", below(2, "%"), IN_MEMORY),
             ),
+            {IN_MEMORY: partial(taskiq, trial=partial(latency, tool=TASKIQ))},
         ),
         Pair(
             onefold_recovery,
             (
                 Planned(
-                    "killed worker's job begins again", "s", "again_s", below(2, "s"),
+                    "killed worker's job begins again", "s", "again_s", below(2, "s"), again,
                     note="kill -9 in the middle of a job, a second worker on the same host, visibility 30 s; on another "
-                    "host it is the lease, 30 s.",
+                    "host it is the lease, 30 s. DBOS runs it again when its worker starts again.",
                 ),
             ),
+            {again: dbos_recovery},
         ),
     ]  # fmt: skip
 
@@ -419,5 +446,18 @@ def weighing() -> list[Pair]:
             (Planned("python -c 'import onefold'", "ms", "ms", below(100, "ms"), nothing),),
             {nothing: partial(interpreter, "pass")},
         ),
-        Pair(installed_size, (Planned("installed size, with msgspec", "MB", "mb"),)),
+        Pair(
+            installed_size,
+            (
+                Planned(
+                    "installed size, with msgspec",
+                    "MB",
+                    "mb",
+                    None,
+                    "Powertools, with jmespath",
+                    note="Without byte code. 0.3 MB of onefold are the demo's invoices.",
+                ),
+            ),
+            {"Powertools, with jmespath": powertools_size},
+        ),
     ]

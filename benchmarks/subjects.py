@@ -1,21 +1,21 @@
 """onefold's own figures, with the command lines of `benchmarks.raw`, so that a row can run either.
 
 `python -m benchmarks.subjects enqueue --file q.db --count 10000`. Only what a user would write: declarations, `send`,
-`send_many`, `once`, a worker of this process; but `history`, which is not timed against anything, writes records through
-the store's contract. Never here: settings tuned for a benchmark. Invariant: timed is what `raw` times under the same name.
+`send_many`, `once`; but `backlog` steps through a worker's own path, and `history`, which is timed against nothing,
+writes records through the store's contract. Never here: settings tuned for a benchmark. Invariant: timed is what `raw`
+times under the same name.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from threading import Semaphore, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from benchmarks import probe
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Store
 
 Figures = dict[str, float]
-BATCH_S = 60
-"""How long a batch may take in the worker before the figure is given up."""
 YEAR_MS = 365 * 86_400_000
 
 
@@ -111,34 +109,30 @@ def figure_history(options: argparse.Namespace) -> Figures:
 
 
 def figure_backlog(options: argparse.Namespace) -> Figures:
-    """Sends a batch whenever one is done, `--count` messages in all, beside a worker, on a file where others wait."""
-    from benchmarks import onefold_tool as tool
-    from onefold.run.worker import WorkerSettings
-    from onefold.service.workers import make_worker
+    """Sends a batch and drains a batch, `--count` messages in all, on a file where others wait.
 
-    batch_done = Semaphore(0)
-    numbers = itertools.count(1)
+    A worker's path in one thread, because a worker would not stop after a batch: receive, begin, perform, finish.
+    """
+    from benchmarks.onefold_tool import app, job
+    from benchmarks.onefold_tool import orders as queued
+    from onefold.run.events import Sinks
+    from onefold.run.settings import WorkerSettings
 
-    def run(note: str) -> None:
-        if next(numbers) % options.batch == 0:
-            batch_done.release()
-
-    tool.run = run
-    worker = make_worker(tool.app.runtime(), tool.app.jobs, tool.app.job_of, settings=WorkerSettings())
-    thread = Thread(target=worker.run, daemon=True)
+    runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
+    driver = runtime.driver(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
+    queue = runtime.backend.open_queue(queued.name)
     rest = orders(options.count, options.first)
 
     def work() -> None:
-        thread.start()
         while batch := list(islice(rest, options.batch)):
-            tool.job.send_many(batch)
-            if not batch_done.acquire(timeout=BATCH_S):
-                raise SystemExit(f"the worker did not finish {options.batch} jobs within {BATCH_S} s")
+            job.send_many(batch)
+            ready = driver.begin(queue.receive(len(batch), lease_ms))
+            while ready:
+                for run in ready:
+                    driver.perform(run)
+                ready = driver.finish(ready)
 
-    figures = timed(work, options.count)
-    worker.drain()
-    thread.join()
-    return figures
+    return timed(work, options.count)
 
 
 def guarded_calls(store: Store, count: int) -> Figures:
@@ -196,11 +190,8 @@ def main() -> None:
         "--first", type=int, default=0, help="number of the first message; its key is made from it"
     )
     parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
-    parser.add_argument("--effect", default="external", help="the kind of effect that the job declares")
     options = parser.parse_args()
-    os.environ.update(
-        BENCH_PLACE=str(options.file.parent), BENCH_GROUPS=str(options.groups), BENCH_EFFECT=options.effect
-    )
+    os.environ.update(BENCH_PLACE=str(options.file.parent), BENCH_GROUPS=str(options.groups))
     print(json.dumps(FIGURES[options.figure](options)))
 
 

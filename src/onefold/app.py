@@ -15,7 +15,7 @@ import typing
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from onefold import duration, errors, limits
 from onefold.clock import Clock, SystemClock
@@ -23,6 +23,7 @@ from onefold.codec import payload_type
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
+from onefold.contracts.rules import check_settings, check_target
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.failures import Lists, check_lists
@@ -30,7 +31,7 @@ from onefold.decide.keys import KeyFunction, KeyRule, key_rule
 from onefold.decide.rate import parse_rate
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
-from onefold.options import DeadLetter, Queue, Retry, Throttle
+from onefold.options import DeadLetter, Queue, Retry, Throttle, checked_options
 from onefold.run.context import Context
 from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
 from onefold.run.sources import check_source
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-A = ParamSpec("A")
 
+JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
 
@@ -60,24 +61,6 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
 
 
-def _checked_options(function: Callable[A, R]) -> Callable[A, R]:
-    """Answer an unknown option with the name that was probably meant."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
-
-    @functools.wraps(function)
-    def checked(*args: A.args, **kwargs: A.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                raise errors.UsageError(
-                    f"{function.__name__}() has no option {name!r}.",
-                    todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}.",
-                )
-        return function(*args, **kwargs)
-
-    return checked
-
-
 class App:
     """A set of jobs on one engine.
 
@@ -92,7 +75,7 @@ class App:
         UsageError: a name out of range, an unknown history level.
     """
 
-    @_checked_options
+    @checked_options
     def __init__(
         self,
         name: str,
@@ -103,7 +86,7 @@ class App:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        if not name or len(name) > 40 or not all(char.isascii() and (char.isalnum() or char in "-_") for char in name):
+        if not isinstance(name, str) or not 1 <= len(name) <= 40 or not all(char.isascii() and (char.isalnum() or char in "-_") for char in name):
             raise errors.UsageError(f"{name!r} is not a name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _.")
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
@@ -119,7 +102,7 @@ class App:
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
-    @_checked_options
+    @checked_options
     def queue(
         self,
         name: str,
@@ -136,7 +119,8 @@ class App:
         """Declare a queue, with its dead-letter queue and the queue for unknown outcomes beside it.
 
         Args:
-            name: 1-80 of A-Z a-z 0-9 - _; FIFO queues get the suffix `.fifo` when it is missing.
+            name: 1-75 of A-Z a-z 0-9 - _ (companions are named after it); FIFO queues get the suffix `.fifo` when it
+                is missing, and only they may have it.
             fifo: strict order per message group.
             visibility: hidden after a receive by consumers without a heartbeat, 0 s to 12 h.
             retention: how long a message stays, 60 s to 14 d.
@@ -146,19 +130,22 @@ class App:
             content_dedup, dedup_scope: FIFO deduplication, as SQS has it.
 
         Raises:
-            UsageError: a value out of range (the same ranges as SQS).
+            UsageError: a value out of range (the same ranges as SQS); a dead-letter queue that does not fit. Nothing is
+                declared then.
             ConflictError: declared before with other settings.
         """
         dead = dead_letter or DeadLetter()
-        stem = name.removesuffix(".fifo")
-        suffix = ".fifo" if fifo else ""
-        dead_name = f"{(dead.name or stem + '-dead').removesuffix('.fifo')}{suffix}"
+        if not isinstance(name, str):
+            raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+        suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
+        stem = name.removesuffix(suffix)
+        dead_name = f"{(dead.name or stem + '-dead').removesuffix(suffix)}{suffix}"
         companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
         keep_ms = duration.to_ms(
             dead.retention, "dead_letter.retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
         )
-        if not 1 <= dead.after <= limits.RECEIVES_MAX:
-            raise errors.UsageError(f"dead_letter.after={dead.after} is out of range.", todo="It may be 1 to 1000.")
+        if type(dead.after) is not int or not 1 <= dead.after <= limits.RECEIVES_MAX:
+            raise errors.UsageError(f"dead_letter.after={dead.after!r} is out of range.", todo="It may be 1 to 1000.")
         declared = Queue(
             settings=QueueSettings(
                 name=stem + suffix,
@@ -178,6 +165,9 @@ class App:
             dead_letter=companion(name=dead_name, retention_ms=keep_ms),
             held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
         )
+        for settings in (declared.settings, declared.dead_letter, declared.held):
+            check_settings(settings)
+        check_target(declared.settings, declared.dead_letter)
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:
             raise errors.ConflictError(
@@ -186,7 +176,7 @@ class App:
             )
         return declared
 
-    @_checked_options
+    @checked_options
     def job(
         self,
         queue: Queue,
@@ -234,16 +224,24 @@ class App:
         """
         self._own(queue)
         check_source(source, "this job")
-        lists = {"transient": tuple(transient), "permanent": tuple(permanent), "unknown": tuple(unknown)}
+        lists = {
+            kind: (classes,) if isinstance(classes, str) else tuple(classes)
+            for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown))
+        }
         check_lists(Lists(**lists), "this job")
         pauses = retry or Retry()
         policy = self._policy(queue, effect, on_unknown, timeout, pauses, after_failure, keep, owner)
 
         def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
+            annotation, returned = _types(handler)
             job_name = name or handler.__name__
+            if not isinstance(job_name, str) or not job_name.isprintable() or len(job_name) > JOB_NAME_CHARS_MAX:
+                raise errors.UsageError(
+                    f"{job_name!r:.80} is not a name for a job.",
+                    todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters.",
+                )
             if job_name in self.jobs:
                 raise errors.ConflictError(f"Job {job_name} is declared twice.", todo="Give one of them another name=.")
-            annotation, returned = _types(handler)
             if queue.settings.fifo and group is None:
                 raise errors.UsageError(
                     f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
@@ -279,6 +277,8 @@ class App:
         return declare
 
     def _own(self, queue: Queue) -> None:
+        if not isinstance(queue, Queue):
+            raise errors.UsageError(f"{queue!r} is not a queue.", todo="Pass what app.queue(...) returned.")
         if self.queues.get(queue.name) is not queue:
             raise errors.UsageError(
                 f"Queue {queue.name} was not declared on app {self.name}.", todo="Pass what app.queue(...) returned."
@@ -307,14 +307,15 @@ class App:
                     todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
                 )
         after = queue.settings.receives_max or 1
-        if not 1 <= retry.attempts <= after:
+        for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
+            if type(count) is not int or count < 1:
+                raise errors.UsageError(f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more.")
+        if retry.attempts > after:
             raise errors.UsageError(
                 f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
                 meaning="The queue itself would dead-letter the message before onefold could say why.",
                 todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
             )
-        if retry.crashes < 1:
-            raise errors.UsageError(f"retry.crashes={retry.crashes} is out of range.", todo="It is 1 or more.")
         return functools.partial(
             _make_policy,
             queue=queue.name,
@@ -442,8 +443,10 @@ def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit |
         return None
     if throttle.rate is None and throttle.concurrency is None:
         raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
-    if throttle.concurrency is not None and throttle.concurrency < 1:
-        raise errors.UsageError(f"concurrency={throttle.concurrency} is out of range.", todo="It is 1 or more.")
+    if throttle.concurrency is not None and (type(throttle.concurrency) is not int or throttle.concurrency < 1):
+        raise errors.UsageError(
+            f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
+        )
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
         concurrency=throttle.concurrency,
@@ -453,6 +456,12 @@ def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit |
 
 def _types(handler: Callable[..., Any]) -> tuple[Any, Any]:
     """The payload's and the result's annotation; Any where there is none."""
+    if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise errors.UsageError(
+            f"{handler!r} cannot be a handler.",
+            meaning="Calling it would run nothing.",
+            todo="Decorate a plain function or an async def, without yield.",
+        )
     parameters = list(inspect.signature(handler).parameters.values())
     if not parameters:
         raise errors.UsageError(

@@ -243,7 +243,9 @@ class World:
         assert run is not None
         match run.step:
             case script.Probe() as probe:
-                probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt))
+                probe.answer = calling.probe(
+                    run.job, run.payload, driver.open_context(run, run.attempt), self.clock
+                )
             case script.Start():
                 assert driver.start(run)
             case script.Call() if self._stage.transactional:

@@ -289,7 +289,7 @@ def test_a_key_that_nobody_knows(there: Open) -> None:
 @pytest.mark.parametrize(
     ("history", "events", "left_out"),
     [
-        ("full", ["retry", "started", "completed"], ""),
+        ("full", ["started", "retry", "started", "completed"], ""),
         ("brief", ["retry", "started", "completed"], "History is brief"),
         ("off", ["started", "completed"], "History is off"),
     ],

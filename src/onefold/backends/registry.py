@@ -44,4 +44,10 @@ def _sqlite_path(url: str, rest: str) -> str:
             f"{url!r} names no file.",
             todo="A relative file has three slashes (sqlite:///shop.db), an absolute one four (sqlite:////var/shop.db).",
         )
+    if not rest.isprintable() or "?" in rest:
+        raise errors.UsageError(
+            f"{url!r} is more than a path.",
+            meaning="A sqlite URL has no options, and a path no control characters.",
+            todo="Write the plain path of the file, for example sqlite:///.onefold/shop.db.",
+        )
     return rest[1:]

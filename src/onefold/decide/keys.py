@@ -88,7 +88,23 @@ class KeyRule:
         Raises:
             PayloadError: a field is missing, null, empty, or of a type that is no identity; or the key is too long.
         """
-        key = self._find(payload)
+        return self._fitting(self._find(payload))
+
+    def given(self, key: object) -> str:
+        """A key that came beside the payload instead of from it, by the same bounds.
+
+        Raises:
+            PayloadError: it is no text, blank, too long, or holds control characters.
+        """
+        if not isinstance(key, str) or not key.strip():
+            raise PayloadError(
+                f"{key!r} was given instead of the {self.what} {self.text}.",
+                meaning="It tells no operation apart.",
+                todo="Give a text, or leave it out.",
+            )
+        return self._fitting(key)
+
+    def _fitting(self, key: str) -> str:
         if len(key) > self._chars_max:
             raise PayloadError(
                 f"The {self.what} {self.text} gives {len(key)} characters.",

@@ -193,7 +193,7 @@ class Job(Generic[P, R]):
 
         Raises:
             PayloadError: the payload does not fit the type, or gives no key; nothing was sent.
-            UsageError: delay and run_at together, a time without a zone.
+            UsageError: delay and run_at together, a run_at that is no datetime or has no zone.
             StorageBusy: the engine could not write; nothing was sent.
         """
         return self._send([self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)])[0]
@@ -226,7 +226,7 @@ class Job(Generic[P, R]):
         if key is None:
             key = self.rules.key.of(payload)
         else:
-            attributes[KEY_ATTRIBUTE] = Attribute(key)
+            attributes[KEY_ATTRIBUTE] = Attribute(self.rules.key.given(key))
         scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
         group = self.rules.group.of(payload) if self.rules.group else None
         if self.policy.fifo and dedup_id is None:
@@ -253,6 +253,11 @@ class Job(Generic[P, R]):
             return self._sender.now_ms() + wait_ms if wait_ms else None
         if run_at is None:
             return None
+        if not isinstance(run_at, datetime):
+            raise errors.UsageError(
+                f"{self.name}.send got run_at={run_at!r}, which is no datetime.",
+                todo="Use an aware datetime, or delay= for a time from now.",
+            )
         if run_at.tzinfo is None:
             raise errors.UsageError(
                 f"{self.name}.send got run_at={run_at.isoformat()} without a time zone.",
@@ -276,7 +281,7 @@ class Job(Generic[P, R]):
             codec = self.rules.payload
             payload = codec.decode(body)
             given = attributes.get(KEY_ATTRIBUTE)
-            key = str(given.value) if given else self.rules.key.of(payload)
+            key = self.rules.key.given(given.value) if given else self.rules.key.of(payload)
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
             if self.limit is not None and self.limit.key is not None:
                 self.limit.key.of(payload)  # asked for again by the gates, which cannot refuse a message

@@ -55,7 +55,7 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
             [
                 Event(
                     at_ms=runtime.clock.now_ms(), name="sent", key=one.record, queue=one.queue, actor=runtime.owner,
-                    message_id=receipt.message_id, detail={"duplicate": receipt.duplicate},
+                    message_id=receipt.message_id, detail={"duplicate": True} if receipt.duplicate else {},
                 ).row()
                 for one, receipt in zip(outgoing, receipts, strict=True)
                 if receipt is not None

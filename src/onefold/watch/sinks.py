@@ -69,7 +69,10 @@ def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
     logger = logging.getLogger("onefold")
     if logger.level == logging.NOTSET:
         logger.setLevel(level)
-    if stream is not None or not logger.hasHandlers():
+    if stream is None and logger.hasHandlers():
+        return logger
+    theirs = [one.stream for one in logger.handlers if isinstance(one, logging.StreamHandler)]
+    if stream is None or stream not in theirs:  # one line is written once, however many sinks there are
         handler = logging.StreamHandler(stream)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)

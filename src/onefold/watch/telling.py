@@ -78,6 +78,18 @@ def _run(detail: Detail) -> str:
     return f"run {attempt}" if attempt else "the run"
 
 
+def _sent(detail: Detail) -> Told:
+    if detail.get("duplicate"):
+        return "sent again, and nothing was added", "the key (unique=True) or the deduplication id was known already"
+    return "a message was accepted", ""
+
+
+def _paused(detail: Detail, evidence: Evidence) -> Told:
+    until_ms = detail.get("until_ms")
+    text = f"the job is paused by its circuit breaker: {_word(detail, 'summary', 'it keeps failing')}"
+    return text, f"pause {_word(detail, 'pauses', '?')}, until {evidence.say(int(until_ms))}" if until_ms else ""
+
+
 def _received(detail: Detail) -> Told:
     count = detail.get("receive_count")
     return "received by a worker", f"receive {count} of this message" if count else ""
@@ -253,6 +265,7 @@ def _said_why(detail: Detail, otherwise: str) -> str:
 
 _TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
     "received": _received,
+    "sent": _sent,
     "started": _started,
     "dead-letter": _dead_letter,
     "running-elsewhere": _running_elsewhere,
@@ -272,6 +285,7 @@ _TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
 }
 _WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Told]] = {
     "completed": _completed,
+    "paused": _paused,
     "retry": _retry,
     "quarantine": _quarantine,
     "duplicate": _duplicate,
