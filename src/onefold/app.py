@@ -242,11 +242,6 @@ class App:
                 )
             if job_name in self.jobs:
                 raise errors.ConflictError(f"Job {job_name} is declared twice.", todo="Give one of them another name=.")
-            if queue.settings.fifo and group is None:
-                raise errors.UsageError(
-                    f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
-                    todo='Say what is kept in order, for example group="{customer}".',
-                )
             job: Job[Any, Any] = Job(
                 handler,
                 name=job_name,
@@ -255,7 +250,7 @@ class App:
                     payload=payload_type(annotation, result=returned),
                     key=key_rule(key, annotation, what=f"key of {job_name}"),
                     tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
-                    group=_group_rule(group, annotation, job_name),
+                    group=_group_rule(queue, group, annotation, job_name),
                     source=source,
                 ),
                 sender=self,
@@ -264,12 +259,7 @@ class App:
                 limit=_limit(throttle, annotation, job_name),
                 unique=unique,
             )
-            if job.rules.key.volatile:
-                warnings.warn(
-                    f"The key of {job_name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
-                    " no two messages are the same operation.",
-                    stacklevel=3,
-                )
+            _warn_of_volatile_key(job)
             functools.update_wrapper(job, handler)
             self.jobs[job_name] = job
             return job
@@ -432,7 +422,23 @@ def _keep_ms(queue: Queue, keep: Duration) -> int:
     return keep_ms
 
 
-def _group_rule(group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
+def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
+    if job.rules.key.volatile:
+        warnings.warn(
+            f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
+            " no two messages are the same operation.",
+            stacklevel=4,
+        )
+
+
+def _group_rule(
+    queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str
+) -> KeyRule | None:
+    if group is None and queue.settings.fifo:
+        raise errors.UsageError(
+            f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
+            todo='Say what is kept in order, for example group="{customer}".',
+        )
     if group is None:
         return None
     return key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX)

@@ -22,7 +22,6 @@ from onefold.decide.backoff import Jitter
 from onefold.decide.keys import KeyFunction
 from onefold.duration import Duration
 
-
 A = ParamSpec("A")
 C = TypeVar("C", bound=type)
 R = TypeVar("R")
