@@ -38,7 +38,9 @@ from onefold.contracts.store import (
 
 
 def is_expired(record: Record, now_ms: int) -> bool:
-    """Whether the record counts as absent; a parked one never does."""
+    """Whether the record counts as absent; a parked one never does, nor one that runs under a lease."""
+    if record.status == "in_progress" and now_ms < record.lease_until_ms:
+        return False
     return record.expires_at_ms is not None and now_ms >= record.expires_at_ms
 
 

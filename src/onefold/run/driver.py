@@ -172,6 +172,7 @@ class Driver:
                 try:
                     over = self._begin(runs, ready)
                 except BaseException:
+                    self.gates.forget(runs)
                     with self._chains.order:
                         self._drop(self._chains.forget(runs))
                     raise

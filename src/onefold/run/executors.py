@@ -204,7 +204,9 @@ class Tasks:
 
     def _cancel(self, run: Run) -> None:
         task = self._tasks.get(run)
-        if task is not None and isinstance(run.step, script.Call | script.Probe):
+        # A task that is cancelled before its first step never runs at all, and would never be reported.
+        begun = run.ctx is not None and isinstance(run.step, script.Call | script.Probe)
+        if task is not None and begun:
             task.cancel()
 
     def _end(self) -> None:

@@ -28,6 +28,10 @@ class Gates(Protocol):
         """Whether a dependency-down is this operation's own doing, so that it counts as a plain failure."""
         ...
 
+    def forget(self, runs: Sequence[Run]) -> None:
+        """Runs could not be claimed because the backend failed: hold nothing for them any more."""
+        ...
+
     def renew(self) -> None:
         """Extend what this process holds by another lease; called with the heartbeat."""
         ...

@@ -159,6 +159,8 @@ class Heartbeat:
         claimed = [one for one in held if one.run is not None and one.run.claimed is not None]
         try:
             refused = self._renew(claimed, lease_ms)
+            # What was refused is settled, or another's: its message must not be hidden over its own retry, or for us.
+            held = [one for one in held if one not in refused]
             hidden = self._hide(held, lease_ms)
             self._also()
         except errors.TransientError as error:

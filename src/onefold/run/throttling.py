@@ -2,16 +2,18 @@
 
 Each decision is read, decided by a pure function of `decide/`, and written back by compare-and-set; the beaten ask again.
 A job without a limit costs one read of its breaker every CACHE_MS. Never here: the arithmetic, waiting.
-Invariant: what a gate took for a run that then did not start is given back when that run is settled.
+Invariant: what a gate took for a run that then did not start is given back when that run is settled or forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from onefold import errors
 from onefold.clock import Clock
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.state import Change, State, Versioned
@@ -92,16 +94,22 @@ class StateGates:
         if event is not None:
             tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
 
+    def forget(self, runs: Sequence[Run]) -> None:
+        """Runs were admitted and could not be claimed: give their slots back, or at least renew them no more."""
+        for run in runs:
+            with suppress(errors.TransientError):  # then it ends with the lease
+                self._vacate(run)
+
     def renew(self) -> None:
         """Extend every slot this process holds by another lease; called with the heartbeat."""
         until_ms = self._clock.now_ms() + self._lease_ms
         for name, holders in list(self._slots.items()):
-            mine = list(holders)
 
-            def extend(slots: dict[str, int], mine: list[str] = mine) -> tuple[dict[str, int], None]:
-                return slots | dict.fromkeys(mine, until_ms), None
+            def extend(slots: dict[str, int], holders: dict[str, int] = holders) -> tuple[dict[str, int], None]:
+                # Looked up at every try: a slot that was given back meanwhile must not be taken again.
+                return slots | dict.fromkeys(list(holders), until_ms), None
 
-            if mine:
+            if holders:
                 self._change(name, dict[str, int], _no_slots(), extend)
 
     # -- one gate each -----------------------------------------------------------------------------------------------

@@ -206,6 +206,7 @@ class SqliteEffects:
         self._kept = 0  # handlers whose work waits for the commit
         self._lost = 0  # handlers whose work SQLite itself has rolled back
         self._wakes = False
+        self._refused: errors.TransientError | None = None  # why this handler's rows were taken back while it ran
 
     def open(self) -> LentConnection:
         """The engine's own connection, inside the transaction and this handler's savepoint.
@@ -214,6 +215,8 @@ class SqliteEffects:
             TransientError: this handler has had it for longer than the limit; its rows were taken back.
             StorageBusy: another process holds the file, or SQLite has rolled the transaction back.
         """
+        if self._refused is not None:  # a handler that goes on all the same must not complete without its rows
+            raise self._refused
         if self._lent_since_ms is not None:
             self._check_handler()
             assert self._connection is not None
@@ -242,19 +245,21 @@ class SqliteEffects:
         assert self._lent_since_ms is not None
         if not self._connection.in_transaction:
             self.undo()
-            raise errors.StorageBusy(
+            self._refused = errors.StorageBusy(
                 "SQLite rolled back the transaction while a handler was using it.",
                 meaning="Its rows are gone; so are those of handlers that waited for the same commit, and their runs fail.",
                 todo="Look for a full disk, or for OR ROLLBACK and RAISE(ROLLBACK) in the handler's statements.",
             )
+            raise self._refused
         used_ms = self._engine.clock.monotonic_ms() - self._lent_since_ms
         if used_ms > self._limit_ms:
             self.undo()
-            raise errors.TransientError(
+            self._refused = errors.TransientError(
                 f"A handler had ctx.connection for {used_ms} ms; the limit is {self._limit_ms} ms.",
                 meaning="Nobody else can write to the file meanwhile. Its rows were taken back.",
                 todo="Do slow work (requests to others, large computations) before the first use of ctx.connection.",
             )
+            raise self._refused
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write this handler's settlement and keep its rows; undo both when its lease was lost.
@@ -289,6 +294,7 @@ class SqliteEffects:
         Where SQLite cannot take back one handler's rows alone (it has rolled back everything itself, or a cursor is open
         that still writes), all of the transaction goes, and the next `commit` says so.
         """
+        self._refused = None
         if self._lent_since_ms is None:
             return
         assert self._connection is not None
@@ -321,7 +327,7 @@ class SqliteEffects:
 
     def rollback(self) -> None:
         """Take everything back that was not committed. Without anything it does nothing."""
-        self._lost = 0
+        self._lost, self._refused = 0, None
         if self._connection is not None:
             self._connection.take_back()
             self._end(commit=False)

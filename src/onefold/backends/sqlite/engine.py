@@ -51,7 +51,7 @@ class SqliteEngine:
         except BaseException:
             self.database.close()
             raise
-        self.queues = SqliteQueues(self.database, owner=owner)
+        self.queues = SqliteQueues(self.database, owner=owner, entropy=entropy)
         self.store = self.records = SqliteStore(self.database)
         self.ledger = SqliteLedger(self.database)
         self.state = SqliteState(self.database)

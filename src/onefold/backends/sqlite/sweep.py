@@ -51,7 +51,8 @@ def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> i
     ).fetchone()
     last = _ID_MAX if found is None else found[0]
     removed = connection.execute(
-        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?", (after, last, now_ms)
+        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ? AND (status <> 0 OR lease_until_ms <= ?)",
+        (after, last, now_ms, now_ms),
     ).rowcount
     connection.execute(
         "UPDATE onefold_sweep SET record_id = ?1 WHERE record_id <> ?1", (0 if found is None else last,)
