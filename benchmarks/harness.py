@@ -32,9 +32,7 @@ def run_pair(pair: Pair, bench: Bench, runs: int) -> list[Row]:
     references: dict[str, list[Figures]] = {name: [] for name in pair.references}
     problems: dict[str, str] = {}
     for number in range(runs):
-        say(
-            f"{pair.rows[0].name}: run {number + 1} of {runs}, fdatasync {report.fdatasync_ms(bench.work, 20):.2f} ms"
-        )
+        say(f"{pair.rows[0].name}: run {number + 1} of {runs}, fdatasync {report.fdatasync_ms(bench.work, 20):.2f} ms")
         try:
             subjects.append(pair.subject(bench))
         except TrialFailed as error:
@@ -88,17 +86,11 @@ def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
-    parser.add_argument(
-        "--only", help="only pairs with a row whose name contains this; the page is not written"
-    )
+    parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument(
-        "--quick", action="store_true", help="one run with few messages; the page is not written"
-    )
+    parser.add_argument("--quick", action="store_true", help="one run with few messages; the page is not written")
     options = parser.parse_args()
     end_cleanly_when_told()
     runs = 1 if options.quick else options.runs

@@ -148,9 +148,7 @@ def main() -> None:
     parser.add_argument("module", help="the tool's module")
     parser.add_argument("command", choices=["send", "worker"])
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument(
-        "--first", type=int, default=0, help="number of the first job; its key is made from it"
-    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first job; its key is made from it")
     parser.add_argument("--per-s", type=float, help="send at this rate instead of as fast as possible")
     parser.add_argument("--bulk", action="store_true", help="in bulk where the tool can")
     options = parser.parse_args()

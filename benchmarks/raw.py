@@ -368,16 +368,12 @@ FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("--file", type=Path, required=True, help="the database; made when it does not exist")
     parser.add_argument("--count", type=int, default=20_000, help="messages")
     parser.add_argument("--batch", type=int, default=100, help="messages a commit")
-    parser.add_argument(
-        "--first", type=int, default=0, help="number of the first message; its key is made from it"
-    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first message; its key is made from it")
     parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
     options = parser.parse_args()
     print(json.dumps(FIGURES[options.figure](options)))

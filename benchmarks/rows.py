@@ -160,9 +160,7 @@ def powertools(bench: Bench) -> Figures:
     if not environment.installed():
         raise TrialFailed("Powertools is not installed: make bench-peers installs it")
     count = str(bench.count(5_000))
-    return trials.run_figures(
-        [environment.PYTHON, "-m", "benchmarks.peers.powertools_memory", "--count", count]
-    )
+    return trials.run_figures([environment.PYTHON, "-m", "benchmarks.peers.powertools_memory", "--count", count])
 
 
 def latency(bench: Bench, tool: Tool) -> Figures:
@@ -195,17 +193,14 @@ def powertools_size(bench: Bench) -> Figures:
     if not environment.installed():
         raise TrialFailed("Powertools is not installed: make bench-peers installs it")
     folders = [
-        next(environment.VENV.glob(f"lib/*/site-packages/{name}"))
-        for name in ("aws_lambda_powertools", "jmespath")
+        next(environment.VENV.glob(f"lib/*/site-packages/{name}")) for name in ("aws_lambda_powertools", "jmespath")
     ]
     return {"mb": size_mb(*folders)}
 
 
 def size_mb(*folders: Path) -> float:
     """Size of all files in the folders, byte code not counted."""
-    files = [
-        path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"
-    ]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return sum(path.stat().st_size for path in files) / 1e6
 
 
@@ -336,20 +331,12 @@ def sending() -> list[Pair]:
         ),
         Pair(
             partial(once, "subjects", "bulk", count=200_000, batch=1_000),
-            (
-                Planned(
-                    "send in bulk", "messages/s", "per_s", above(50_000, "messages/s"), "raw, 1,000 a commit"
-                ),
-            ),
+            (Planned("send in bulk", "messages/s", "per_s", above(50_000, "messages/s"), "raw, 1,000 a commit"),),
             {"raw, 1,000 a commit": partial(once, "raw", "bulk", count=200_000, batch=1_000)},
         ),
         Pair(
             partial(once, "subjects", "enqueue", count=8_000, threads=8),
-            (
-                Planned(
-                    "send from 8 threads", "messages/s", "per_s", ratio_at_least(1), "onefold, one by one"
-                ),
-            ),
+            (Planned("send from 8 threads", "messages/s", "per_s", ratio_at_least(1), "onefold, one by one"),),
             {"onefold, one by one": one_by_one},
         ),
     ]
@@ -393,9 +380,7 @@ def growing() -> list[Pair]:
         Pair(
             partial(growth, "subjects", groups=groups),
             (
-                Planned(
-                    f"{kind}: cost at 1,000,000 over 1,000", "x", "growth", ratio_at_most(1), raw, note=note
-                ),
+                Planned(f"{kind}: cost at 1,000,000 over 1,000", "x", "growth", ratio_at_most(1), raw, note=note),
                 Planned(f"{kind}: cost a message at 1,000", "us", "small_us", None, raw),
                 Planned(f"{kind}: cost a message at 1,000,000", "us", "large_us", None, raw),
             ),

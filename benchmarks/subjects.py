@@ -53,8 +53,7 @@ def figure_enqueue(options: argparse.Namespace) -> Figures:
             job.send(order)
 
     threads = [
-        Thread(target=send_all, args=(all_of_them[start :: options.threads],))
-        for start in range(options.threads)
+        Thread(target=send_all, args=(all_of_them[start :: options.threads],)) for start in range(options.threads)
     ]
 
     def work() -> None:
@@ -178,17 +177,13 @@ FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("--file", type=Path, required=True, help="the database; made when it does not exist")
     parser.add_argument("--count", type=int, default=20_000, help="messages or calls")
     parser.add_argument("--batch", type=int, default=1_000, help="messages a commit")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--first", type=int, default=0, help="number of the first message; its key is made from it"
-    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first message; its key is made from it")
     parser.add_argument("--groups", type=int, default=0, help="message groups; 0: a standard queue")
     options = parser.parse_args()
     os.environ.update(BENCH_PLACE=str(options.file.parent), BENCH_GROUPS=str(options.groups))

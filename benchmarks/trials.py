@@ -69,9 +69,7 @@ def wait_until(met: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(POLL_S)
 
 
-def run(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float = PROCESS_S
-) -> str:
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float = PROCESS_S) -> str:
     """Runs a process to its end and returns what it printed; raises TrialFailed when it failed or took too long."""
     try:
         ended = subprocess.run(
@@ -162,9 +160,7 @@ class Trial:
         except TrialFailed as error:
             raise TrialFailed(f"{error}; its workers printed: {self.printed()}") from None
         if not met():
-            raise TrialFailed(
-                f"{self.tool.name}: its workers ended by themselves and printed: {self.printed()}"
-            )
+            raise TrialFailed(f"{self.tool.name}: its workers ended by themselves and printed: {self.printed()}")
 
     def all_ended(self) -> bool:
         return all(worker.poll() is not None for worker in self.workers)
@@ -209,9 +205,7 @@ def drain(tool: Tool, work: Path, count: int, workers: int = 1) -> Figures:
         for _ in range(workers):
             opened.start_worker()
         enough = count - every * workers + 1
-        opened.wait_for(
-            lambda: sum(share["done"] for share in opened.shares()) >= enough, DRAIN_S, f"{count} jobs"
-        )
+        opened.wait_for(lambda: sum(share["done"] for share in opened.shares()) >= enough, DRAIN_S, f"{count} jobs")
         rss_mb = memory_mb(opened.workers[0].pid)
         shares = opened.shares()
     done = sum(share["done"] for share in shares)

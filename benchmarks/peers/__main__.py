@@ -82,15 +82,11 @@ def measure(chosen: list[Peer], rounds: int, quick: bool, work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
     parser.add_argument("--only", help="only tools whose name contains this; the page is not written")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--quick", action="store_true", help="one round with few jobs; the page is not written"
-    )
+    parser.add_argument("--quick", action="store_true", help="one round with few jobs; the page is not written")
     parser.add_argument("--install", action="store_true", help="install what is needed and measure nothing")
     options = parser.parse_args()
     end_cleanly_when_told()

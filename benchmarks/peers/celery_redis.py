@@ -24,6 +24,4 @@ send = job.delay
 
 
 def work() -> None:
-    probe.become(
-        "celery", "-A", "benchmarks.peers.celery_redis", "worker", "--concurrency", "1", "--loglevel", "ERROR"
-    )
+    probe.become("celery", "-A", "benchmarks.peers.celery_redis", "worker", "--concurrency", "1", "--loglevel", "ERROR")

@@ -59,9 +59,7 @@ def install_redis() -> None:
     ):
         ended = subprocess.run([*prefix, *command], check=False, env=environment, stdout=sys.stderr)
         if ended.returncode != 0:
-            raise SystemExit(
-                f"{' '.join(command)} failed: install redis-server yourself, then run this again"
-            )
+            raise SystemExit(f"{' '.join(command)} failed: install redis-server yourself, then run this again")
 
 
 def redis_program() -> str | None:

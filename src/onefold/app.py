@@ -11,6 +11,7 @@ import difflib
 import functools
 import inspect
 import os
+import re
 import typing
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ R = TypeVar("R")
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
+_APP_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 class Decorator(Protocol):
@@ -86,7 +88,7 @@ class App:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        if not isinstance(name, str) or not 1 <= len(name) <= 40 or not all(char.isascii() and (char.isalnum() or char in "-_") for char in name):
+        if not _APP_NAME.fullmatch(str(name)):
             raise errors.UsageError(f"{name!r} is not a name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _.")
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
@@ -140,7 +142,9 @@ class App:
         suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
         stem = name.removesuffix(suffix)
         dead_name = f"{(dead.name or stem + '-dead').removesuffix(suffix)}{suffix}"
-        companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
+        companion = functools.partial(
+            QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup
+        )
         keep_ms = duration.to_ms(
             dead.retention, "dead_letter.retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
         )
@@ -235,7 +239,7 @@ class App:
         def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
             annotation, returned = _types(handler)
             job_name = name or handler.__name__
-            if not isinstance(job_name, str) or not job_name.isprintable() or len(job_name) > JOB_NAME_CHARS_MAX:
+            if not str(job_name).isprintable() or len(str(job_name)) > JOB_NAME_CHARS_MAX:
                 raise errors.UsageError(
                     f"{job_name!r:.80} is not a name for a job.",
                     todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters.",
@@ -299,7 +303,9 @@ class App:
         after = queue.settings.receives_max or 1
         for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
             if type(count) is not int or count < 1:
-                raise errors.UsageError(f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more.")
+                raise errors.UsageError(
+                    f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more."
+                )
         if retry.attempts > after:
             raise errors.UsageError(
                 f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
@@ -431,9 +437,7 @@ def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
         )
 
 
-def _group_rule(
-    queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str
-) -> KeyRule | None:
+def _group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
     if group is None and queue.settings.fifo:
         raise errors.UsageError(
             f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
@@ -462,7 +466,8 @@ def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit |
 
 def _types(handler: Callable[..., Any]) -> tuple[Any, Any]:
     """The payload's and the result's annotation; Any where there is none."""
-    if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+    produces = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+    if produces or not callable(handler):
         raise errors.UsageError(
             f"{handler!r} cannot be a handler.",
             meaning="Calling it would run nothing.",
@@ -471,7 +476,8 @@ def _types(handler: Callable[..., Any]) -> tuple[Any, Any]:
     parameters = list(inspect.signature(handler).parameters.values())
     if not parameters:
         raise errors.UsageError(
-            f"{handler.__name__} takes no payload.", todo="Its first parameter is the payload; a second one the Context."
+            f"{handler.__name__} takes no payload.",
+            todo="Its first parameter is the payload; a second one the Context.",
         )
     try:
         hints: Mapping[str, Any] = typing.get_type_hints(handler)

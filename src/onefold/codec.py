@@ -169,9 +169,7 @@ class PayloadCodec(Generic[T]):
             back = self._decoder.decode(data)
         except ValueError as error:
             endless = _not_finite(value, "$")
-            raise (
-                _unequal(*endless, None, self.name) if endless else _misfit(data, error, self.name)
-            ) from None
+            raise (_unequal(*endless, None, self.name) if endless else _misfit(data, error, self.name)) from None
         if back != value:
             found = _difference(value, back, "$")
             if found is not None:
@@ -354,11 +352,7 @@ def _misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
 def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
     """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError."""
     for one in (error, error.__cause__):
-        if (
-            one is not None
-            and type(one).__module__.partition(".")[0] == "pydantic_core"
-            and hasattr(one, "errors")
-        ):
+        if one is not None and type(one).__module__.partition(".")[0] == "pydantic_core" and hasattr(one, "errors"):
             complaints = one.errors(include_url=False, include_context=False)
             first = complaints[0]
             if first["type"] == "json_invalid":
@@ -446,10 +440,7 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
             return f"{path}.{missing}", value[missing], _NOTHING
         pairs = [(f".{key}", value[key], back[key]) for key in value]
     elif isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
-        pairs = [
-            (f"[{number}]", mine, theirs)
-            for number, (mine, theirs) in enumerate(zip(value, back, strict=True))
-        ]
+        pairs = [(f"[{number}]", mine, theirs) for number, (mine, theirs) in enumerate(zip(value, back, strict=True))]
     elif _has_fields(type(value)) and type(back) is type(value):
         names = _field_names(type(value))
         pairs = [(f".{name}", getattr(value, name, None), getattr(back, name, None)) for name in names]

@@ -38,9 +38,7 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
         )
     if found_ms < least_ms or (most_ms is not None and found_ms > most_ms):
         most = "no upper bound" if most_ms is None else to_text(most_ms)
-        raise errors.UsageError(
-            f"{what}={value!r} is out of range.", todo=f"It may be {to_text(least_ms)} to {most}."
-        )
+        raise errors.UsageError(f"{what}={value!r} is out of range.", todo=f"It may be {to_text(least_ms)} to {most}.")
     return found_ms
 
 

@@ -31,9 +31,7 @@ def signature(thing: object) -> str:
     except (TypeError, ValueError):
         return ""
     parameters = [
-        each.replace(
-            annotation=_Plain(each.annotation) if isinstance(each.annotation, str) else each.annotation
-        )
+        each.replace(annotation=_Plain(each.annotation) if isinstance(each.annotation, str) else each.annotation)
         for each in found.parameters.values()
     ]
     returns = found.return_annotation

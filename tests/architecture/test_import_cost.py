@@ -35,9 +35,7 @@ def loaded_by(statement: str) -> set[str]:
     """The modules that `statement` adds to a fresh interpreter."""
     program = f"import sys; before = set(sys.modules); {statement}; print(*sys.modules.keys() - before)"
     return set(
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout.split()
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     )
 
 

@@ -48,9 +48,7 @@ def test_contracts_hold() -> None:
 )
 def test_a_planted_import_is_caught(tmp_path: Path, module: str, line: str, contract: str) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copytree(
-        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "data")
-    )
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "data"))
     with (tmp_path / "src" / "onefold" / module).open("a") as file:
         file.write(f"\n{line}\n")
 

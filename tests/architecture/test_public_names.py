@@ -11,9 +11,7 @@ from tests.architecture import public_names
 
 def test_the_surface_is_as_frozen() -> None:
     frozen, found = public_names.FROZEN.read_text(), public_names.surface()
-    difference = difflib.unified_diff(
-        frozen.splitlines(), found.splitlines(), "frozen", "found", lineterm="", n=0
-    )
+    difference = difflib.unified_diff(frozen.splitlines(), found.splitlines(), "frozen", "found", lineterm="", n=0)
     assert frozen == found, "\n".join(
         ["If this is meant, run: .venv/bin/python -m tests.architecture.public_names", *difference]
     )
@@ -24,9 +22,7 @@ def test_every_export_is_listed_and_documented() -> None:
     assert set(onefold.__all__) <= set(dir(onefold)), "dir(onefold) and editors must show every exported name"
     exported = [getattr(onefold, name) for name in onefold.__all__]
     silent = [
-        thing
-        for thing in exported
-        if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__
+        thing for thing in exported if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__
     ]
     assert not silent
 

@@ -31,9 +31,7 @@ def written_by_people() -> list[Path]:
     found = [path for path in ROOT.iterdir() if path.name != "LICENSE"]
     for part in (".ci", "benchmarks", "docs", "src", "tests"):
         found += (ROOT / part).rglob("*")
-    return sorted(
-        path for path in found if path.is_file() and path.suffix in WRITTEN and path != Path(__file__)
-    )
+    return sorted(path for path in found if path.is_file() and path.suffix in WRITTEN and path != Path(__file__))
 
 
 def test_there_is_something_to_look_at() -> None:
@@ -48,9 +46,7 @@ def test_modules_say_what_lives_in_them() -> None:
         if path.name != "__init__.py"
         and len((ast.get_docstring(tree(path)) or "").splitlines()) < MODULE_DOCSTRING_LINES_MIN
     ]
-    assert not short, (
-        f"module docstrings of at least {MODULE_DOCSTRING_LINES_MIN} lines are missing in {short}"
-    )
+    assert not short, f"module docstrings of at least {MODULE_DOCSTRING_LINES_MIN} lines are missing in {short}"
 
 
 def test_modules_are_short() -> None:
@@ -86,8 +82,7 @@ def test_no_test_sleeps() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        if path != Path(__file__)
-        and path.name != "test_layers.py"  # its samples show what the linter refuses
+        if path != Path(__file__) and path.name != "test_layers.py"  # its samples show what the linter refuses
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         if SLEEP.search(line)
     ]

@@ -16,9 +16,7 @@ class TestMemoryStore(StoreContract):
 
 
 def fill(store: MemoryStore, first: int, count: int, at_ms: int) -> None:
-    answers = store.claim(
-        [ask(f"key-{number}", at_ms=at_ms) for number in range(first, first + count)], at_ms
-    )
+    answers = store.claim([ask(f"key-{number}", at_ms=at_ms) for number in range(first, first + count)], at_ms)
     store.write([(answer.hold, complete(at_ms=at_ms)) for answer in answers], at_ms)
 
 

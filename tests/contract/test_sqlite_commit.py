@@ -35,9 +35,7 @@ class OnSqlite(EffectContract):
         self.ledger = SqliteLedger(self.engine)
         self.state = SqliteState(self.engine)
         self.commit = SqliteCommit(self.engine, self.queues, self._wake)
-        self.engine.write(
-            lambda connection: connection.execute("CREATE TABLE booking (text TEXT PRIMARY KEY)")
-        )
+        self.engine.write(lambda connection: connection.execute("CREATE TABLE booking (text TEXT PRIMARY KEY)"))
         self.create_queues()
 
     def _wake(self) -> None:
@@ -132,9 +130,7 @@ def test_a_trigger_of_the_user_cannot_reach_own_tables_either(shop: OnSqlite) ->
     effects.rollback()
 
 
-@pytest.mark.parametrize(
-    "call", ["commit", "rollback", "close", "executescript", "__enter__", "set_authorizer"]
-)
+@pytest.mark.parametrize("call", ["commit", "rollback", "close", "executescript", "__enter__", "set_authorizer"])
 def test_calls_that_would_end_the_transaction_say_what_to_do(shop: OnSqlite, call: str) -> None:
     effects = shop.commit.effects(LIMIT_MS)
     connection = effects.open()
@@ -160,9 +156,7 @@ def test_a_handler_may_read_and_write_tables_of_its_own_and_make_them(shop: OnSq
     assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'mine'").fetchone()[0] == 1
     assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
     effects.commit()
-    assert shop.engine.write(lambda connection: connection.execute("SELECT queue FROM mine").fetchone()) == (
-        "q",
-    )
+    assert shop.engine.write(lambda connection: connection.execute("SELECT queue FROM mine").fetchone()) == ("q",)
 
 
 def test_own_tables_are_all_tables_of_a_new_file(shop: OnSqlite) -> None:
@@ -305,9 +299,7 @@ def test_a_process_killed_in_the_middle_leaves_rows_and_record_or_neither(tmp_pa
     shop.clock = ManualClock(NOW)
     shop.engine = open_engine(path, shop.clock)
     shop.queues = SqliteQueues(shop.engine, owner="B")
-    statuses = shop.engine.read(
-        lambda connection: connection.execute("SELECT status FROM onefold_record").fetchall()
-    )
+    statuses = shop.engine.read(lambda connection: connection.execute("SELECT status FROM onefold_record").fetchall())
     standing = (shop.rows(), statuses, shop.messages("work"), shop.messages(NEXT))
     everything, nothing = (["a"], [(1,)], [], ["{}"]), ([], [(0,)], ["a"], [])
     assert standing == (everything if until == "committed" else nothing)

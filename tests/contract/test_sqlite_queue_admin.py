@@ -68,9 +68,7 @@ class TestLooking(Desk):
         assert self.peeked(queue, limit=2, after=ids[2]) == ["3", "4"]
         assert self.peeked(queue, after=ids[0]) == ["1", "2", "3", "4"]
         assert self.peeked(queue, after=ids[4]) == []
-        assert "no message id" in self.raises(
-            errors.UsageError, lambda: self.queues.peek(queue.name, after=GONE)
-        )
+        assert "no message id" in self.raises(errors.UsageError, lambda: self.queues.peek(queue.name, after=GONE))
 
     def test_messages_are_found_wherever_they_are(self) -> None:
         queue, dead = self.pair()
@@ -121,9 +119,7 @@ class TestEditing(Desk):
     def test_an_edit_the_queue_would_not_accept(self) -> None:
         queue = self.queue(message_bytes_max=1_024)
         (message,) = self.ids(queue, "a")
-        text = self.raises(
-            errors.UsageError, lambda: self.queues.edit(message, Edit(body="x" * 1_025, attributes={}))
-        )
+        text = self.raises(errors.UsageError, lambda: self.queues.edit(message, Edit(body="x" * 1_025, attributes={})))
         assert "shorter than 1024 bytes" in text
         assert self.peeked(queue) == ["a"]
 
@@ -266,9 +262,7 @@ class TestMoveTasks(Desk):
         assert self.queues.step_moves() == 0
         assert (self.counts(queue), self.counts(dead)) == ((6, 0, 0), (19, 0, 0))
         assert "CANCELLED" in self.raises(errors.UsageError, lambda: self.queues.cancel_move(task.handle))
-        assert "Task does not exist." in self.raises(
-            errors.NotFoundError, lambda: self.queues.cancel_move("nothing")
-        )
+        assert "Task does not exist." in self.raises(errors.NotFoundError, lambda: self.queues.cancel_move("nothing"))
         again = self.queues.start_move(dead.name)
         assert [one.handle for one in self.queues.moves(dead.name)] == [again.handle, task.handle]
 
@@ -387,9 +381,7 @@ class TestWholeQueues(Desk):
         self.send(queue, "a")
         self.send(fifo, "a", group="g")
         for one in self.queues.settings():
-            self.queues.change(
-                QueueSettings(name=one.name, fifo=one.fifo, delay_ms=SECOND, content_dedup=one.fifo)
-            )
+            self.queues.change(QueueSettings(name=one.name, fifo=one.fifo, delay_ms=SECOND, content_dedup=one.fifo))
         self.later(SECOND)
         assert self.bodies(queue) == []
         assert self.bodies(fifo) == ["a"]
@@ -494,9 +486,7 @@ class TestOrderAndSettling(Desk):
     def test_a_batch_is_settled_each_in_its_way(self) -> None:
         queue, dead = self.pair()
         held = self.queue("orders-held")
-        self.queues.change(
-            QueueSettings(name=queue.name, dead_letter=dead.name, receives_max=9, held=held.name)
-        )
+        self.queues.change(QueueSettings(name=queue.name, dead_letter=dead.name, receives_max=9, held=held.name))
         self.send(queue, *"abcdef")
         receipts = [one.receipt for one in self.receive(queue)]
         unknown = Reason(kind="unknown", summary="who knows")

@@ -134,9 +134,7 @@ def test_a_file_that_may_not_be_written() -> None:
 def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
     assert "cannot be opened" in refusal(errors.StorageError, lambda: try_to_use(tmp_path))
     (tmp_path / "plain").write_text("")
-    assert "cannot be opened" in refusal(
-        errors.StorageError, lambda: try_to_use(tmp_path / "plain" / "below.db")
-    )
+    assert "cannot be opened" in refusal(errors.StorageError, lambda: try_to_use(tmp_path / "plain" / "below.db"))
 
 
 def test_a_file_that_another_program_holds(file: Path) -> None:
@@ -321,9 +319,7 @@ def test_dead_letter_queues_that_do_not_fit(queues: SqliteQueues) -> None:
     queues.create(QueueSettings(name="closed", retention_ms=14 * DAY, redrive_allow="denyAll"))
     assert "does not take dead letters" in refusal(errors.UsageError, declare("closed"))
     queues.create(
-        QueueSettings(
-            name="some", retention_ms=14 * DAY, redrive_allow="byQueue", redrive_sources=("orders",)
-        )
+        QueueSettings(name="some", retention_ms=14 * DAY, redrive_allow="byQueue", redrive_sources=("orders",))
     )
     assert "does not take dead letters" in refusal(errors.UsageError, declare("some", name="others"))
     declare("some")()
@@ -343,8 +339,6 @@ def test_an_unknown_queue_names_those_that_there_are(queues: SqliteQueues) -> No
     assert "This file has no queue" in refusal(errors.NotFoundError, lambda: queues.open("orders"))
     queues.create(QueueSettings(name="orders"))
     queue = queues.open("orders")
-    assert "The queues of this file are: orders." in refusal(
-        errors.NotFoundError, lambda: queues.open("order")
-    )
+    assert "The queues of this file are: orders." in refusal(errors.NotFoundError, lambda: queues.open("order"))
     queues.drop("orders")
     refusal(errors.NotFoundError, lambda: queue.send([Entry(body="b")]))

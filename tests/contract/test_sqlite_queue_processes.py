@@ -35,9 +35,7 @@ def path(tmp_path: Path) -> str:
     engine = Engine(file, SystemClock())
     queues = SqliteQueues(engine)
     for name in ("orders", "orders.fifo"):
-        queues.create(
-            QueueSettings(name=name, fifo=name.endswith(".fifo"), visibility_ms=limits.VISIBILITY_MS_MAX)
-        )
+        queues.create(QueueSettings(name=name, fifo=name.endswith(".fifo"), visibility_ms=limits.VISIBILITY_MS_MAX))
     engine.write(
         lambda connection: connection.execute(
             "CREATE TABLE journal (id INTEGER PRIMARY KEY, worker TEXT, grp TEXT, body TEXT, receives INTEGER)"
@@ -80,9 +78,7 @@ def work(path: str, name: str, worker: str, all_there: Barrier) -> None:
             )
             assert all(queue.delete([one.receipt for one in deliveries]))
         else:
-            done = engine.read(
-                lambda connection: connection.execute("SELECT count(*) FROM journal").fetchone()[0]
-            )
+            done = engine.read(lambda connection: connection.execute("SELECT count(*) FROM journal").fetchone()[0])
             if done >= MESSAGES:
                 break
         SystemClock().wait(threading.Event(), 1)  # the others' turn
@@ -100,9 +96,7 @@ def hold(path: str, name: str, worker: str, holding: Event) -> None:
 def journal(path: str) -> list[tuple[str, str | None, str, int]]:
     engine = Engine(path, SystemClock())
     rows = engine.read(
-        lambda connection: connection.execute(
-            "SELECT worker, grp, body, receives FROM journal ORDER BY id"
-        ).fetchall()
+        lambda connection: connection.execute("SELECT worker, grp, body, receives FROM journal ORDER BY id").fetchall()
     )
     engine.close()
     return rows
@@ -113,9 +107,7 @@ def journal(path: str) -> list[tuple[str, str | None, str, int]]:
 def test_each_message_is_received_once_by_one_of_several_processes(path: str, name: str) -> None:
     all_there = spawn.Barrier(2 + WORKERS)
     processes = [spawn.Process(target=send, args=(path, name, sender, all_there)) for sender in range(2)]
-    processes += [
-        spawn.Process(target=work, args=(path, name, f"worker-{n}", all_there)) for n in range(WORKERS)
-    ]
+    processes += [spawn.Process(target=work, args=(path, name, f"worker-{n}", all_there)) for n in range(WORKERS)]
     for process in processes:
         process.start()
     for process in processes:
@@ -140,9 +132,7 @@ def test_what_a_killed_process_held_comes_back_when_its_death_is_noticed(path: s
     queue = SqliteQueues(engine, owner="survivor").open(name)
     fifo = name.endswith(".fifo")
     bodies = [f"{number:02d}" for number in range(15)]
-    queue.send(
-        [Entry(body=body, group="g" if fifo else None, dedup_id=body if fifo else None) for body in bodies]
-    )
+    queue.send([Entry(body=body, group="g" if fifo else None, dedup_id=body if fifo else None) for body in bodies])
     holding = spawn.Event()
     process = spawn.Process(target=hold, args=(path, name, "victim", holding))
     process.start()

@@ -59,9 +59,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def sweep(engine: Engine, now_ms: int, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
-    return engine.write(
-        lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms)
-    )
+    return engine.write(lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms))
 
 
 def count(engine: Engine, table: str) -> int:
@@ -172,18 +170,13 @@ def test_the_sweep_removes_old_history_names_counts_and_graves(tmp_path: Path) -
     store = SqliteStore(engine)
     SqliteLedger(engine).append([Row(at_ms=NOW, event="sent"), Row(at_ms=NOW + 1, event="sent")])
     SqliteState(engine).put([Change("kept", b"1", 0), Change("gone", b"1", 0), Change("gone", None, 1)])
-    engine.write(
-        lambda connection: connection.execute("INSERT INTO onefold_dead_owner VALUES ('A', ?)", (NOW,))
-    )
+    engine.write(lambda connection: connection.execute("INSERT INTO onefold_dead_owner VALUES ('A', ?)", (NOW,)))
     (answer,) = store.claim([ask()], NOW)
     assert isinstance(answer, Claimed)
     store.write([(answer.hold, complete(at_ms=NOW + 10**12))], NOW)
 
     def sizes() -> list[int]:
-        return [
-            count(engine, f"onefold_{name}")
-            for name in ("ledger", "state", "dead_owner", "completed", "record")
-        ]
+        return [count(engine, f"onefold_{name}") for name in ("ledger", "state", "dead_owner", "completed", "record")]
 
     kept_ms = 2 * DEAD_OWNERS_KEPT_MS
     assert sizes() == [2, 2, 1, 1, 1]

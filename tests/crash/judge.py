@@ -84,9 +84,7 @@ class Judge:
         if fence <= self._fence:
             self._object("fence", f"{owner} was given fence {fence} after fence {self._fence}")
         if self.result is not None:
-            self._object(
-                "result", f"{owner} was let in although the work was completed with result {self.result}"
-            )
+            self._object("result", f"{owner} was let in although the work was completed with result {self.result}")
         if self._holder is not None and now_ms < self._lease_end_ms and self._holder not in self._dead:
             self._object(
                 "lease",
@@ -123,9 +121,7 @@ class Judge:
                     f"{owner} completed under fence {fence} what was completed with result {self.result}",
                 )
             if result not in self.effects:
-                self._object(
-                    "result", f"{owner} completed with result {result}; the effects were {self.effects}"
-                )
+                self._object("result", f"{owner} completed with result {result}; the effects were {self.effects}")
             self.result = result
 
     def _check_write(self, owner: str, fence: int, *, took: bool, what: str, told: bool = True) -> None:
@@ -171,9 +167,7 @@ class Judge:
     def record(self, answers: int | None) -> None:
         """The record as it stands after a step: what it answers, None when it is not completed."""
         if answers != self.result:
-            self._object(
-                "result", f"the record answers {answers}; what was written and taken is {self.result}"
-            )
+            self._object("result", f"the record answers {answers}; what was written and taken is {self.result}")
 
     def rested(self, owner: str) -> None:
         """A worker has finished with a delivery: whatever was refused has been told by now."""

@@ -14,9 +14,7 @@ from contextlib import suppress
 import onefold
 
 app = onefold.App("load")
-parcels, entries, letters = (
-    app.queue(name, dead_letter=onefold.DeadLetter(after=1_000)) for name in ("p", "e", "l")
-)
+parcels, entries, letters = (app.queue(name, dead_letter=onefold.DeadLetter(after=1_000)) for name in ("p", "e", "l"))
 counts = app.queue("c", fifo=True, dead_letter=onefold.DeadLetter(after=1_000))
 PATIENT = onefold.Retry(attempts=1_000, base="10ms", cap="100ms", crashes=1_000)
 

@@ -119,9 +119,7 @@ class ObservedEffects:
 class ObservedCommit:
     """One-transaction settlements; the judge sees what they wrote."""
 
-    def __init__(
-        self, commit: SqliteCommit, judge: Judge, planted: Callable[[Settlement], Settlement] | None
-    ) -> None:
+    def __init__(self, commit: SqliteCommit, judge: Judge, planted: Callable[[Settlement], Settlement] | None) -> None:
         self._commit = commit
         self._judge = judge
         self._planted = planted or (lambda settlement: settlement)

@@ -124,9 +124,7 @@ class DuplicateForgotten(Plant):
 
     def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
         self._store._engine.write(
-            lambda connection: connection.execute(
-                "UPDATE onefold_record SET expires_at_ms = 0 WHERE status = 1"
-            )
+            lambda connection: connection.execute("UPDATE onefold_record SET expires_at_ms = 0 WHERE status = 1")
         )
         return super().claim(asks, now_ms)
 

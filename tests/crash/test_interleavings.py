@@ -116,9 +116,7 @@ def test_merging_situations_leaves_out_no_history() -> None:
         (LeaseForEver, "hold", {}, "message"),
     ],
 )
-def test_a_planted_fault_is_found(
-    plant: type[Plant], on_unknown: str, options: dict[str, Any], rule: str
-) -> None:
+def test_a_planted_fault_is_found(plant: type[Plant], on_unknown: str, options: dict[str, Any], rule: str) -> None:
     with staged(on_unknown, plant=plant, **options) as stage, pytest.raises(Violation) as found:
         Walk(stage, MIDDLE)
     assert found.value.rule == rule

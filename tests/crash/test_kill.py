@@ -170,11 +170,7 @@ def test_an_effect_outside_at_every_statement(nursery: Nursery, tmp_path: Path) 
     assert [where for where in windows if "effect" in where] == [
         where for where in windows if where.endswith("after the effect")
     ]
-    assert (
-        sum("COMMIT" in where for where in windows)
-        == sum("after the effect" in where for where in windows)
-        == 2
-    )
+    assert sum("COMMIT" in where for where in windows) == sum("after the effect" in where for where in windows) == 2
 
 
 @pytest.mark.slow
@@ -237,9 +233,7 @@ class Field:
         while calls > 0 or last is None:
             ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
             assert ready, "nobody works any more"
-            said = os.read(
-                self._reading, 4 * max(calls, 1)
-            )  # written four bytes at a time, and so never torn
+            said = os.read(self._reading, 4 * max(calls, 1))  # written four bytes at a time, and so never torn
             calls -= len(said) // 4
             ids = (int.from_bytes(said[place : place + 4], "big") for place in range(0, len(said), 4))
             last = next((one for one in reversed(list(ids)) if one in by_id), last)
@@ -326,9 +320,7 @@ def judge(field: Field) -> None:
     for key, fence, *_ in lines:
         fences.setdefault(key, []).append(int(fence))
     assert set(fences) == keys
-    assert all(some == sorted(set(some)) for some in fences.values()), (
-        "an older run had its effect after a newer one"
-    )
+    assert all(some == sorted(set(some)) for some in fences.values()), "an older run had its effect after a newer one"
     told: dict[str, int] = {}
     for key, event, detail in field.query("SELECT key, event, detail FROM onefold_ledger WHERE job = 'ship'"):
         if event == "takeover":
@@ -336,9 +328,7 @@ def judge(field: Field) -> None:
     doubled = {key: some for key, some in fences.items() if len(some) > 1}
     assert all(len(some) - 1 <= told.get(key, 0) for key, some in doubled.items()), (doubled, told)
 
-    statuses = field.query(
-        "SELECT job, status, count(*) FROM onefold_record GROUP BY job, status ORDER BY job"
-    )
+    statuses = field.query("SELECT job, status, count(*) FROM onefold_record GROUP BY job, status ORDER BY job")
     assert statuses == [(job, 1, ORDERS) for job in ("count", "enter", "post", "ship")]
     assert field.query("SELECT count(*) FROM onefold_message") == [(0,)]
     assert field.query("PRAGMA integrity_check") == [("ok",)]

@@ -94,9 +94,7 @@ class Probed(External):
     """The same with a probe that asks the partner."""
 
     def declare(self, app: onefold.App, done: Trial) -> None:
-        self.on_unknown = lambda order: (
-            onefold.Done("found") if order["id"] in done.booked else onefold.NotDone()
-        )
+        self.on_unknown = lambda order: onefold.Done("found") if order["id"] in done.booked else onefold.NotDone()
         super().declare(app, done)
 
     def check(self, done: Trial) -> None:
@@ -196,9 +194,7 @@ def test_messages_of_a_handler_leave_when_it_completed(one_transaction: bool) ->
     if one_transaction:
         assert not {died for died in sent_twice if died and "commit" not in died}
     else:
-        assert any(
-            died and "store.clear_outbox" in died for died in sent_twice
-        )  # and its receivers dropped it
+        assert any(died and "store.clear_outbox" in died for died in sent_twice)  # and its receivers dropped it
 
 
 class RowsAndOutbox(Rows):

@@ -96,9 +96,7 @@ class Trial:
     def opened(self) -> Iterator[Runtime]:
         """The engine, for as long as the trial is looked at."""
         with self.app.reopened("sqlite://:memory:", self.clock, SeededEntropy(0)) as runtime:
-            runtime.engine.database.write(
-                lambda connection: connection.execute("CREATE TABLE effect (key TEXT)")
-            )  # type: ignore[attr-defined]  # SQLite's own
+            runtime.engine.database.write(lambda connection: connection.execute("CREATE TABLE effect (key TEXT)"))  # type: ignore[attr-defined]  # SQLite's own
             yield runtime
 
     def run(self, runtime: Runtime) -> None:
@@ -124,9 +122,7 @@ class Trial:
 
     def _work(self, runtime: Runtime) -> None:
         """What a worker's loop does, in this thread, until nothing is left in the queues that have jobs."""
-        driver = runtime.driver(
-            self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self]), history="brief"
-        )
+        driver = runtime.driver(self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self]), history="brief")
         self._grouper = Grouper(driver, runtime.backend, self.clock, runtime.entropy)
         for _ in range(ROUNDS_MAX):
             received = [one for name in self.app.queues for one in self._receive(runtime, name)]
@@ -178,10 +174,7 @@ class Trial:
 
     def told(self, key: str) -> list[str]:
         """The history of a key in the ledger: events, oldest first."""
-        return [
-            event
-            for (event,) in self._rows("SELECT event FROM onefold_ledger WHERE key = ? ORDER BY id", key)
-        ]
+        return [event for (event,) in self._rows("SELECT event FROM onefold_ledger WHERE key = ? ORDER BY id", key)]
 
     def messages(self, queue: str) -> list[Peeked]:
         """What is in a queue."""

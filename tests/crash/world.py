@@ -204,11 +204,7 @@ class World:
 
     def _backend(self) -> Backend:
         engine, judge = self._stage.engine, self.judge
-        commit = (
-            ObservedCommit(engine.commit, judge, self._stage.settlement)
-            if self._stage.transactional
-            else None
-        )
+        commit = ObservedCommit(engine.commit, judge, self._stage.settlement) if self._stage.transactional else None
         return Backend(
             store=self._store(),
             ledger=engine.ledger,
@@ -243,9 +239,7 @@ class World:
         assert run is not None
         match run.step:
             case script.Probe() as probe:
-                probe.answer = calling.probe(
-                    run.job, run.payload, driver.open_context(run, run.attempt), self.clock
-                )
+                probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
             case script.Start():
                 assert driver.start(run)
             case script.Call() if self._stage.transactional:
@@ -370,9 +364,7 @@ class World:
             self._check_record()
         self.judge.end()
         if self._stage.transactional and self._stage.rows() != len(self.judge.effects):
-            raise Violation(
-                "effects", f"{self._stage.rows()} rows stand for {len(self.judge.effects)} effects"
-            )
+            raise Violation("effects", f"{self._stage.rows()} rows stand for {len(self.judge.effects)} effects")
 
 
 def _renamed(value: object, names: Mapping[str, int]) -> object:
@@ -425,9 +417,7 @@ class Stage:
             owner="nobody",
             url="sqlite://:memory:",
         )
-        self.engine.database.write(
-            lambda connection: connection.execute("CREATE TABLE effect (fence INTEGER)")
-        )
+        self.engine.database.write(lambda connection: connection.execute("CREATE TABLE effect (fence INTEGER)"))
         planted = plant(self.engine.store) if plant else None
         self.store: Store = planted or self.engine.store
         self.settlement = planted.settlement if planted else None

@@ -35,9 +35,7 @@ POLICY = Policy(
     timeout_ms=60_000,
     keep_ms=90_000,
 )
-FRESH = store.Claimed(
-    hold=HOLD, found="absent", doubt=False, started=True, attempts=1, crashes=0, first_at_ms=0
-)
+FRESH = store.Claimed(hold=HOLD, found="absent", doubt=False, started=True, attempts=1, crashes=0, first_at_ms=0)
 DOUBTED = store.Claimed(
     hold=HOLD,
     found="in_progress",
@@ -53,9 +51,7 @@ ANSWERS: dict[str, store.Answer] = {
     "in doubt": DOUBTED,
     "in doubt, last attempt used": replace(DOUBTED, attempts=3),
     "in doubt, crashed too often": replace(DOUBTED, crashes=3),
-    "taken over before it started": replace(
-        FRESH, found="in_progress", previous_owner="other", started=False
-    ),
+    "taken over before it started": replace(FRESH, found="in_progress", previous_owner="other", started=False),
     "completed": store.Completed(result=b"1", completed_at_ms=5, hold=HOLD, outbox=[]),
     "completed, outbox pending": store.Completed(
         result=b"1", completed_at_ms=5, hold=HOLD, outbox=[store.OutboxItem(queue="q", body="{}")]
@@ -119,9 +115,7 @@ def play(facts: Facts, policy: Policy, answers: tuple[str, ...]) -> list[Step]:
     return steps
 
 
-def paths(
-    facts: Facts, policy: Policy, answers: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], list[Step]]]:
+def paths(facts: Facts, policy: Policy, answers: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Step]]]:
     """Every complete path: the answers and the steps."""
     steps = play(facts, policy, answers)
     following = replies(steps[-1])

@@ -25,9 +25,7 @@ FRACTIONS = st.floats(0, 1, exclude_max=True)
 
 
 @given(POLICIES, st.integers(1, 10_000), FRACTIONS)
-def test_a_pause_stays_within_its_bounds_and_the_cap(
-    backoff: Backoff, failed_runs: int, fraction: float
-) -> None:
+def test_a_pause_stays_within_its_bounds_and_the_cap(backoff: Backoff, failed_runs: int, fraction: float) -> None:
     least_ms, most_ms = bounds_ms(backoff, failed_runs)
     found_ms = delay_ms(backoff, failed_runs, fraction)
     assert type(found_ms) is int
@@ -40,9 +38,7 @@ def test_pauses_never_shrink_from_run_to_run(backoff: Backoff, failed_runs: int,
 
 
 @given(POLICIES, st.integers(1, 100), FRACTIONS, FRACTIONS)
-def test_a_larger_fraction_never_waits_less(
-    backoff: Backoff, failed_runs: int, one: float, other: float
-) -> None:
+def test_a_larger_fraction_never_waits_less(backoff: Backoff, failed_runs: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert delay_ms(backoff, failed_runs, low) <= delay_ms(backoff, failed_runs, high)
 
@@ -110,8 +106,6 @@ def test_what_cannot_be_a_backoff_is_refused(settings: dict[str, Any], said: str
     assert caught.value.todo
 
 
-@pytest.mark.parametrize(
-    "settings", [{"base_ms": 0}, {"base_ms": 5, "cap_ms": 5}, {"factor": 1}, {"factor": 10}]
-)
+@pytest.mark.parametrize("settings", [{"base_ms": 0}, {"base_ms": 5, "cap_ms": 5}, {"factor": 1}, {"factor": 10}])
 def test_the_bounds_themselves_are_allowed(settings: dict[str, Any]) -> None:
     assert delay_ms(Backoff(**settings), 1, 0.5) >= 0

@@ -123,9 +123,7 @@ def test_a_message_that_alone_is_refused_is_to_blame_itself() -> None:
     healed = told(closed, POLICY, "first", "answered", 1_200).breaker
     assert not is_to_blame(healed, "first")
     assert healed == CLOSED
-    probed_itself = told(
-        admit(opened(), POLICY, "first", 1_500).breaker, POLICY, "first", "answered", 1_600
-    ).breaker
+    probed_itself = told(admit(opened(), POLICY, "first", 1_500).breaker, POLICY, "first", "answered", 1_600).breaker
     assert not is_to_blame(probed_itself, "first")
 
 

@@ -169,9 +169,7 @@ def test_any_json_value_comes_back_equal(value: Any) -> None:
 
 
 @given(JSON, st.booleans(), st.booleans())
-def test_a_fingerprint_ignores_key_order_white_space_and_escapes(
-    value: Any, ascii_only: bool, spaced: bool
-) -> None:
+def test_a_fingerprint_ignores_key_order_white_space_and_escapes(value: Any, ascii_only: bool, spaced: bool) -> None:
     def turned(part: Any) -> Any:
         if isinstance(part, dict):
             return {key: turned(part[key]) for key in reversed(part)}
@@ -291,9 +289,7 @@ REFUSED: list[tuple[Any, Any, str, str]] = [
 @pytest.mark.parametrize(
     ("annotation", "value", "what", "shown"), REFUSED, ids=lambda one: str(one).partition(" at 0x")[0][:40]
 )
-def test_what_would_not_come_back_equal_is_refused_by_name(
-    annotation: Any, value: Any, what: str, shown: str
-) -> None:
+def test_what_would_not_come_back_equal_is_refused_by_name(annotation: Any, value: Any, what: str, shown: str) -> None:
     with pytest.raises(PayloadError, match=what) as caught:
         payload_type(annotation).encode(value)
     assert caught.value.todo
@@ -361,9 +357,7 @@ def test_what_and_todo_of_a_misfit_do_not_repeat_the_value() -> None:
         assert secret in caught.value.meaning
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "NaN", '{"a":Infinity}', "[" * 3000, "1e99999999999999999999", "1" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "{", "NaN", '{"a":Infinity}', "[" * 3000, "1e99999999999999999999", "1" * 5000])
 def test_what_is_no_json_has_no_fingerprint(text: str) -> None:
     with pytest.raises(PayloadError):
         PayloadCodec.fingerprint(text)
@@ -417,9 +411,7 @@ def test_a_type_that_contains_itself_is_fine() -> None:
 
 
 def test_types_are_named_as_their_authors_write_them() -> None:
-    named = {
-        type_name(one) for one in (Order, list[Order], Order | None, dict[str, list[int]], type(None), Any)
-    }
+    named = {type_name(one) for one in (Order, list[Order], Order | None, dict[str, list[int]], type(None), Any)}
     assert named == {"Order", "list[Order]", "Order | None", "dict[str, list[int]]", "None", "Any"}
 
 

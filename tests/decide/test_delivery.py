@@ -55,9 +55,7 @@ NO_JSON = fate.Unstorable(summary="a result of type set has no JSON form")
 LOST_LEASE = fate.LeaseGone()
 
 
-def settle(
-    outcome: fate.Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0
-) -> Decision:
+def settle(outcome: fate.Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0) -> Decision:
     return fate.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
 
 
@@ -180,9 +178,7 @@ def test_every_combination_has_exactly_one_row() -> None:
     assert len(COMBINATIONS) == 324
 
 
-@pytest.mark.parametrize(
-    "row", TABLE, ids=lambda row: f"{row.outcome}-{row.effect}-{row.on_unknown}-{row.attempt}"
-)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.outcome}-{row.effect}-{row.on_unknown}-{row.attempt}")
 def test_table(row: Row) -> None:
     seen = 0
     for combination in COMBINATIONS:
@@ -318,9 +314,7 @@ def test_a_handed_back_run_keeps_no_failure_and_a_refused_dependency_does() -> N
 )
 def test_a_pause_the_dependency_asked_for_is_the_least(asked_ms: int | None, delay_ms: int) -> None:
     for kind in ("transient", "unknown"):
-        assert settle(replace(TRANSIENT, kind=kind, retry_in_ms=asked_ms), attempt=2).settle == RetryIn(
-            delay_ms
-        )
+        assert settle(replace(TRANSIENT, kind=kind, retry_in_ms=asked_ms), attempt=2).settle == RetryIn(delay_ms)
 
 
 @pytest.mark.parametrize(("fraction", "delay_ms"), [(0.0, 0), (0.5, 1_000), (0.999, 1_998)])

@@ -254,9 +254,7 @@ def test_a_class_has_one_meaning() -> None:
      ("DELETE", "unknown"), ("PATCH", "unknown"), (None, "unknown")],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["httpx.ReadTimeout", "requests.exceptions.ReadTimeout"])
-def test_a_lost_answer_to_a_method_that_changes_nothing_is_transient(
-    name: str, method: str | None, kind: str
-) -> None:
+def test_a_lost_answer_to_a_method_that_changes_nothing_is_transient(name: str, method: str | None, kind: str) -> None:
     error = lookalike(name)("timed out")
     error.request = SimpleNamespace(method=method)  # type: ignore[attr-defined]
     found = ruling(error)
@@ -292,10 +290,7 @@ def test_requests_tells_refused_from_aborted_by_what_it_wraps() -> None:
     aborted = lookalike("urllib3.exceptions.ProtocolError", URLLIB3)("Connection aborted.")
     assert ruling(REQUESTS_CONNECTION(aborted)).kind == "unknown"
     expired = lookalike("urllib3.exceptions.SSLError", URLLIB3)(ssl.SSLCertVerificationError("expired"))
-    assert (
-        ruling(lookalike("requests.exceptions.SSLError", REQUESTS_CONNECTION)(expired)).kind
-        == "dependency-down"
-    )
+    assert ruling(lookalike("requests.exceptions.SSLError", REQUESTS_CONNECTION)(expired)).kind == "dependency-down"
 
 
 def test_urllib_tells_by_its_reason() -> None:
@@ -449,9 +444,7 @@ def test_headers_that_are_none_are_no_headers() -> None:
 
 
 def client_error(code: str, status: int = 400, **more: Any) -> BaseException:
-    error = lookalike("botocore.exceptions.ClientError")(
-        f"An error occurred ({code}) when calling PutItem: x"
-    )
+    error = lookalike("botocore.exceptions.ClientError")(f"An error occurred ({code}) when calling PutItem: x")
     error.response = {  # type: ignore[attr-defined]
         "Error": {"Code": code, "Message": "x"},
         "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": more.pop("headers", {})},
@@ -510,9 +503,7 @@ def test_aws_retry_after() -> None:
     ],
 )
 def test_a_cancelled_transaction_by_its_reasons(reasons: list[str], kind: str) -> None:
-    error = client_error(
-        "TransactionCanceledException", CancellationReasons=[{"Code": one} for one in reasons]
-    )
+    error = client_error("TransactionCanceledException", CancellationReasons=[{"Code": one} for one in reasons])
     assert ruling(error).kind == kind
 
 
@@ -635,13 +626,9 @@ class Given(errors.PermanentError):
     ],
     ids=str,
 )
-def test_a_jobs_lists_come_first_and_the_nearest_class_wins(
-    error: Exception, lists: Lists, kind: str
-) -> None:
+def test_a_jobs_lists_come_first_and_the_nearest_class_wins(error: Exception, lists: Lists, kind: str) -> None:
     assert ruling(error, lists=lists).kind == kind
-    found = classify(
-        error, now_ms=NOW_MS, transient=lists.transient, permanent=lists.permanent, unknown=lists.unknown
-    )
+    found = classify(error, now_ms=NOW_MS, transient=lists.transient, permanent=lists.permanent, unknown=lists.unknown)
     assert found.kind == kind
 
 

@@ -126,9 +126,7 @@ def shape(found: Decision | Go) -> str:
 
 def test_every_combination_has_exactly_one_row() -> None:
     for combination in COMBINATIONS:
-        rows = [
-            row for row in CLAIMED if all(a is None or a == b for a, b in zip(row, combination, strict=False))
-        ]
+        rows = [row for row in CLAIMED if all(a is None or a == b for a, b in zip(row, combination, strict=False))]
         assert len(rows) == 1, (combination, rows)
     assert len(COMBINATIONS) == 144
 
@@ -178,9 +176,7 @@ def test_an_unstarted_claim_that_is_taken_over_is_fresh_work() -> None:
 
 
 def test_hold_parks_with_the_whole_story() -> None:
-    taken = claimed(
-        found="in_progress", doubt=True, started=False, attempts=2, crashes=1, previous_owner="other"
-    )
+    taken = claimed(found="in_progress", doubt=True, started=False, attempts=2, crashes=1, previous_owner="other")
     summary = "The process that ran it ended before it could say whether the effect happened."
     assert guard.answer(taken, replace(POLICY, on_unknown="hold"), NOW_MS) == Decision(
         write=store.Unknown(
@@ -213,15 +209,11 @@ def test_hold_parks_with_the_whole_story() -> None:
 
 
 def test_quarantine_carries_its_evidence() -> None:
-    taken = claimed(
-        found="in_progress", doubt=True, started=False, attempts=2, crashes=2, previous_owner="other"
-    )
+    taken = claimed(found="in_progress", doubt=True, started=False, attempts=2, crashes=2, previous_owner="other")
     decision = guard.answer(taken, POLICY, NOW_MS)
     assert isinstance(decision, Decision)
     assert decision.write == store.Fail(
-        failure=store.Failure(
-            kind="quarantine", error="WorkerDied", summary="2 runs ended with their process."
-        ),
+        failure=store.Failure(kind="quarantine", error="WorkerDied", summary="2 runs ended with their process."),
         expires_at_ms=1_090_000,
         closes_budget=True,
     )
@@ -258,9 +250,7 @@ def test_quarantine_carries_its_evidence() -> None:
         ),
     ],
 )
-def test_a_used_up_budget_names_the_last_failure(
-    failure: store.Failure | None, error: str, summary: str
-) -> None:
+def test_a_used_up_budget_names_the_last_failure(failure: store.Failure | None, error: str, summary: str) -> None:
     spent = claimed(found="unknown", doubt=True, started=False, attempts=3, failure=failure)
     decision = guard.answer(spent, POLICY, NOW_MS)
     assert isinstance(decision, Decision)
@@ -307,18 +297,12 @@ OTHERS = store.Hold(KEY, "other", 3)
 LETTER = store.OutboxItem(queue="letters", body="{}", key="o-1")
 
 
-@pytest.mark.parametrize(
-    ("outbox", "clear", "leaves"), [([], None, ()), ([LETTER, LETTER], OTHERS, (LETTER, LETTER))]
-)
+@pytest.mark.parametrize(("outbox", "clear", "leaves"), [([], None, ()), ([LETTER, LETTER], OTHERS, (LETTER, LETTER))])
 def test_a_duplicate_is_answered_and_its_pending_outbox_leaves_first(
     outbox: list[store.OutboxItem], clear: store.Hold | None, leaves: tuple[store.OutboxItem, ...]
 ) -> None:
-    found = store.Completed(
-        result=b'"L-1"', completed_at_ms=950_000, hold=OTHERS, outbox=outbox, message_id="m-1"
-    )
-    for effect, on_unknown in product(
-        ("external", "repeatable", "transactional"), ("rerun", "hold", "probe")
-    ):
+    found = store.Completed(result=b'"L-1"', completed_at_ms=950_000, hold=OTHERS, outbox=outbox, message_id="m-1")
+    for effect, on_unknown in product(("external", "repeatable", "transactional"), ("rerun", "hold", "probe")):
         policy = replace(POLICY, effect=effect, on_unknown=on_unknown)
         assert guard.answer(found, policy, NOW_MS) == Decision(
             write=None,

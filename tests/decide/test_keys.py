@@ -240,9 +240,7 @@ def test_an_optional_key_of_a_dict_may_be_missing() -> None:
         ("{order_id}{month}", Order, "two fields with nothing between them"),
     ],
 )
-def test_a_template_that_cannot_work_is_refused_at_declaration(
-    template: str, annotation: Any, what: str
-) -> None:
+def test_a_template_that_cannot_work_is_refused_at_declaration(template: str, annotation: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what) as caught:
         key_rule(template, annotation, what="key of book")
     assert str(caught.value).startswith(f"key of book={template!r}")
@@ -269,9 +267,7 @@ def test_what_is_no_rule_is_refused(rule: Any) -> None:
 # ------------------------------------------------------------------------------------------------ several fields, text
 
 
-@given(
-    st.lists(st.text(string.printable[:95], min_size=1), min_size=4, max_size=4), st.sampled_from("#-/%:|")
-)
+@given(st.lists(st.text(string.printable[:95], min_size=1), min_size=4, max_size=4), st.sampled_from("#-/%:|"))
 def test_two_different_pairs_never_give_one_key(texts: list[str], sign: str) -> None:
     assume(all(text.strip() for text in texts))
     rule = key_rule(f"{{a}}{sign}{{b}}")
@@ -414,9 +410,7 @@ def test_names_of_things_that_change_at_every_send_are_volatile(name: str) -> No
     assert is_volatile(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["order_id", "timestamp.day", "month", "runtime", "message", "sequence_name"]
-)
+@pytest.mark.parametrize("name", ["order_id", "timestamp.day", "month", "runtime", "message", "sequence_name"])
 def test_other_names_are_not(name: str) -> None:
     assert not is_volatile(name)
 
@@ -438,10 +432,7 @@ def test_a_rule_shows_itself() -> None:
 
 def test_the_key_for_partners_is_stable_for_ever() -> None:
     # Partners remember these keys: this value never changes.
-    assert (
-        idempotency_key(RecordKey("", "book_courier", "536365"))
-        == "book_courier-e2e37086ae25dd86d64f43a4ad626c21"
-    )
+    assert idempotency_key(RecordKey("", "book_courier", "536365")) == "book_courier-e2e37086ae25dd86d64f43a4ad626c21"
 
 
 def test_scope_job_key_and_parts_all_count() -> None:
@@ -457,11 +448,7 @@ def test_scope_job_key_and_parts_all_count() -> None:
     assert len(keys) == 7
 
 
-@given(
-    st.builds(
-        RecordKey, st.text(max_size=20), st.text(min_size=1, max_size=120), st.text(min_size=1, max_size=512)
-    )
-)
+@given(st.builds(RecordKey, st.text(max_size=20), st.text(min_size=1, max_size=120), st.text(min_size=1, max_size=512)))
 def test_any_operation_has_a_short_plain_key(record: RecordKey) -> None:
     key = idempotency_key(record)
     assert 32 <= len(key) <= 64

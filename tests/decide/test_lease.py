@@ -53,9 +53,7 @@ def test_the_margin_is_a_tenth_within_bounds(lease_ms: int, margin: int) -> None
         (99_000, Over(ceiling=False)),
     ],
 )
-def test_a_lease_without_a_message_is_due_after_a_third_and_over_before_its_end(
-    now_ms: int, step: object
-) -> None:
+def test_a_lease_without_a_message_is_due_after_a_third_and_over_before_its_end(now_ms: int, step: object) -> None:
     assert next_step(Lease(asked_at_ms=0, lease_ms=30_000), now_ms) == step
 
 
@@ -83,9 +81,7 @@ def test_a_failed_extension_is_tried_again_after_a_twelfth() -> None:
         (CEILING_MS - HALF_HOUR_MS - 1, CEILING_MS, Over(ceiling=False)),
     ],
 )
-def test_an_extension_never_passes_twelve_hours_from_the_receive(
-    asked_at_ms: int, now_ms: int, step: object
-) -> None:
+def test_an_extension_never_passes_twelve_hours_from_the_receive(asked_at_ms: int, now_ms: int, step: object) -> None:
     assert next_step(Lease(asked_at_ms=asked_at_ms, lease_ms=HALF_HOUR_MS, received_at_ms=0), now_ms) == step
 
 

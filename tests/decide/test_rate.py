@@ -84,9 +84,7 @@ def test_a_refill_that_is_no_whole_number_loses_nothing() -> None:
 
 
 @given(RATES, st.lists(st.tuples(st.integers(-2_000, 20_000), st.integers(1, 20)), max_size=60))
-def test_no_more_than_burst_and_rate_allow_even_when_clocks_disagree(
-    rate: Rate, asks: list[tuple[int, int]]
-) -> None:
+def test_no_more_than_burst_and_rate_allow_even_when_clocks_disagree(rate: Rate, asks: list[tuple[int, int]]) -> None:
     """Instants come from several hosts, so they go back and forth by up to two seconds."""
     bucket: Bucket | None = None
     now_ms = first_ms = latest_ms = 1_000_000

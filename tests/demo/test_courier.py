@@ -72,9 +72,7 @@ def test_health() -> None:
         assert Courier(port).health() == Health(requests=3, bookings=2, under_way=1)
 
 
-def test_an_answer_that_does_not_come_leaves_the_outcome_unknown_and_the_next_request_connects_again() -> (
-    None
-):
+def test_an_answer_that_does_not_come_leaves_the_outcome_unknown_and_the_next_request_connects_again() -> None:
     with partner(b"", reply("200 OK", '{"bookings": []}')) as (port, _):
         courier = Courier(port)
         with pytest.raises(onefold.OutcomeUnknown, match="not answered"):

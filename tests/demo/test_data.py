@@ -30,17 +30,13 @@ def test_the_shipped_file_is_the_one_its_source_page_describes() -> None:
 
 
 def test_the_shipped_file_carries_no_time_stamp_or_name() -> None:
-    assert INVOICES.read_bytes()[3:8] == bytes(5), (
-        "gzip flags and time must be 0: the same bytes from every build"
-    )
+    assert INVOICES.read_bytes()[3:8] == bytes(5), "gzip flags and time must be 0: the same bytes from every build"
 
 
 def test_all_rows_are_read() -> None:
     invoices = list(read_invoices())
     assert len(invoices) == ROWS
-    assert invoices[0] == Invoice(
-        2, "536365", "12/1/2010 8:26", "17850", "United Kingdom", 40, Decimal("3.91")
-    )
+    assert invoices[0] == Invoice(2, "536365", "12/1/2010 8:26", "17850", "United Kingdom", 40, Decimal("3.91"))
     assert [invoice.line for invoice in invoices] == list(range(2, ROWS + 2))
     assert sum(invoice.customer is None for invoice in invoices) == 3_722
 

@@ -23,16 +23,12 @@ TURNS_MAX = 1_000
 
 
 @contextmanager
-def fire(
-    tmp_path: Path, kills: int, stops: int = 0, code: str = WORKER
-) -> Iterator[tuple[Fire, ManualClock]]:
+def fire(tmp_path: Path, kills: int, stops: int = 0, code: str = WORKER) -> Iterator[tuple[Fire, ManualClock]]:
     clock = ManualClock()
     plan = Plan(0, SeededEntropy(1))
     plan.kills, plan.stops = [0.5] * kills, [0.5] * stops
     command = [sys.executable, "-c", code]
-    with closing(
-        Fire(command, 2, plan=plan, clock=clock, entropy=SeededEntropy(1), log=tmp_path / "log")
-    ) as burning:
+    with closing(Fire(command, 2, plan=plan, clock=clock, entropy=SeededEntropy(1), log=tmp_path / "log")) as burning:
         yield burning, clock
 
 

@@ -157,9 +157,7 @@ def test_a_table_of_a_full_run_takes_one_line_each_on_80_columns() -> None:
 
 
 def test_the_opening_fits_too() -> None:
-    settings = Settings(
-        rows=25_943, workers=16, threads=16, seed=2**31, kills=1_000, kills_min=1, plant="no-fence"
-    )
+    settings = Settings(rows=25_943, workers=16, threads=16, seed=2**31, kills=1_000, kills_min=1, plant="no-fence")
     assert max(len(line) for line in tables.opening(settings, 3).splitlines()) <= 80
 
 

@@ -28,9 +28,7 @@ BODY = {"reference": "536365", "kind": "ship", "quantity": 40, "unit_price": "3.
 TOLD = {"booking": "B000001", **BODY}
 
 
-def talk(
-    tmp_path: Path, mode: Mode, temper: Temper, dialogue: Callable[[Client, Partner], Awaitable[None]]
-) -> Ledger:
+def talk(tmp_path: Path, mode: Mode, temper: Temper, dialogue: Callable[[Client, Partner], Awaitable[None]]) -> Ledger:
     """Hold a dialogue with a partner of its own, then read what it has written."""
 
     async def whole() -> None:
@@ -44,9 +42,7 @@ def talk(
     return read_ledger(tmp_path / "ledger.db")
 
 
-async def book(
-    client: Client, key: str | None = None, fence: int | None = None, **other: object
-) -> ClientResponse:
+async def book(client: Client, key: str | None = None, fence: int | None = None, **other: object) -> ClientResponse:
     headers = {"Idempotency-Key": key, "Onefold-Fence": None if fence is None else str(fence)}
     return await client.post(
         "/bookings",
@@ -136,9 +132,7 @@ def test_a_request_is_carried_out_when_its_caller_is_gone(tmp_path: Path) -> Non
         body = json.dumps({**BODY, "reference": reference}).encode()
         port = (await client.get("/health")).url.port
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(
-            b"POST /bookings HTTP/1.1\r\nHost: partner\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        writer.write(b"POST /bookings HTTP/1.1\r\nHost: partner\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
         while partner.under_way == 0:
             await client.get("/health")
@@ -251,8 +245,7 @@ def test_the_process_says_its_port_and_finishes_what_it_began(tmp_path: Path, to
         with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as connection:
             connection.sendall(
                 b"GET /health HTTP/1.1\r\nHost: partner\r\n\r\n"
-                b"POST /bookings HTTP/1.1\r\nHost: partner\r\nContent-Length: %d\r\n\r\n%b"
-                % (len(body), body)
+                b"POST /bookings HTTP/1.1\r\nHost: partner\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
             )
             assert connection.recv(4_096).startswith(b"HTTP/1.1 200 OK")
         if told_by == "signal":

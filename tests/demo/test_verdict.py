@@ -80,9 +80,7 @@ def test_the_wrong_kind_is_unexpected() -> None:
 
 
 def test_a_booked_refused_row_and_an_unknown_number_are_unexpected() -> None:
-    effects = judge_effects(
-        FIGURES, booked(*RIGHT, Order("4", "ship-free", -5, "0"), Order("9", "ship", 1, "1"))
-    )
+    effects = judge_effects(FIGURES, booked(*RIGHT, Order("4", "ship-free", -5, "0"), Order("9", "ship", 1, "1")))
     assert [booking.order.reference for booking in effects.unexpected] == ["4", "9"]
     assert not effects.right
 

@@ -117,7 +117,9 @@ def test_the_readmes_example_runs(tmp_path: Path) -> None:
     assert shell("python alone.py", tmp_path) == "charged 5 for i-1 charged 5 for i-1\n"
 
 
-@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
+)
 def test_python_blocks_are_python(page: str) -> None:
     for language, _, text in blocks(page):
         if language == "python":

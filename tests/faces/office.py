@@ -52,12 +52,8 @@ class Office:
                 raise self.ill[order.order_id]
             return {"label": f"L-{order.order_id}"}
 
-        self.book = self.app.job(self.orders, key="{order_id}", name="book", retry=quick, owner="fulfilment")(
-            run
-        )
-        self.pay = self.app.job(
-            self.careful, key="{order_id}", name="pay", on_unknown="hold", owner="billing"
-        )(run)
+        self.book = self.app.job(self.orders, key="{order_id}", name="book", retry=quick, owner="fulfilment")(run)
+        self.pay = self.app.job(self.careful, key="{order_id}", name="pay", on_unknown="hold", owner="billing")(run)
         self.step = self.app.job(
             self.lines, key="{order_id}", name="step", group="{customer}", retry=quick, on_unknown="hold"
         )(run)

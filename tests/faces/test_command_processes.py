@@ -121,9 +121,7 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(
     worker.send_signal(signal.SIGTERM)
     told_draining(worker)
     worker.send_signal(signal.SIGTERM)
-    assert (
-        worker.wait(timeout=PATIENCE_S) == 3
-    )  # before its input is closed, which would let the handler finish
+    assert worker.wait(timeout=PATIENCE_S) == 3  # before its input is closed, which would let the handler finish
     out, err = worker.communicate()
     assert "Left: 1 run, to be taken over: wait a" in out
     assert "stopping at once" in err
@@ -141,9 +139,7 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(
 
 def test_processes_and_coroutines(folder: Path, environment: dict[str, str]) -> None:
     for job, order_id in (("book", "a"), ("charge", "b")):
-        assert (
-            run(folder, environment, "send", "shop:app", job, f'{{"order_id": "{order_id}"}}').returncode == 0
-        )
+        assert run(folder, environment, "send", "shop:app", job, f'{{"order_id": "{order_id}"}}').returncode == 0
     words = ("--processes", "1", "--asyncio", "4", "--until-empty", "--queues", "orders, careful", "--json")
     done = run(folder, environment, "worker", "shop:app", *words)
     assert done.returncode == 0, done.stderr
@@ -169,9 +165,7 @@ def test_a_redrive_beside_a_worker(
     assert sorted((folder / "booked").read_text().split()) == sorted(f"o-{number}" for number in range(60))
 
 
-def test_a_reader_that_goes_away_is_no_error_to_shout_about(
-    folder: Path, environment: dict[str, str]
-) -> None:
+def test_a_reader_that_goes_away_is_no_error_to_shout_about(folder: Path, environment: dict[str, str]) -> None:
     run(folder, environment, "send", "shop:app", "book", '{"order_id": "a"}')
     command = f"{' '.join(ONEFOLD)} queue list shop:app | true"
     done = subprocess.run(
@@ -196,9 +190,7 @@ def test_fast_commands_import_little(folder: Path, environment: dict[str, str]) 
     run(folder, environment, "send", "shop:app", "book", '{"order_id": "a"}')
 
     def imported(*words: str) -> set[str]:
-        program = (
-            f"import sys; from onefold.cli.main import run; run({list(words)!r}); print('#', *sys.modules)"
-        )
+        program = f"import sys; from onefold.cli.main import run; run({list(words)!r}); print('#', *sys.modules)"
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=folder,
@@ -211,9 +203,7 @@ def test_fast_commands_import_little(folder: Path, environment: dict[str, str]) 
 
     helped = imported("--help")
     assert "click" in helped
-    assert not {
-        name for name in helped if name.startswith(("onefold.cli.commands.", "sqlite3", "rich.table"))
-    }
+    assert not {name for name in helped if name.startswith(("onefold.cli.commands.", "sqlite3", "rich.table"))}
     asked = imported("status", "--json")
     assert "onefold.cli.commands.status" in asked
     assert not {"rich.table", "rich.live", "asyncio", "logging", "onefold.cli.commands.worker"} & asked

@@ -55,16 +55,12 @@ class Shell:
     def work(self) -> None:
         """Run a worker until nothing is left, as a process of its own."""
         command = [sys.executable, "-m", "onefold", "worker", "shop:app", "--until-empty", "--no-progress"]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture
-def shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Shell]:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
     for name in ("ONEFOLD_APP", "ONEFOLD_URL", "ONEFOLD_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     shutil.copy(SHOP, tmp_path)
@@ -181,17 +177,13 @@ def test_wrong_usage_says_what_was_meant(shell: Shell, words: tuple[str, ...], s
         ),
     ],
 )
-def test_an_app_that_cannot_be_had_says_which_part_failed(
-    shell: Shell, target: str, parts: tuple[str, ...]
-) -> None:
+def test_an_app_that_cannot_be_had_says_which_part_failed(shell: Shell, target: str, parts: tuple[str, ...]) -> None:
     (shell.folder / "other.py").write_text("thing = 1\n")
     (shell.folder / "broken.py").write_text("x = 1\n1 / 0\n")
     (shell.folder / "missing.py").write_text("import not_there\n")
     (shell.folder / "syntax.py").write_text("def :\n")
     (shell.folder / "leaving.py").write_text("import sys\nsys.exit(3)\n")
-    (shell.folder / "refused.py").write_text(
-        "import onefold\napp = onefold.App('x')\napp.queue('q', visiblity='3s')\n"
-    )
+    (shell.folder / "refused.py").write_text("import onefold\napp = onefold.App('x')\napp.queue('q', visiblity='3s')\n")
     text = shell.fails("worker", target)
     assert "Traceback" not in text
     for part in parts:
@@ -286,10 +278,7 @@ def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
     assert "changed city" in edited
     assert "key: a, as before" in edited
     (shell.folder / "b.json").write_text('{"order_id": "b", "city": "Rome"}')
-    assert (
-        shell.json("dlq", "edit", "shop:app", "--key", "b", "--body", "@b.json", "--dry-run")["written"]
-        is False
-    )
+    assert shell.json("dlq", "edit", "shop:app", "--key", "b", "--body", "@b.json", "--dry-run")["written"] is False
     foreseen = shell("dlq", "redrive", "shop:app", "--all", "--dry-run")
     assert "3 messages: 3 would run. Nothing was sent." in foreseen
     assert shell.json("dlq", "redrive", "--all", "--dry-run")["counts"] == {"run": 3}
@@ -312,9 +301,7 @@ def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
     assert "No dead letter fits" in shell.fails("dlq", "purge", "--all", "--yes")
 
 
-def test_a_redrive_without_a_worker_ends_with_an_error_code(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redrive_without_a_worker_ends_with_an_error_code(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     from onefold.service import redrive
 
     shell.send("a", "Atlantis")
@@ -422,9 +409,7 @@ def test_queues_are_listed_looked_at_and_moved(shell: Shell) -> None:
 def test_declared_settings_are_applied(shell: Shell) -> None:
     shell.send("a")
     text = (shell.folder / "shop.py").read_text()
-    (shell.folder / "shop.py").write_text(
-        text.replace('app.queue("orders")', 'app.queue("orders", visibility="90s")')
-    )
+    (shell.folder / "shop.py").write_text(text.replace('app.queue("orders")', 'app.queue("orders", visibility="90s")'))
     sys.modules.pop("shop", None)
     assert "visibility_ms is 30000, asked for 90000" in shell.fails("status", "shop:app")
     assert shell.json("queue", "apply", "shop:app", "--yes")["changed"][0]["queue"] == "orders"

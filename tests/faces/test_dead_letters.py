@@ -127,9 +127,7 @@ def test_an_edit_twice_still_replaces_the_payload_that_the_record_knows(there: O
     kill(there, "a")
     fingerprint = there.desk.engine.records.find("a")[0].fingerprint
     for city in ("Paris", "Rome"):
-        editing.edit(
-            there.desk, dead_letters.one_of(there.desk, Select(key="a")), assignments=[f"city={city}"]
-        )
+        editing.edit(there.desk, dead_letters.one_of(there.desk, Select(key="a")), assignments=[f"city={city}"])
     message = dead_letters.one_of(there.desk, Select(key="a"))
     assert message.attributes[AMENDS_ATTRIBUTE].value == fingerprint
     back = editing.edit(there.desk, message, assignments=["city=London"])

@@ -11,11 +11,7 @@ from onefold import errors
 from onefold.cli.main import text_of
 
 ALL = sorted(
-    (
-        value
-        for value in vars(errors).values()
-        if inspect.isclass(value) and issubclass(value, errors.OnefoldError)
-    ),
+    (value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, errors.OnefoldError)),
     key=lambda one: one.__name__,
 )
 
@@ -23,9 +19,7 @@ ALL = sorted(
 @pytest.mark.parametrize("kind", ALL)
 def test_each_is_drawn_in_three_parts(kind: type[errors.OnefoldError]) -> None:
     error = kind("Order 'o-1' has no city.", meaning="Nothing was sent.", todo="Give it one.")
-    assert text_of(error) == (
-        "error: Order 'o-1' has no city.\n  meaning: Nothing was sent.\n  to do: Give it one."
-    )
+    assert text_of(error) == ("error: Order 'o-1' has no city.\n  meaning: Nothing was sent.\n  to do: Give it one.")
     assert str(error) == "Order 'o-1' has no city. Nothing was sent. Give it one."
 
 

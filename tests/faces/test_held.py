@@ -47,9 +47,7 @@ def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
 
 def test_settled_as_done_answers_every_duplicate(there: Open) -> None:
     park(there, count=3)
-    settled = held.settle(
-        there.desk, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called"
-    )
+    settled = held.settle(there.desk, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called")
     assert (settled.deleted, settled.sent_back) == (3, ())
     record = record_of(there, "p-1")
     assert (record.status, record.result) == ("completed", b'{"label":"from the bank"}')
@@ -104,12 +102,8 @@ def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch:
 
 def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
     claimed = there.claim("charge_card", "k-1", start=True)
-    failure = onefold.contracts.store.Failure(
-        kind="unknown", error="CallerDied", summary="An earlier call ended."
-    )
-    parked = onefold.contracts.store.Unknown(
-        failure=failure, expires_at_ms=there.clock.now_ms() + 1, parked=True
-    )
+    failure = onefold.contracts.store.Failure(kind="unknown", error="CallerDied", summary="An earlier call ended.")
+    parked = onefold.contracts.store.Unknown(failure=failure, expires_at_ms=there.clock.now_ms() + 1, parked=True)
     there.desk.engine.store.write([(claimed.hold, parked)], there.clock.now_ms())
     (one,) = held.listed(there.desk)
     assert (one.key, one.queue, one.message_ids, one.expires_in_ms) == ("k-1", None, (), None)
@@ -140,9 +134,7 @@ def test_which_of_several_must_be_said(there: Open) -> None:
         ({"done": True, "job": "book"}, onefold.NotFoundError, "Nothing with the key 'p-1' is held"),
     ],
 )
-def test_bad_input_settles_nothing(
-    there: Open, settings: dict[str, object], error: type[Exception], said: str
-) -> None:
+def test_bad_input_settles_nothing(there: Open, settings: dict[str, object], error: type[Exception], said: str) -> None:
     park(there)
     before = held.listed(there.desk)
     with pytest.raises(error, match=said):

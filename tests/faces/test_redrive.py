@@ -92,18 +92,14 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
     there.world.run()
     for job, key in (("pay", "p-1"), ("book", "b-1")):
         record = there.desk.engine.records.find(key)[0]
-        there.desk.engine.store.claim(
-            [ask_again(there, record.key, record.fingerprint)], there.clock.now_ms()
-        )
+        there.desk.engine.store.claim([ask_again(there, record.key, record.fingerprint)], there.clock.now_ms())
         assert record.key.job == job
     found = fates(there)
     assert found["p-1"][0] == found["b-1"][0] == "waits"
     there.clock.advance(2_000)
     found = fates(there)
     assert found["p-1"][0] == "unknown"
-    assert found["p-1"][1].startswith(
-        "Would be held for a person (on_unknown=hold). The process that ran it ended"
-    )
+    assert found["p-1"][1].startswith("Would be held for a person (on_unknown=hold). The process that ran it ended")
     assert found["b-1"] == (
         "unknown",
         "An earlier run's outcome is not known; it would run again (on_unknown=rerun).",
@@ -114,9 +110,7 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
     )
 
 
-def ask_again(
-    there: Open, key: onefold.contracts.store.RecordKey, fingerprint: str
-) -> onefold.contracts.store.Ask:  # type: ignore[name-defined]
+def ask_again(there: Open, key: onefold.contracts.store.RecordKey, fingerprint: str) -> onefold.contracts.store.Ask:  # type: ignore[name-defined]
     from onefold.contracts.store import Ask
 
     now_ms = there.clock.now_ms()
@@ -411,9 +405,7 @@ def test_what_a_busy_worker_takes_too_early_is_sent_again_in_order(
     assert groups.stopped(there.desk) == []
 
 
-def test_one_that_a_worker_is_about_to_bury_is_waited_for(
-    there: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_a_worker_is_about_to_bury_is_waited_for(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker received the first message while the old flag stood, and buries it only after the flag was changed."""
     stop_group(there)
     there.office.ill.clear()
@@ -442,9 +434,7 @@ def test_one_that_a_worker_is_about_to_bury_is_waited_for(
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4"]
 
 
-def test_one_that_runs_at_once_and_fails_again_is_not_sent_again(
-    there: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_runs_at_once_and_fails_again_is_not_sent_again(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker runs the group as soon as its flag names the new message; that is a failure, not a take too early."""
     stop_group(there)
     put = there.desk.engine.state.put

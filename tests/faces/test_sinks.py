@@ -161,17 +161,13 @@ def test_every_row_is_told_with_and_without_its_numbers(name: str) -> None:
     bare, rule = telling.told(Row(at_ms=0, event=name), EVIDENCE)
     assert bare
     assert "None" not in bare + rule
-    text, rule = telling.told(
-        Row(at_ms=0, event=name, detail={"attempt": 2, "of": 5, "why": "drain"}), EVIDENCE
-    )
+    text, rule = telling.told(Row(at_ms=0, event=name, detail={"attempt": 2, "of": 5, "why": "drain"}), EVIDENCE)
     assert text
     assert (text, rule) != ("", "")
 
 
 def test_a_row_nobody_foresaw_is_told_with_its_numbers() -> None:
-    told = telling.told(
-        Row(at_ms=0, event="something-new", detail={"count": 3, "who": "x", "none": None}), EVIDENCE
-    )
+    told = telling.told(Row(at_ms=0, event="something-new", detail={"count": 3, "who": "x", "none": None}), EVIDENCE)
     assert told == ("something-new", "count 3, who x")
 
 

@@ -90,9 +90,7 @@ def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> Non
     there.world.run()
     there.office.ill.clear()
     there.clock.advance(60_000)
-    editing.edit(
-        there.desk, one_of(there.desk, Select(key="a")), assignments=["city=Paris"], reason_text="typo"
-    )
+    editing.edit(there.desk, one_of(there.desk, Select(key="a")), assignments=["city=Paris"], reason_text="typo")
     there.clock.advance(1_000)
     redrive.Redrive(there.desk, list(find(there.desk, Select())), watch=False).run(lambda _: None)
     there.clock.advance(1_000)
@@ -207,9 +205,7 @@ def test_one_of_a_paused_job_says_what_it_waits_for(there: Open) -> None:
     there.world.run()
     found = story(there, "a")
     assert found.place == "waiting"
-    assert found.text.startswith(
-        "Waiting: job book is paused by its circuit breaker, next try in 30s; message "
-    )
+    assert found.text.startswith("Waiting: job book is paused by its circuit breaker, next try in 30s; message ")
     assert found.todo[1] == "onefold resume book"
     assert told(found)[-1] == ("paused", "the job is paused by its circuit breaker", told(found)[-1][2])
 
@@ -337,9 +333,7 @@ def test_a_released_record_without_a_message_says_so(there: Open) -> None:
     claimed = there.claim("charge_card", "k", start=False)
     failure = Failure(kind="released", error="Drain", summary="given back")
     now_ms = there.clock.now_ms()
-    there.desk.engine.store.write(
-        [(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms
-    )
+    there.desk.engine.store.write([(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms)
     found = story(there, "k")
     assert (found.place, found.text) == (
         "gone",

@@ -59,11 +59,7 @@ class Story:
         place, _, what = self.last("claim", "end", "settle")
         if self.told[place][0] == "claim":
             return "in_progress"
-        return (
-            ENDS[type(what)]
-            if self.told[place][0] == "end"
-            else ("completed" if what is not None else "released")
-        )
+        return ENDS[type(what)] if self.told[place][0] == "end" else ("completed" if what is not None else "released")
 
     @property
     def started(self) -> bool:
@@ -86,9 +82,7 @@ class Story:
     def opened(self) -> int:
         """Where the budget that counts now was opened: after the last closing that another claim followed."""
         claims = [place for place, _, _ in self.all("claim")]
-        closings = [
-            place for place, _, what in self.all("end") if isinstance(what, Fail) and what.closes_budget
-        ]
+        closings = [place for place, _, what in self.all("end") if isinstance(what, Fail) and what.closes_budget]
         closings += [place for place, _, what in self.all("settle") if what is None]
         return max((place for place in closings if any(claim > place for claim in claims)), default=-1)
 
@@ -96,9 +90,7 @@ class Story:
     def budget_closed(self) -> bool:
         place, _, what = self.last("end", "settle", "claim")
         kind = self.told[place][0]
-        return (kind == "settle" and what is None) or (
-            kind == "end" and isinstance(what, Fail) and what.closes_budget
-        )
+        return (kind == "settle" and what is None) or (kind == "end" and isinstance(what, Fail) and what.closes_budget)
 
     def attempts(self, since: int) -> int:
         return len([1 for place, _, _ in self.all("start") if place > since]) - len(
@@ -107,9 +99,7 @@ class Story:
 
     def crashes(self, since: int) -> int:
         ended = [place for place, _, what in self.all("end") if isinstance(what, Unknown) and what.crashed]
-        return len(
-            [1 for place in [*ended, *(place for place, _, _ in self.all("takeover"))] if place > since]
-        )
+        return len([1 for place in [*ended, *(place for place, _, _ in self.all("takeover"))] if place > since])
 
     @property
     def lease_until_ms(self) -> int:
@@ -122,11 +112,7 @@ class Story:
         if self.parked:
             return None
         return (
-            self.ask.expires_at_ms
-            if kind == "claim"
-            else what.expires_at_ms
-            if kind == "end"
-            else self.settled_until()
+            self.ask.expires_at_ms if kind == "claim" else what.expires_at_ms if kind == "end" else self.settled_until()
         )
 
     def settled_until(self) -> int:
@@ -136,9 +122,7 @@ class Story:
     def failure(self) -> Any:
         """The last failure that was told, unless it completed after that."""
         told = [
-            (place, what.failure)
-            for place, _, what in self.all("end")
-            if getattr(what, "failure", None) is not None
+            (place, what.failure) for place, _, what in self.all("end") if getattr(what, "failure", None) is not None
         ]
         place, failure = told[-1] if told else (-1, None)
         done = [at for at, _, what in self.all("settle") if what is not None]

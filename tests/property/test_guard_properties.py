@@ -53,9 +53,7 @@ policies = st.builds(
     fifo=st.booleans(),
     owner=st.none() | st.just("fulfilment"),
 )
-failures = st.builds(
-    store.Failure, kind=st.just("transient"), error=st.just("E"), summary=st.text(max_size=20)
-)
+failures = st.builds(store.Failure, kind=st.just("transient"), error=st.just("E"), summary=st.text(max_size=20))
 claims = st.builds(
     store.Claimed,
     hold=st.builds(store.Hold, key=st.just(KEY), owner=st.just("me"), fence=st.integers(1, 100)),
@@ -98,14 +96,10 @@ def is_sound(decision: Decision, policy: Policy, now_ms: int) -> None:
             assert not getattr(decision.write, "closes_budget", False)
             assert not getattr(decision.write, "parked", False)
         case Bury(to="dead-letter", reason=reason):
-            assert decision.write is None or (
-                isinstance(decision.write, store.Fail) and decision.write.closes_budget
-            )
+            assert decision.write is None or (isinstance(decision.write, store.Fail) and decision.write.closes_budget)
             assert reason.owner == policy.owner
         case Bury(to="held", reason=reason):
-            assert decision.write is None or (
-                isinstance(decision.write, store.Unknown) and decision.write.parked
-            )
+            assert decision.write is None or (isinstance(decision.write, store.Unknown) and decision.write.parked)
             assert reason.kind == "unknown"
         case Leave():
             assert decision.write is None
@@ -237,9 +231,7 @@ def deliver(
     ),
 )
 @settings(max_examples=500)
-def test_budgets_are_kept_and_every_operation_comes_to_an_end(
-    policy: Policy, ends: list[tuple[str, str]]
-) -> None:
+def test_budgets_are_kept_and_every_operation_comes_to_an_end(policy: Policy, ends: list[tuple[str, str]]) -> None:
     policy = replace(policy, keep_ms=2**40)  # nothing is forgotten meanwhile
     record: store.Record | None = None
     runs = crashes = fence = 0

@@ -30,9 +30,7 @@ OWNERS = ("worker-1", "worker-2")
 
 steps = st.sampled_from([1, 1, 1_000, 1_000, 10_000, 29_999, 30_000, 60_000, 299_999, 300_000, 1_000_000])
 delays = st.sampled_from([0, 0, 1, 1_000, 30_000, 60_000, limits.VISIBILITY_MS_MAX])
-which = st.one_of(
-    st.integers(1, 4), st.integers(1, 4), st.integers(1, 50)
-)  # mostly receipts of the last receives
+which = st.one_of(st.integers(1, 4), st.integers(1, 4), st.integers(1, 50))  # mostly receipts of the last receives
 
 
 IN_ORDER = {  # queries that find what must not be
@@ -187,9 +185,7 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self, count: int, groups: int) -> None:
         self.clock = ManualClock()
         self.engine = Engine(":memory:", self.clock)
-        self.queues = {
-            owner: SqliteQueues(self.engine, owner=owner, entropy=SeededEntropy(7)) for owner in OWNERS
-        }
+        self.queues = {owner: SqliteQueues(self.engine, owner=owner, entropy=SeededEntropy(7)) for owner in OWNERS}
         end = ".fifo" if self.fifo else ""
         self.dead_name, self.name = f"dead{end}", f"main{end}"
         admin = self.queues[OWNERS[0]]
@@ -230,9 +226,7 @@ class QueueMachine(RuleBasedStateMachine):
                     if self.fifo
                     else None,
                     run_at_ms=now + late if late and number % 8 == 0 else None,
-                    delay_ms=min(late, limits.DELAY_MS_MAX)
-                    if late and number % 8 and not self.fifo
-                    else None,
+                    delay_ms=min(late, limits.DELAY_MS_MAX) if late and number % 8 and not self.fifo else None,
                 )
             )
         self.count += count
@@ -318,18 +312,14 @@ class QueueMachine(RuleBasedStateMachine):
             model.to_dead(message, now, restarts=True)
 
     @precondition(lambda self: self.receipts)
-    @rule(
-        picks=st.lists(which, min_size=1, max_size=6), delay=delays, uncounted=st.booleans(), kinds=st.data()
-    )
+    @rule(picks=st.lists(which, min_size=1, max_size=6), delay=delays, uncounted=st.booleans(), kinds=st.data())
     def settle(self, picks: list[int], delay: int, uncounted: bool, kinds: Any) -> None:
         now = self.clock.now_ms()
         picked = [self.receipts[-(pick % len(self.receipts))] for pick in picks]
         name = picked[0].queue
         deliveries = list({one.message_id: one for one in picked if one.queue == name}.values())
         model = self.models[name]
-        choices = [Ack(), RetryIn(delay, uncounted), Leave()] + (
-            [Bury("dead-letter", REASON)] if model.dead else []
-        )
+        choices = [Ack(), RetryIn(delay, uncounted), Leave()] + ([Bury("dead-letter", REASON)] if model.dead else [])
         all_acks = kinds.draw(st.integers(0, 3)) == 3
         fates = [Ack() if all_acks else kinds.draw(st.sampled_from(choices)) for _ in deliveries]
         settlements = [(one.receipt, fate) for one, fate in zip(deliveries, fates, strict=True)]
@@ -345,10 +335,7 @@ class QueueMachine(RuleBasedStateMachine):
             number = int(delivery.receipt.split(":")[1])
             here = next((m for m in model.messages if m.id == delivery.message_id), None)
             elsewhere = any(
-                m.id == delivery.message_id
-                for one in self.models.values()
-                if one is not model
-                for m in one.messages
+                m.id == delivery.message_id for one in self.models.values() if one is not model for m in one.messages
             )
             expected = model.settle(here, number, fate, now)
             if here is None and not elsewhere and isinstance(fate, Ack | Bury):
@@ -409,9 +396,7 @@ class QueueMachine(RuleBasedStateMachine):
     def tables_are_in_order(self) -> None:
         now = self.clock.now_ms()
         for name, query in IN_ORDER.items():
-            found = self.engine.read(
-                lambda connection, query=query: connection.execute(query, {"now": now}).fetchall()
-            )
+            found = self.engine.read(lambda connection, query=query: connection.execute(query, {"now": now}).fetchall())
             assert found == [], name
 
     @property

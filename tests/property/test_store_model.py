@@ -104,9 +104,7 @@ class Workers(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         chosen = data.draw(st.lists(self.hold(), min_size=1, max_size=3))
-        assert self.store.start(chosen, self.now_ms) == [
-            self.model.start(hold, self.now_ms) for hold in chosen
-        ]
+        assert self.store.start(chosen, self.now_ms) == [self.model.start(hold, self.now_ms) for hold in chosen]
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), by_ms=st.sampled_from([0, LEASE_MS, 3 * LEASE_MS]))

@@ -232,9 +232,7 @@ def test_a_conflict_names_both() -> None:
         assert shop.calls == [("o-1", 1)]
         (letter,) = dead(world)
         assert (letter.reason.kind, letter.reason.key) == ("conflict", "o-1")
-        fingerprints = [
-            shop.ship.outgoing({"id": "o-1", "total": total}).fingerprint[:12] for total in (5, 7)
-        ]
+        fingerprints = [shop.ship.outgoing({"id": "o-1", "total": total}).fingerprint[:12] for total in (5, 7)]
         assert first.message_id in letter.reason.summary
         assert all(fingerprint in letter.reason.summary for fingerprint in fingerprints)
         assert record(world).status == "completed"
@@ -303,9 +301,7 @@ def test_an_unknown_outcome_that_is_held() -> None:
         (ValueError("a probe that fails"), 1, ["unknown", "retry", "probe", "unknown", "held"], None),
     ],
 )
-def test_an_unknown_outcome_that_is_asked_for(
-    found: Any, calls: int, events: list[str], result: bytes | None
-) -> None:
+def test_an_unknown_outcome_that_is_asked_for(found: Any, calls: int, events: list[str], result: bytes | None) -> None:
     def probe(order: Order) -> Any:
         if isinstance(found, Exception):
             raise found
@@ -511,9 +507,7 @@ def test_a_group_runs_in_order_and_waits_for_a_retry() -> None:
         world.run_for(10_000)
         assert shop.calls[2:] == [("o-1", 2), ("o-2", 1), ("o-3", 1)]
         released = [event for event in told(world) if event.name == "released"]
-        assert [event.detail["why"] for event in released] == [
-            "an earlier message of its group is not done"
-        ] * 2
+        assert [event.detail["why"] for event in released] == ["an earlier message of its group is not done"] * 2
 
 
 def test_a_dead_letter_stops_its_group() -> None:
@@ -664,9 +658,7 @@ def test_a_message_for_an_unknown_job_is_given_back_and_waits() -> None:
     shop = Shop(dead_after=3)
     with inline(shop.app) as world:
         attributes = {"onefold.job": Attribute("invoice")}
-        world.app.runtime().backend.open_queue("orders").send(
-            [Entry(body='{"id":"i-1"}', attributes=attributes)]
-        )
+        world.app.runtime().backend.open_queue("orders").send([Entry(body='{"id":"i-1"}', attributes=attributes)])
         world.run_for(600_000, step_ms=10_000)
         assert set(names(world)) == {"released"}
         assert len(names(world)) == 21  # every 30 s, and no receive was counted

@@ -113,9 +113,7 @@ def standing(store: Store, clock: ManualClock, key: RecordKey = KEY) -> Any:
 # -- one call after the other ------------------------------------------------------------------------------
 
 
-def test_the_second_call_answers_the_first_ones_result(
-    guard: Callable[..., Any], store: Store, clock: Watched
-) -> None:
+def test_the_second_call_answers_the_first_ones_result(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
     calls: list[str] = []
 
     @guard
@@ -183,9 +181,7 @@ def test_the_same_key_with_other_arguments_names_both(guard: Callable[..., Any])
     text = str(caught.value)
     assert "'o-1'" in text
     assert "now completed" in text
-    prints = [
-        word.strip(",") for word in text.split() if len(word.strip(",")) == 12 and word.strip(",").isalnum()
-    ]
+    prints = [word.strip(",") for word in text.split() if len(word.strip(",")) == 12 and word.strip(",").isalnum()]
     assert len(set(prints)) == 2, text
     assert charge("o-1", 5) == 5
 
@@ -249,9 +245,7 @@ def test_an_exception_frees_the_key(guard: Callable[..., Any], store: Store, clo
     assert standing(store, clock).attempts == 3
 
 
-def test_an_unknown_outcome_is_run_again_or_held(
-    guard: Callable[..., Any], store: Store, clock: Watched
-) -> None:
+def test_an_unknown_outcome_is_run_again_or_held(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
     outcomes: list[Any] = [onefold.OutcomeUnknown("sent"), "charged"]
 
     def work(order: str) -> Any:
@@ -275,9 +269,7 @@ def test_an_unknown_outcome_is_run_again_or_held(
     assert outcomes == ["never asked for"]
 
 
-def test_a_result_that_cannot_be_stored_is_parked(
-    guard: Callable[..., Any], store: Store, clock: Watched
-) -> None:
+def test_a_result_that_cannot_be_stored_is_parked(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
     calls: list[str] = []
 
     @guard
@@ -504,9 +496,7 @@ def test_a_coroutine_function_is_answered_too(guard: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize("on_running", ["wait", "raise"])
-def test_concurrent_coroutines_wait_or_are_refused(
-    guard: Callable[..., Any], clock: Watched, on_running: str
-) -> None:
+def test_concurrent_coroutines_wait_or_are_refused(guard: Callable[..., Any], clock: Watched, on_running: str) -> None:
     async def main() -> tuple[Any, Any]:
         entered, leave = asyncio.Event(), asyncio.Event()
         calls: list[str] = []
@@ -598,15 +588,11 @@ def test_a_coroutine_cancelled_while_it_claims_does_not_hold_the_key(store: Stor
 def failing(store: Store, fault: Fault, clock: Watched, function: Callable[..., Any]) -> Any:
     clock.jumps = True
     faulty: Any = Faulty(store, "store", fault, [])
-    return onefold.once(key="{order}", name="charge", store=faulty, clock=clock, entropy=SeededEntropy(7))(
-        function
-    )
+    return onefold.once(key="{order}", name="charge", store=faulty, clock=clock, entropy=SeededEntropy(7))(function)
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_a_record_that_cannot_be_written_at_once_is_written_again(
-    store: Store, clock: Watched, side: str
-) -> None:
+def test_a_record_that_cannot_be_written_at_once_is_written_again(store: Store, clock: Watched, side: str) -> None:
     fault = Fault("store.write", times=5, side=side)
     charge = failing(store, fault, clock, lambda order: "charged")
     assert charge("o-1") == "charged"

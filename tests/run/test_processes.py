@@ -266,9 +266,7 @@ def test_an_owner_lives_as_long_as_its_children(shop: ModuleType) -> None:
     runtime = shop.app.runtime()
     lock_file = runtime.engine.appear()
     assert lock_file is not None
-    script = (
-        f"from {JOIN.split(':', maxsplit=1)[0]} import join; join({lock_file!r}); print(flush=True); input()"
-    )
+    script = f"from {JOIN.split(':', maxsplit=1)[0]} import join; join({lock_file!r}); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

@@ -170,9 +170,7 @@ def test_one_try_is_no_retry(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("left_ms", "waits_ms"), [(151, [50, 100]), (150, [50]), (51, [50]), (50, []), (0, [])]
-)
+@pytest.mark.parametrize(("left_ms", "waits_ms"), [(151, [50, 100]), (150, [50]), (51, [50]), (50, []), (0, [])])
 def test_no_wait_passes_the_time_that_is_left(way: Way, left_ms: int, waits_ms: list[int]) -> None:
     clock, flaky = StepClock(), Flaky(*[ConnectionRefusedError() for _ in range(9)])
     with pytest.raises(ConnectionRefusedError) as caught:
@@ -183,10 +181,7 @@ def test_no_wait_passes_the_time_that_is_left(way: Way, left_ms: int, waits_ms: 
 
 
 def test_without_a_limit_nothing_is_cut_short() -> None:
-    assert (
-        run_plain(exact(StepClock(), remaining_ms=lambda: None), Flaky(ConnectionRefusedError()))
-        == "answer 2"
-    )
+    assert run_plain(exact(StepClock(), remaining_ms=lambda: None), Flaky(ConnectionRefusedError())) == "answer 2"
 
 
 @pytest.mark.parametrize("way", WAYS)

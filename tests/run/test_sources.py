@@ -99,9 +99,7 @@ def event(detail: Any = None, **more: Any) -> str:
     )
 
 
-RULE_TICK = event(
-    {}, **{"detail-type": "Scheduled Event", "source": "aws.events", "resources": ["arn:aws:events:r"]}
-)
+RULE_TICK = event({}, **{"detail-type": "Scheduled Event", "source": "aws.events", "resources": ["arn:aws:events:r"]})
 # EventBridge Scheduler without an input: the detail is a text.
 SCHEDULE_TICK = event(
     "{}", **{"detail-type": "Scheduled Event", "source": "aws.scheduler", "resources": ["arn:schedule"]}
@@ -235,9 +233,7 @@ def test_what_differs_between_two_deliveries_stays_out_of_the_fingerprint() -> N
     ):
         prints = {PayloadCodec.fingerprint(unwrap_text(source, body, {})) for body in (one, other)}
         assert len(prints) == 1
-    assert PayloadCodec.fingerprint(unwrap_text("eventbridge", event(), {})) == PayloadCodec.fingerprint(
-        ORDER
-    )
+    assert PayloadCodec.fingerprint(unwrap_text("eventbridge", event(), {})) == PayloadCodec.fingerprint(ORDER)
 
 
 @pytest.mark.parametrize(
@@ -347,9 +343,7 @@ def test_what_a_body_looks_like(body: str, source: str) -> None:
     st.sampled_from(SOURCES),
     st.text(max_size=30)
     | st.recursive(
-        st.none()
-        | st.integers()
-        | st.sampled_from(["Notification", "s3:TestEvent", "aws:s3", "aws.scheduler"]),
+        st.none() | st.integers() | st.sampled_from(["Notification", "s3:TestEvent", "aws:s3", "aws.scheduler"]),
         lambda inner: (
             st.lists(inner, max_size=2)
             | st.dictionaries(

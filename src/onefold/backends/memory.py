@@ -50,17 +50,13 @@ class MemoryStore:
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says."""
         with self._lock:
-            return [
-                self._put(hold, transitions.start(self._records.get(hold.key), hold, now_ms))
-                for hold in holds
-            ]
+            return [self._put(hold, transitions.start(self._records.get(hold.key), hold, now_ms)) for hold in holds]
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """As the contract says."""
         with self._lock:
             return [
-                self._put(hold, transitions.renew(self._records.get(hold.key), hold, lease_until_ms))
-                for hold in holds
+                self._put(hold, transitions.renew(self._records.get(hold.key), hold, lease_until_ms)) for hold in holds
             ]
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
@@ -74,9 +70,7 @@ class MemoryStore:
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the contract says."""
         with self._lock:
-            return [
-                self._put(hold, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds
-            ]
+            return [self._put(hold, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds]
 
     def _put(self, hold: Hold, after: Record | None) -> bool:
         if after is None:
@@ -88,6 +82,4 @@ class MemoryStore:
         """As the contract says."""
         with self._lock:
             found = [self._records.get(key) for key in keys]
-        return [
-            None if record is None or transitions.is_expired(record, now_ms) else record for record in found
-        ]
+        return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]

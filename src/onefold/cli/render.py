@@ -50,9 +50,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
 
     cells = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
-    drawn = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold"
-    )
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     for place, column in enumerate(columns):
         widest = max((len(row[place]) for row in cells), default=0)
         drawn.add_column(

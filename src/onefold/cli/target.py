@@ -169,9 +169,7 @@ def _only_here() -> str:
     if len(here) == 1:
         return f"sqlite:///{here[0]}"
     found = (
-        f"./.onefold holds {', '.join(path.name for path in here)}."
-        if here
-        else "There is no database in ./.onefold."
+        f"./.onefold holds {', '.join(path.name for path in here)}." if here else "There is no database in ./.onefold."
     )
     raise NotFoundError(
         "Which engine? Neither an app nor --url was given.",
@@ -238,9 +236,7 @@ def load(target: str) -> App:
     raise UsageError(
         f"{target} is a {type(found).__name__}, not an onefold.App.",
         meaning=there,
-        todo=f"Did you mean {module_name}:{apps[0]}?"
-        if apps
-        else "Name the attribute that holds onefold.App(...).",
+        todo=f"Did you mean {module_name}:{apps[0]}?" if apps else "Name the attribute that holds onefold.App(...).",
     )
 
 
@@ -258,9 +254,7 @@ def _module(name: str, target: str) -> ModuleType:
 
 def _no_module(name: str, missing: str, target: str) -> NotFoundError:
     parent = Path(*missing.split(".")[:-1])
-    files = {path.stem for path in parent.glob("*.py")} | {
-        path.parent.name for path in parent.glob("*/__init__.py")
-    }
+    files = {path.stem for path in parent.glob("*.py")} | {path.parent.name for path in parent.glob("*/__init__.py")}
     near = difflib.get_close_matches(missing.rpartition(".")[2], files, n=1, cutoff=0.75)
     prefix = missing.rpartition(".")[0]
     meant = f"{prefix}.{near[0]}" if prefix and near else near[0] if near else ""
@@ -275,9 +269,7 @@ def _no_module(name: str, missing: str, target: str) -> NotFoundError:
 
 def _broken(name: str, error: BaseException) -> UsageError:
     """The error of a module whose import raised, with the last line of the user's own code."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if "site-packages" not in frame.filename and _HERE not in frame.filename]
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
     if isinstance(error, SyntaxError) and error.filename is not None:

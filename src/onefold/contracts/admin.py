@@ -201,9 +201,7 @@ class QueueAdmin(Protocol):
 class RecordAdmin(Protocol):
     """Operator verbs of a store."""
 
-    def scan(
-        self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100
-    ) -> list[Record]:
+    def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
         """Records, newest change first."""
         ...
 

@@ -75,8 +75,7 @@ def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
     if len(attributes) > limits.ATTRIBUTES_MAX:
         return Refused(
             _INVALID,
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
-            f"[{limits.ATTRIBUTES_MAX}].",
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}].",
         )
     for name, attribute in attributes.items():
         wrong = _name_problem(name) or _value_problem(name, attribute)
@@ -150,17 +149,13 @@ def _is_number(text: str) -> bool:
     digits = "".join(map(str, number.as_tuple().digits)).strip("0")
     exponent = number.adjusted()
     in_range = NUMBER_EXPONENT_MIN <= exponent < NUMBER_EXPONENT_MAX
-    return len(digits) <= NUMBER_DIGITS_MAX and (
-        in_range or (exponent == NUMBER_EXPONENT_MAX and digits == "1")
-    )
+    return len(digits) <= NUMBER_DIGITS_MAX and (in_range or (exponent == NUMBER_EXPONENT_MAX and digits == "1"))
 
 
 def _check_times(entry: Entry, fifo: bool) -> Refused | None:
     delay_ms, run_at_ms = entry.delay_ms, entry.run_at_ms
     if delay_ms is not None and run_at_ms is not None:
-        return Refused(
-            _INVALID, f"delay_ms ({delay_ms}) and run_at_ms ({run_at_ms}) exclude each other: give one."
-        )
+        return Refused(_INVALID, f"delay_ms ({delay_ms}) and run_at_ms ({run_at_ms}) exclude each other: give one.")
     if run_at_ms is not None and type(run_at_ms) is not int:
         return Refused(_INVALID, f"run_at_ms must be whole milliseconds since the epoch, not {run_at_ms!r}.")
     if delay_ms is None:
@@ -314,8 +309,7 @@ def check_target(source: QueueSettings, target: QueueSettings) -> None:
     if source.fifo != target.fifo:
         kinds = {True: "FIFO", False: "standard"}
         raise errors.UsageError(
-            f"Queue {source.name!r} is {kinds[source.fifo]}, its {role} queue {target.name!r} is "
-            f"{kinds[target.fifo]}.",
+            f"Queue {source.name!r} is {kinds[source.fifo]}, its {role} queue {target.name!r} is {kinds[target.fifo]}.",
             meaning="Both must be of one type.",
             todo=f"Name a {kinds[source.fifo]} queue.",
         )
@@ -353,8 +347,4 @@ def _days(duration_ms: int) -> str:
     days = duration_ms / limits.DAY_MS
     if days >= 1:
         return f"{days:g} days"
-    return (
-        f"{duration_ms / limits.HOUR_MS:g} hours"
-        if duration_ms >= limits.HOUR_MS
-        else f"{duration_ms // 1000} s"
-    )
+    return f"{duration_ms / limits.HOUR_MS:g} hours" if duration_ms >= limits.HOUR_MS else f"{duration_ms // 1000} s"

@@ -59,9 +59,7 @@ def claim(
         return _claim_fresh(ask, now_ms, fence=1 if record is None else record.fence + 1)
     amended = ask.amends == record.fingerprint and record.status != "completed"
     if ask.fingerprint != record.fingerprint and not amended:
-        return Conflict(
-            fingerprint=record.fingerprint, status=record.status, message_id=record.message_id
-        ), None
+        return Conflict(fingerprint=record.fingerprint, status=record.status, message_id=record.message_id), None
     if record.status == "completed":
         return _completed(record), None
     if record.parked:
@@ -253,9 +251,7 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
     return replace(record, outbox=[]) if record.outbox else record
 
 
-def settle(
-    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int
-) -> Record | None:
+def settle(record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> Record | None:
     """The record after a person settled it; None when it is not parked (any more).
 
     Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget.

@@ -142,15 +142,11 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     call = Call(claimed=claimed, attempt=number)
     yield call
     assert call.outcome is not None
-    decision = delivery.settle(
-        call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction
-    )
+    decision = delivery.settle(call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
     yield Commit(hold=claimed.hold, decision=_told(decision, notes))
 
 
-def _probed(
-    found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int
-) -> Decision | None:
+def _probed(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision | None:
     """The decision when the probe knows, or cannot know; None when the handler may run again."""
     match found.verdict:
         case "done":

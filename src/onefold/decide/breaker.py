@@ -28,9 +28,7 @@ from onefold.errors import UsageError
 Event = Literal["paused", "probing", "resumed"]
 Answer = Literal["answered", "failing", "down", "none"]
 
-_SUSPECTS_MAX = (
-    16  # operations remembered for having opened the breaker; the value stays far below State's 64 KiB
-)
+_SUSPECTS_MAX = 16  # operations remembered for having opened the breaker; the value stays far below State's 64 KiB
 
 
 class BreakerPolicy(Struct, frozen=True, kw_only=True):
@@ -190,9 +188,7 @@ def _pause(
     grown_ms = policy.pause_ms << min(breaker.pauses, 32)
     pause_ms = max(min(grown_ms, policy.pause_ms_max), min(retry_in_ms or 0, limits.VISIBILITY_MS_MAX))
     suspects = (*(one for one in breaker.suspects if one != operation), operation)[-_SUSPECTS_MAX:]
-    paused = Breaker(
-        pauses=breaker.pauses + 1, until_ms=now_ms + pause_ms, suspects=suspects, summary=summary[:200]
-    )
+    paused = Breaker(pauses=breaker.pauses + 1, until_ms=now_ms + pause_ms, suspects=suspects, summary=summary[:200])
     return Told(paused, "paused")
 
 

@@ -133,7 +133,13 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def settle(
-    outcome: Outcome, policy: Policy, claimed: store.Claimed, attempt: int, receive_count: int, now_ms: int, fraction: float
+    outcome: Outcome,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
 ) -> Decision:
     """Decide a delivery whose run was claimed.
 
@@ -184,7 +190,13 @@ def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, att
 
 
 def _transient(
-    outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, receive_count: int, now_ms: int, fraction: float
+    outcome: Failed,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
 ) -> Decision:
     if attempt >= policy.attempts_max:
         return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
@@ -213,7 +225,9 @@ def _unknown(
 ) -> Decision:
     told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown})
     if policy.on_unknown == "hold":
-        return park(outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told)
+        return park(
+            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told
+        )
     if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
         return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
     wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)

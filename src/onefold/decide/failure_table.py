@@ -87,9 +87,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
         ),
     },
     "boto3": {"transient": "S3UploadFailedError S3TransferFailedError RetriesExceededError"},
-    "s3transfer": {
-        "transient": "RetriesExceededError S3UploadFailedError S3DownloadFailedError S3CopyFailedError"
-    },
+    "s3transfer": {"transient": "RetriesExceededError S3UploadFailedError S3DownloadFailedError S3CopyFailedError"},
     # Without a SQLSTATE an OperationalError is a connection that broke; in the middle of a commit nobody knows.
     "psycopg": {
         "transient": "InterfaceError ConnectionTimeout",

@@ -116,9 +116,7 @@ def classify(
     """
     lists = Lists(tuple(transient), tuple(permanent), tuple(unknown))
     ruling = judge(error, now_ms=now_ms, lists=lists)
-    return Failed(
-        kind=ruling.kind, error=error_name(error), summary=summary_of(error), retry_in_ms=ruling.retry_in_ms
-    )
+    return Failed(kind=ruling.kind, error=error_name(error), summary=summary_of(error), retry_in_ms=ruling.retry_in_ms)
 
 
 def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent: Kind = "unknown") -> Ruling:

@@ -51,7 +51,9 @@ def answer(
             return Decision(
                 write=None,
                 settle=RetryIn(wait_ms, uncounted=policy.uncounted),
-                notes=(Note("running-elsewhere", {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}),),
+                notes=(
+                    Note("running-elsewhere", {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}),
+                ),
             )
         case store.Held():
             reason = Reason(
@@ -85,9 +87,7 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
     in_doubt = found.doubt and policy.effect != "transactional"
     if in_doubt and policy.on_unknown == "hold":
         told = Note("unknown", {"policy": "hold", "crashes": found.crashes})
-        held = park(
-            "WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False, told=told
-        )
+        held = park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False, told=told)
         return _with_notes(held, notes)
     if found.crashes >= policy.crashes_max:
         died = Failed(kind="permanent", error="WorkerDied", summary=f"{found.crashes} runs ended with their process.")
@@ -106,9 +106,7 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
 _DIED = "The process that ran it ended before it could say whether the effect happened."
 
 
-def _conflict(
-    found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str
-) -> Decision:
+def _conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
     summary = (
         f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
         f"{found.fingerprint[:12]}, now {found.status}). This payload, fingerprint {fingerprint[:12]}, was not run."

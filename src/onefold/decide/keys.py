@@ -34,9 +34,7 @@ _TOKEN = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _MISSING = object()
-_IDENTITY = (
-    "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
-)
+_IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
 
 # Names that usually hold something new for every send, so that a second send of the same order would run again.
 _VOLATILE = re.compile(
@@ -237,9 +235,7 @@ def _check_field(template: str, name: str, payload: Any, what: str) -> None:
             raise UsageError(
                 f"{what}={template!r}: {owner} has no field {step}.",
                 meaning=f"It has {', '.join(names)}." if names else f"{owner} has no fields at all.",
-                todo=f"Did you mean {near}?"
-                if near
-                else "Name one of its fields, or use a function of the payload.",
+                todo=f"Did you mean {near}?" if near else "Name one of its fields, or use a function of the payload.",
             )
         at = names[step]
     reason = _unfit_type(at)

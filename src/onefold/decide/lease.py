@@ -22,9 +22,7 @@ from onefold import limits
 MARGIN_SHARE = 10  # the margin is a tenth of the lease,
 MARGIN_MS_MIN = 100  # at least so much (a slow fsync),
 MARGIN_MS_MAX = 5_000  # at most so much (hosts that keep time by NTP differ by less than a second)
-CEILING_SLACK_MS = (
-    2_000  # an extension must reach the queue before the 12 hours are over by the queue's clock
-)
+CEILING_SLACK_MS = 2_000  # an extension must reach the queue before the 12 hours are over by the queue's clock
 
 
 class Lease(Struct, frozen=True, kw_only=True):

@@ -81,9 +81,7 @@ def parse_rate(text: str, *, burst: int | None = None) -> Rate:
     """
     match = _FORM.fullmatch(str(text))
     if match is None:
-        raise UsageError(
-            f"rate={text!r} is not a rate.", todo='Write a number per s, m, h or d, for example "100/s".'
-        )
+        raise UsageError(f"rate={text!r} is not a rate.", todo='Write a number per s, m, h or d, for example "100/s".')
     count = int(match[1])
     if not 1 <= count <= _COUNT_MAX:
         raise UsageError(
@@ -92,9 +90,7 @@ def parse_rate(text: str, *, burst: int | None = None) -> Rate:
             todo=f"The number may be 1 to {_COUNT_MAX}.",
         )
     if burst is not None and burst < 1:
-        raise UsageError(
-            f"burst={burst} is out of range.", todo="It is 1 or more; leave it out for the default."
-        )
+        raise UsageError(f"burst={burst} is out of range.", todo="It is 1 or more; leave it out for the default.")
     return Rate(count, _UNITS_MS[match[2]], burst)
 
 

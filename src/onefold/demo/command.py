@@ -63,9 +63,7 @@ few kills; 2 wrong usage; 130 interrupted.
     show_default=True,
     help="Only the first invoices.",
 )
-@click.option(
-    "--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Processes at a time."
-)
+@click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Processes at a time.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**31),

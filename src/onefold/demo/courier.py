@@ -79,9 +79,7 @@ class Courier:
 
     def fence(self, reference: str, fence: int) -> Answer:
         """Have every request of `reference` below `fence` refused from now on, and be told what was booked before."""
-        return self._answer(
-            "POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)}
-        )
+        return self._answer("POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)})
 
     def look(self, reference: str) -> Answer:
         """Be told what was booked for `reference` by now; more may be on its way."""

@@ -92,9 +92,7 @@ class Figures:
         """
         found: dict[str, Any] = json.loads(text)
         invoices = {
-            number: tuple(
-                Row(row["kind"], row["quantity"], row["unit_price"], tuple(row["lines"])) for row in rows
-            )
+            number: tuple(Row(row["kind"], row["quantity"], row["unit_price"], tuple(row["lines"])) for row in rows)
             for number, rows in found["invoices"].items()
         }
         return cls(invoices, found["counts"], found["expected"], tuple(found["order_decides"]))
@@ -167,13 +165,9 @@ def _expected(invoices: dict[str, tuple[Row, ...]], order_decides: tuple[str, ..
 
 def main(arguments: list[str]) -> int:
     """Print the figures of the file named in `arguments` as JSON; 0, or argparse exits with 2."""
-    parser = argparse.ArgumentParser(
-        description="Work out from an invoice file what must happen to each row."
-    )
+    parser = argparse.ArgumentParser(description="Work out from an invoice file what must happen to each row.")
     parser.add_argument("file", help="gzip-compressed CSV file")
-    parser.add_argument(
-        "--rows", type=int, default=None, metavar="N", help="only the first N rows (default: all)"
-    )
+    parser.add_argument("--rows", type=int, default=None, metavar="N", help="only the first N rows (default: all)")
     options = parser.parse_args(arguments)
     if options.rows is not None and options.rows < 0:
         parser.error(f"--rows is {options.rows}; it must be 0 or more")

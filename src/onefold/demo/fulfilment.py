@@ -109,9 +109,7 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
 
     policies: Mapping[Setup, OnUnknown] = {"keys": "rerun", "probe": probe or fence, "hold": "hold"}
 
-    @app.job(
-        invoices, key="{number}", on_unknown=policies[setup], timeout="60s", retry=often, owner="fulfilment"
-    )
+    @app.job(invoices, key="{number}", on_unknown=policies[setup], timeout="60s", retry=often, owner="fulfilment")
     def fulfil(invoice: Invoice, ctx: onefold.Context) -> Booked:
         order: dict[str, str | int] = {
             "reference": invoice.number,
@@ -145,9 +143,7 @@ def booked(answer: Answer, *, harmless_again: bool) -> Booked:
         case 200 | 201:
             return Booked(answer.bookings[0])
         case 429 | 503:
-            raise onefold.TransientError(
-                f"The partner is busy ({answer.status}).", retry_in_ms=answer.retry_after_ms
-            )
+            raise onefold.TransientError(f"The partner is busy ({answer.status}).", retry_in_ms=answer.retry_after_ms)
         case 409:
             raise onefold.LeaseLost(f"The partner refused this run: {answer.error}.")
         case status if status >= 500:

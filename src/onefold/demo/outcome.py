@@ -131,9 +131,7 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
         stops=seen.stops,
         held=seen.settled.all,
         held_done=seen.settled.done,
-        dead_letters={
-            kind: reasons[kind] for kind in (*IN_JUDGES_WORDS, *sorted(reasons.keys() - IN_JUDGES_WORDS))
-        },
+        dead_letters={kind: reasons[kind] for kind in (*IN_JUDGES_WORDS, *sorted(reasons.keys() - IN_JUDGES_WORDS))},
         dead_messages=len(dead),
         requests=len(ledger.requests),
         fences=actions["fence"],
@@ -189,10 +187,10 @@ def _faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
 
 
 def _told_twice(reference: str, ledger: Ledger) -> str:
-    made = [
-        request for request in ledger.requests if request.reference == reference and request.made is not None
-    ]
-    return f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"
+    made = [request for request in ledger.requests if request.reference == reference and request.made is not None]
+    return (
+        f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"
+    )
 
 
 def _told_booking(request: RequestRow, first: RequestRow) -> str:

@@ -198,9 +198,7 @@ def _asked_of(action: str, request: web.Request, body: bytes) -> Asked:
         order = _order_of(body)
         return Asked(action, order.reference, key, fence, order)
     if action == "fence" and fence is None:
-        raise MalformedRequest(
-            "a fence needs the header Onefold-Fence: N, the number below which all is refused"
-        )
+        raise MalformedRequest("a fence needs the header Onefold-Fence: N, the number below which all is refused")
     return Asked(action, _reference_of(request.query.get("reference")), key, fence)
 
 
@@ -217,9 +215,7 @@ def _order_of(body: bytes) -> Order:
     if type(quantity) is not int or abs(quantity) >= 2**31:
         raise MalformedRequest(f"quantity is {quantity!r}; an integer of 32 bits was expected")
     if type(unit_price) is not str or not re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,6})?", unit_price):
-        raise MalformedRequest(
-            f'unit_price is {unit_price!r}; a decimal number as text, like "3.91", was expected'
-        )
+        raise MalformedRequest(f'unit_price is {unit_price!r}; a decimal number as text, like "3.91", was expected')
     return Order(_reference_of(found["reference"]), kind, quantity, unit_price)
 
 
@@ -355,35 +351,21 @@ def _milliseconds_range(text: str) -> tuple[int, int]:
 
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     usual = Temper()
-    parser = argparse.ArgumentParser(
-        prog="python -m onefold.demo.partner", description="The demo's courier partner."
-    )
+    parser = argparse.ArgumentParser(prog="python -m onefold.demo.partner", description="The demo's courier partner.")
     parser.add_argument("--mode", choices=MODES, required=True)
     parser.add_argument("--ledger", type=Path, required=True, help="SQLite file to be made; must not exist")
-    parser.add_argument(
-        "--port", type=int, default=0, help="port on 127.0.0.1; 0 lets the system choose (default)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=usual.seed, help="what goes wrong repeats itself for one seed"
-    )
-    parser.add_argument(
-        "--slow-rate", type=float, default=usual.slow_rate, help="share of slow requests, 0 to 1"
-    )
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 lets the system choose (default)")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="what goes wrong repeats itself for one seed")
+    parser.add_argument("--slow-rate", type=float, default=usual.slow_rate, help="share of slow requests, 0 to 1")
     parser.add_argument(
         "--slow-ms",
         type=_milliseconds_range,
         default=(usual.slow_ms_min, usual.slow_ms_max),
         metavar="FROM-TO",
     )
-    parser.add_argument(
-        "--fast-ms-max", type=int, default=usual.fast_ms_max, help="longest wait of the others"
-    )
-    parser.add_argument(
-        "--refuse-rate", type=float, default=usual.refuse_rate, help="share answered 429 or 503"
-    )
-    parser.add_argument(
-        "--break-rate", type=float, default=usual.break_rate, help="share of bookings answered 500"
-    )
+    parser.add_argument("--fast-ms-max", type=int, default=usual.fast_ms_max, help="longest wait of the others")
+    parser.add_argument("--refuse-rate", type=float, default=usual.refuse_rate, help="share answered 429 or 503")
+    parser.add_argument("--break-rate", type=float, default=usual.break_rate, help="share of bookings answered 500")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
     return parser.parse_args(arguments)
 

@@ -108,9 +108,7 @@ class Books:
                 422, "other-order", error=f"key {key} was used for another order of {first.order.reference}"
             )
         if self.mode == "fences" and fence < (lowest := self._fences.get(order.reference, 0)):
-            return Decision(
-                409, "fenced", error=f"attempt {fence} of {order.reference} is fenced off below {lowest}"
-            )
+            return Decision(409, "fenced", error=f"attempt {fence} of {order.reference} is fenced off below {lowest}")
         self.bookings_count += 1
         booking = Booking(self.bookings_count, order)
         self._by_reference[order.reference].append(booking)

@@ -42,9 +42,7 @@ CREATE TABLE booking (
 
 INSERT_REQUEST = "INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_BOOKING = "INSERT INTO booking VALUES (?, ?, ?, ?, ?, ?)"
-SELECT_BOOKINGS = (
-    "SELECT request_id, number, reference, kind, quantity, unit_price FROM booking ORDER BY number"
-)
+SELECT_BOOKINGS = "SELECT request_id, number, reference, kind, quantity, unit_price FROM booking ORDER BY number"
 
 
 @dataclass(frozen=True, slots=True)

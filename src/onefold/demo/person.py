@@ -82,9 +82,7 @@ class Person:
                 one.key,
                 done=bool(bookings),
                 result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,
-                reason_text=f"the partner's books show {bookings[0]}"
-                if bookings
-                else "not in the partner's books",
+                reason_text=f"the partner's books show {bookings[0]}" if bookings else "not in the partner's books",
             )
             settled += Settled(done=1) if bookings else Settled(not_done=1)
         return settled

@@ -179,9 +179,7 @@ def ending(settings: Settings, found: Sequence[Outcome], *, again: str) -> Text:
         return _failed(faults, again=again)
     text = Text()
     text.append("Passed: twice 0, never 0", "bold green")
-    text.append(
-        f" in {'each of ' if len(found) > 1 else ''}{counted(len(found), 'run')}.\n\nWhere to look next:\n"
-    )
+    text.append(f" in {'each of ' if len(found) > 1 else ''}{counted(len(found), 'run')}.\n\nWhere to look next:\n")
     if found[0].url is not None:
         for one in found:
             if one.taken_over is not None:
@@ -206,9 +204,7 @@ def _failed(faults: Sequence[tuple[Outcome, str]], *, again: str) -> Text:
         text.append("To see what happened to one: ")
         text.append(f"onefold why INVOICE --url {faults[0][0].url}\n", "cyan")
     else:
-        text.append("To keep what it leaves and ask it what happened: ").append(
-            f"{again} --keep DIR\n", "cyan"
-        )
+        text.append("To keep what it leaves and ask it what happened: ").append(f"{again} --keep DIR\n", "cyan")
     return text
 
 
@@ -218,9 +214,7 @@ def _planted(plant: str, found: Sequence[Outcome]) -> Text:
     if not doubles:
         words = f"FAILED: the fault {plant} was built in, and the partner's books do not show it.\n"
         return text.append(words, "bold red")
-    text.append(
-        f"FAILED, as it must: the fault {plant} was built in, and the partner's books show it.\n", "bold red"
-    )
+    text.append(f"FAILED, as it must: the fault {plant} was built in, and the partner's books show it.\n", "bold red")
     for one in found:
         text.append(f"  {one.name}: twice {one.twice:,}, never {one.never:,}")
         text.append("\n" if one in doubles else ": the partner's memory of the key stood in for the fence\n")

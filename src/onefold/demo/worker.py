@@ -24,9 +24,7 @@ from onefold.service.workers import make_worker
 
 def main(arguments: list[str]) -> int:
     """Run the worker until it is told to stop; its exit code: 0 drained, 3 with work in hand."""
-    parser = argparse.ArgumentParser(
-        prog="python -m onefold.demo.worker", description="One worker of the demo."
-    )
+    parser = argparse.ArgumentParser(prog="python -m onefold.demo.worker", description="One worker of the demo.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--setup", choices=("keys", "probe", "hold"), required=True)
     parser.add_argument("--partner", type=int, required=True, metavar="PORT")
@@ -44,9 +42,7 @@ def main(arguments: list[str]) -> int:
         runtime.backend = plant.without_fence(runtime.backend)
     settings = WorkerSettings(threads=options.threads)
     worker = make_worker(runtime, app.jobs, app.job_of, settings=settings, history=app.history)
-    signal.signal(
-        signal.SIGTERM, lambda _number, _frame: worker.stop_now() if worker.draining else worker.drain()
-    )
+    signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stop_now() if worker.draining else worker.drain())
     threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
     sys.stdout.write(f"ready {runtime.owner}\n")
     sys.stdout.flush()

@@ -88,9 +88,7 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> fate.Outcome:
     except errors.PayloadError as error:
         return fate.Unstorable(summary=str(error)[:500])
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
-        return fate.Unstorable(
-            summary=f"The result could not be encoded: {type(error).__name__}: {error}"[:500]
-        )
+        return fate.Unstorable(summary=f"The result could not be encoded: {type(error).__name__}: {error}"[:500])
     return fate.Success(result=result, outbox=ctx.outbox)
 
 

@@ -96,9 +96,7 @@ def _read(end: socket.socket, desk: _Desk) -> None:
         desk.orders.put(None)
 
 
-def perform(
-    jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy
-) -> wire.Reply:
+def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy) -> wire.Reply:
     """Carry out one order in this thread."""
     job = jobs.get(order.job)
     if job is None:

@@ -41,9 +41,7 @@ from onefold.run.settling import Backend
 NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
 
 
-_START_AGAIN_MS = (
-    1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
-)
+_START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
 
 
 class Caller(Protocol):
@@ -257,7 +255,9 @@ class Driver:
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
                     probe.answer = (
-                        calling.probe(run.job, run.payload, ctx, self._clock) if caller is None else caller.probe(run, ctx)
+                        calling.probe(run.job, run.payload, ctx, self._clock)
+                        if caller is None
+                        else caller.probe(run, ctx)
                     )
                 case script.Start():
                     if not self.start(run):
@@ -272,9 +272,7 @@ class Driver:
                         outcome = calling.call(run.job, run.payload, ctx, self._clock)
                     self.answer(run, call, outcome)
                 case _:
-                    raise errors.InvariantBroken(
-                        f"A run was performed at its step {type(run.step).__name__}."
-                    )
+                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
             run.advance(self._clock.now_ms())
         run.took_ms = self._clock.monotonic_ms() - since_ms
 
@@ -298,9 +296,7 @@ class Driver:
                     )
                     self.answer(run, call, outcome)
                 case _:
-                    raise errors.InvariantBroken(
-                        f"A run was performed at its step {type(run.step).__name__}."
-                    )
+                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
             run.advance(self._clock.now_ms())
         run.took_ms = self._clock.monotonic_ms() - since_ms
 
@@ -327,11 +323,7 @@ class Driver:
 
     def answer(self, run: Run, call: script.Call, outcome: fate.Outcome) -> None:
         """Note what the handler did. One operation that alone is refused has failed; it does not pause its job again."""
-        if (
-            isinstance(outcome, fate.Failed)
-            and outcome.kind == "dependency-down"
-            and self.gates.is_to_blame(run)
-        ):
+        if isinstance(outcome, fate.Failed) and outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
             outcome = msgspec.structs.replace(outcome, kind="transient")
         call.outcome = outcome
         call.fraction = self._entropy.fraction()

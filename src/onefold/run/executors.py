@@ -93,8 +93,7 @@ class Threads:
         self._report = report
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, name=f"onefold-run-{number}", daemon=True)
-            for number in range(count)
+            threading.Thread(target=self._serve, name=f"onefold-run-{number}", daemon=True) for number in range(count)
         ]
 
     def start(self) -> None:

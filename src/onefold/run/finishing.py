@@ -68,9 +68,7 @@ class Finisher:
         for name, receipts in changes.items():
             queue = self._backend.open_queue(name)
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
-            with suppress(
-                errors.TransientError
-            ):  # then they become visible by themselves, when their receive ends
+            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
         self._hand.over(deliveries, ["released"] * len(deliveries))
         if self._sinks:
@@ -95,9 +93,7 @@ class Finisher:
                 self.lose(run)
                 told.append("lease-lost")
             else:
-                as_built = (
-                    run.decided().settle is settlement.settle
-                )  # else decided again by `_write_as_unknown`
+                as_built = run.decided().settle is settlement.settle  # else decided again by `_write_as_unknown`
                 for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
@@ -138,9 +134,7 @@ class Finisher:
             return []
         for number in range(_WRITE_TRIES):
             try:
-                return list(
-                    settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0)
-                )
+                return list(settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0))
             except errors.TransientError:
                 if number + 1 < _WRITE_TRIES:
                     self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
@@ -167,22 +161,14 @@ class Finisher:
         for run, verdict in settled:
             behind_key, behind_group = self._chains.free(run)
             followers += behind_key
-            over = (
-                verdict is not None
-                and verdict.settled
-                and not isinstance(run.decided().settle, RetryIn | Leave)
-            )
+            over = verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
             if over:
                 followers += behind_group
             elif run.job.policy.fifo and run.delivery.group is not None:
-                self.hold_up(
-                    [run.delivery, *behind_group], "an earlier message of its group is not done", besides=1
-                )
+                self.hold_up([run.delivery, *behind_group], "an earlier message of its group is not done", besides=1)
         return followers
 
-    def hold_up(
-        self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0
-    ) -> set[str]:
+    def hold_up(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0) -> set[str]:
         """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in hand.
 
         Args:
@@ -194,9 +180,7 @@ class Finisher:
         queue, group = deliveries[0].queue, deliveries[0].group
         known = {one.receipt for one in deliveries}
         elsewhere = [one for one in self._hand.unbegun() if one.receipt not in known]
-        behind = [
-            one for one in (*deliveries[besides:], *elsewhere) if (one.queue, one.group) == (queue, group)
-        ]
+        behind = [one for one in (*deliveries[besides:], *elsewhere) if (one.queue, one.group) == (queue, group)]
         behind.sort(key=lambda one: one.sequence or "")
         if behind:
             self.give_back(behind, why, delay_ms)
@@ -260,9 +244,7 @@ class Finisher:
     def _note(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with suppress(
-                errors.TransientError
-            ):  # the sinks have heard it; a full disk must not stop the work
+            with suppress(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
                 self._backend.ledger.append([event.row()])
 
 

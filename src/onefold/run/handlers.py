@@ -298,9 +298,7 @@ class Job(Generic[P, R]):
             return self._without_key(delivery, malformed=summary_of(error)), None
         return facts, payload
 
-    def _without_key(
-        self, delivery: Delivery, *, malformed: str | None = None, discard: str | None = None
-    ) -> Facts:
+    def _without_key(self, delivery: Delivery, *, malformed: str | None = None, discard: str | None = None) -> Facts:
         return Facts(
             key=None,
             malformed=malformed,

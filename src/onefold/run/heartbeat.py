@@ -241,9 +241,7 @@ class Watchdog:
                 late.append(run)
                 self._stop(run, calling.overran(timeout_ms))
             if now_ms >= deadline_ms + timeout_ms:
-                held.let_go = (
-                    True  # whoever comes next decides by the job's policy; this run's outcome will be refused
-                )
+                held.let_go = True  # whoever comes next decides by the job's policy; this run's outcome will be refused
             else:
                 next_ms = min(next_ms, deadline_ms + timeout_ms)
         for run in late:

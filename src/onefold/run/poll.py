@@ -19,12 +19,8 @@ from onefold.contracts.queue import Delivery, Queue
 from onefold.run.hand import Hand
 
 IDLE_POLL_MS = 200  # see `Poller`
-AHEAD_MS = (
-    20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
-)
-GROUP_MS = (
-    5  # handlers of one group should take so long together; `grouping.COMMIT_WITHIN_MS` cuts longer ones
-)
+AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
+GROUP_MS = 5  # handlers of one group should take so long together; `grouping.COMMIT_WITHIN_MS` cuts longer ones
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
 _PACE_RUNS = 8  # runs after which the pace is as good as replaced
 
@@ -59,9 +55,7 @@ class Feed:
 
     def ahead(self, parallel: int, most: int) -> int:
         """How many deliveries `parallel` threads finish in AHEAD_MS, 0 to `most`."""
-        return (
-            most if self._pace_ms * most <= parallel * AHEAD_MS else int(parallel * AHEAD_MS / self._pace_ms)
-        )
+        return most if self._pace_ms * most <= parallel * AHEAD_MS else int(parallel * AHEAD_MS / self._pace_ms)
 
 
 class Poller:

@@ -31,9 +31,7 @@ from onefold.run.executors import Done, Report, Unit
 from onefold.run.heartbeat import Bell
 from onefold.run.passage import Run
 
-_START_TRIES = (
-    4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
-)
+_START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
 _LEAVE_MS = 2_000  # how long an idle child may take for what it has registered with `atexit`
 
@@ -204,9 +202,7 @@ class Slot:
         ended = self._bury()
         match run.cut:
             case Failed() as overran:
-                return replace(
-                    overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended})."
-                )
+                return replace(overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended}).")
             case None:
                 summary = f"Its process ended in the middle of the handler: {ended}."
                 if ended == "signal SIGKILL":

@@ -42,9 +42,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     per_second: float
 
     @classmethod
-    def of(
-        cls, counts: Mapping[str, int], *, started: int, in_hand: int, running: int, per_second: float
-    ) -> Snapshot:
+    def of(cls, counts: Mapping[str, int], *, started: int, in_hand: int, running: int, per_second: float) -> Snapshot:
         """From how often each event was told (`Hand.counts`)."""
         return cls(
             received=counts.get("received", 0),

@@ -64,9 +64,7 @@ class Retrying:
         async_wait: AsyncWait | None = None,
     ) -> None:
         if tries < 1:
-            raise UsageError(
-                f"tries={tries} is out of range.", todo="It is 1 or more; the first call counts."
-            )
+            raise UsageError(f"tries={tries} is out of range.", todo="It is 1 or more; the first call counts.")
         self._lists = Lists(transient=on)
         check_lists(self._lists, "retrying")
         self._clock = clock
@@ -150,9 +148,7 @@ class Retrying:
         pause_ms = max(backoff.delay_ms(self._pauses, number, self._entropy.fraction()), asked_ms)
         left_ms = self._remaining_ms() if self._remaining_ms is not None else None
         if asked_ms > ASK_MS_MAX or (left_ms is not None and pause_ms >= left_ms):
-            error.add_note(
-                f"onefold: not tried again after try {number}: {pause_ms} ms is too long to wait here"
-            )
+            error.add_note(f"onefold: not tried again after try {number}: {pause_ms} ms is too long to wait here")
             return None
         return pause_ms
 
@@ -235,6 +231,4 @@ def retrying(
     pauses = backoff.Backoff(
         base_ms=duration.to_ms(base, "base"), factor=factor, cap_ms=duration.to_ms(cap, "cap"), jitter=jitter
     )
-    return Retrying(
-        clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), tries=tries, pauses=pauses, on=on
-    )
+    return Retrying(clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), tries=tries, pauses=pauses, on=on)

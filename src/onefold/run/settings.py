@@ -58,9 +58,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             if value is not None and value < 0:
                 raise errors.UsageError(f"{name}={value} is out of range.", todo="It is 0 or more.")
         if not queues:
-            raise errors.UsageError(
-                "The worker has no queue.", todo="Declare a queue, or name one that is declared."
-            )
+            raise errors.UsageError("The worker has no queue.", todo="Declare a queue, or name one that is declared.")
         for name, weight in self.weights.items():
             if weight < 1 or name not in queues:
                 raise errors.UsageError(

@@ -39,9 +39,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     open_queue: Callable[[str], Queue]
 
 
-def settle(
-    backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False
-) -> list[Verdict]:
+def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False) -> list[Verdict]:
     """Carry out settlements; one verdict each, in order.
 
     Args:
@@ -60,9 +58,7 @@ def settle(
     return verdicts
 
 
-def _walk(
-    backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool
-) -> list[Verdict]:
+def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool) -> list[Verdict]:
     writes = [one.write for one in settlements if one.write is not None]
     taken = backend.store.write(writes, now_ms) if writes else []
     if again and not all(taken):
@@ -81,9 +77,7 @@ def _walk(
     return [Verdict(ok, next(fates) if ok else False) for ok in written]
 
 
-def _stands(
-    store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int
-) -> list[bool]:
+def _stands(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
     """Whether each outcome is what its own hold has written before."""
     found = store.read([hold.key for hold, _ in writes], now_ms)
     return [

@@ -195,9 +195,7 @@ class StateGates:
         plain = breaker.CLOSED if value == breaker.CLOSED else value
         self._seen[name] = (plain, self._clock.monotonic_ms() + CACHE_MS)
 
-    def _change(
-        self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]
-    ) -> tuple[T, Any]:
+    def _change(self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]) -> tuple[T, Any]:
         """Read, decide, compare-and-set until nobody was faster; (value, None) when beaten every time."""
         value = empty
         for _ in range(_TRIES):

@@ -22,9 +22,7 @@ from onefold.decide.delivery import Outcome
 T = TypeVar("T")
 
 _LENGTH_BYTES = 4
-_FRAME_BYTES_MAX = (
-    64 * 1024 * 1024
-)  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
+_FRAME_BYTES_MAX = 64 * 1024 * 1024  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
 
 
 class Hello(Struct, frozen=True, kw_only=True):

@@ -191,9 +191,7 @@ class Worker:
                 lane.end(wait=in_good_order)
             for thread in self._beside:
                 thread.end(wait=in_good_order)
-            left = tuple(
-                f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running
-            )
+            left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running)
             with suppress(errors.OnefoldError):  # an engine that failed must not hide why
                 finisher.announce("worker-stopped", {"left": len(left)})
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot())
@@ -271,9 +269,7 @@ class Worker:
     def _pause(self) -> None:
         """Wait for something to do."""
         now_ms = self._clock.monotonic_ms()
-        self._idle = (
-            True  # from here on whoever reports wakes; what was reported before is seen on the next line
-        )
+        self._idle = True  # from here on whoever reports wakes; what was reported before is seen on the next line
         if not self._done:
             if self._draining:
                 self._end_grace(now_ms)
@@ -314,9 +310,7 @@ class Worker:
 
     def _calm(self, error: errors.TransientError) -> None:
         """The backend failed: leave it alone for a while."""
-        self._calm_until_ms = self._clock.monotonic_ms() + min(
-            _CALM_MS << min(self._failures, 10), _CALM_MS_MAX
-        )
+        self._calm_until_ms = self._clock.monotonic_ms() + min(_CALM_MS << min(self._failures, 10), _CALM_MS_MAX)
         self._failures += 1
         if self._failures == 1:
             self._tell_busy(error)

@@ -204,9 +204,7 @@ def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
     age_ms = now_ms - _failed_at_ms(message)
     if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
         return False
-    if select.error is not None and not fnmatchcase(
-        (reason.error if reason is not None else None) or "", select.error
-    ):
+    if select.error is not None and not fnmatchcase((reason.error if reason is not None else None) or "", select.error):
         return False
     if select.group is not None and not fnmatchcase(message.group or "", select.group):
         return False
@@ -217,9 +215,7 @@ def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
     if select.job is None and select.key is None:
         return True
     job, key = operation(desk, message)
-    return (select.job is None or job == select.job) and (
-        select.key is None or fnmatchcase(key or "", select.key)
-    )
+    return (select.job is None or job == select.job) and (select.key is None or fnmatchcase(key or "", select.key))
 
 
 def _failed_at_ms(message: Peeked) -> int:
@@ -292,9 +288,7 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
                 message_id=newest.message_id,
             )
         )
-    return sorted(
-        found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or "")
-    )
+    return sorted(found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or ""))
 
 
 def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
@@ -365,9 +359,7 @@ def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = 
         if removed
     ]
     desk.engine.ledger.append(rows)
-    for source in sorted(
-        {message.source for message in messages if message.source is not None and message.group}
-    ):
+    for source in sorted({message.source for message in messages if message.source is not None and message.group}):
         groups.let_go_of_empty(desk, source)
     return len(rows)
 

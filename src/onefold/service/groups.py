@@ -163,9 +163,7 @@ def _lower(desk: Desk, queue: str, groups: Iterable[str]) -> None:
     """Take the flags away."""
     names = [group_flag(queue, group) for group in groups]
     standing = zip(names, desk.engine.state.get(names), strict=True)
-    desk.engine.state.put(
-        [Change(name, None, value.version) for name, value in standing if value is not None]
-    )
+    desk.engine.state.put([Change(name, None, value.version) for name, value in standing if value is not None])
 
 
 def _to_the_end(desk: Desk, queue: str, order: Sequence[str], went: dict[str, Moved]) -> list[str]:

@@ -160,11 +160,7 @@ def _owner(messages: Sequence[Peeked]) -> str | None:
 
 
 def _expires_in_ms(desk: Desk, messages: Sequence[Peeked]) -> int | None:
-    return (
-        min((one.expires_at_ms for one in messages), default=desk.now_ms()) - desk.now_ms()
-        if messages
-        else None
-    )
+    return min((one.expires_at_ms for one in messages), default=desk.now_ms()) - desk.now_ms() if messages else None
 
 
 # -- settling --------------------------------------------------------------------------------------------------------
@@ -194,9 +190,7 @@ def settle(
         ConflictError: it was settled before, the other way.
     """
     if result is not None and not done:
-        raise errors.UsageError(
-            "A result was given for an effect that did not happen.", todo="Leave --result out."
-        )
+        raise errors.UsageError("A result was given for an effect that did not happen.", todo="Leave --result out.")
     held = _one(desk, key, job, tenant)
     record_key = RecordKey(held.tenant, held.job, held.key)
     stored = _result(desk, held.job, result)
@@ -243,9 +237,7 @@ def _result(desk: Desk, job_name: str, result: str | None) -> bytes:
 def _settle_record(desk: Desk, key: RecordKey, *, done: bool, result: bytes, reason_text: str | None) -> None:
     job, now_ms = desk.job(key.job), desk.now_ms()
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
-    if not desk.engine.records.settle(
-        key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms
-    ):
+    if not desk.engine.records.settle(key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms):
         raise errors.ConflictError(
             f"{operation(key)} is not held any more.",
             meaning="Somebody else settled it in this moment. Nothing was changed.",
@@ -311,7 +303,5 @@ def _stopped_groups(desk: Desk, messages: Sequence[Peeked]) -> list[tuple[str, s
 
 
 def _send_back(desk: Desk, messages: Sequence[Peeked]) -> dict[str, Moved]:
-    moved = (
-        desk.engine.queues.move([(one.message_id, one.source, None) for one in messages]) if messages else []
-    )
+    moved = desk.engine.queues.move([(one.message_id, one.source, None) for one in messages]) if messages else []
     return {one.message_id: went for one, went in zip(messages, moved, strict=True) if went is not None}

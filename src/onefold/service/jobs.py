@@ -97,6 +97,4 @@ def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
             desk.record("resumed", job=job, reason_text=reason_text)
             desk.engine.notify()
             return True
-    raise errors.TransientError(
-        f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now."
-    )
+    raise errors.TransientError(f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now.")

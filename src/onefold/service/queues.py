@@ -77,11 +77,7 @@ def views(desk: Desk) -> list[QueueView]:
     kinds = roles(settings)
     order: list[str] = []
     for name in sorted(kinds.sources):
-        order += [
-            one
-            for one in (name, kinds.sources[name].dead_letter, kinds.sources[name].held)
-            if one is not None
-        ]
+        order += [one for one in (name, kinds.sources[name].dead_letter, kinds.sources[name].held) if one is not None]
     found = []
     for name in dict.fromkeys([*order, *sorted(settings)]):
         depth = desk.engine.queues.depth(name)
@@ -180,9 +176,7 @@ def start_move(
     """
     task = desk.engine.queues.start_move(source, to, per_second)
     where = to or "(where each came from)"
-    desk.record(
-        "redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text
-    )
+    desk.record("redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text)
     return task
 
 

@@ -72,9 +72,7 @@ def read(desk: Desk, message: Peeked) -> Reading:
     try:
         job = desk.jobs.of(delivery)
     except errors.NotFoundError as error:
-        return Reading(
-            job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job"
-        )
+        return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
     facts, _ = job.read(delivery)
     if facts.malformed is not None:
         return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
@@ -116,9 +114,7 @@ def _read_alone(desk: Desk, message: Peeked) -> Reading:
     """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
     job = carried_job(message)
     key = (
-        _carried(message, KEY_ATTRIBUTE)
-        or message.key
-        or (message.reason.key if message.reason is not None else None)
+        _carried(message, KEY_ATTRIBUTE) or message.key or (message.reason.key if message.reason is not None else None)
     )
     if job is None or key is None:
         missing = "job" if job is None else "key"
@@ -205,9 +201,7 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
 def _goes(decided: guard.Go, found: store.Answer) -> Forecast:
     assert isinstance(found, store.Claimed)
     if decided.how == "probe":
-        return Forecast(
-            fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first."
-        )
+        return Forecast(fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first.")
     if found.doubt and decided.how == "start" and any(note.event == "unknown" for note in decided.notes):
         return Forecast(
             fate="unknown",

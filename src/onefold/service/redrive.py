@@ -127,9 +127,7 @@ class Redrive:
                 todo=f"It is 1 to {limits.MOVE_PER_SECOND_MAX} a second.",
             )
         if stop_after < 0:
-            raise errors.UsageError(
-                f"stop_after={stop_after} is out of range.", todo="It is 0 (never) or more."
-            )
+            raise errors.UsageError(f"stop_after={stop_after} is out of range.", todo="It is 0 (never) or more.")
         self._desk = desk
         self._per_second = per_second
         self._stop_after = stop_after
@@ -187,12 +185,7 @@ class Redrive:
     # -- deciding --------------------------------------------------------------------------------------------------------
 
     def _ended(self) -> End:
-        if (
-            self._watch
-            and self._stop_after
-            and self._failures() >= self._stop_after
-            and (self._units or self._out)
-        ):
+        if self._watch and self._stop_after and self._failures() >= self._stop_after and (self._units or self._out):
             return "failing-again"
         if not self._units and not (self._watch and self._out):
             return "done"
@@ -212,11 +205,7 @@ class Redrive:
         """How many messages may be on their way."""
         if not self._watch:
             return self._selected
-        return (
-            2 * (self._stop_after or STOP_AFTER_DEFAULT)
-            + self._done
-            - self._failures() * bool(self._stop_after)
-        )
+        return 2 * (self._stop_after or STOP_AFTER_DEFAULT) + self._done - self._failures() * bool(self._stop_after)
 
     def _speed(self) -> float:
         elapsed_s = (self._desk.clock.monotonic_ms() - self._started_ms) / 1000
@@ -236,11 +225,7 @@ class Redrive:
         ids = list(self._out)
         for message_id, found in zip(ids, self._desk.engine.queues.find(ids), strict=True):
             before = self._out[message_id]
-            if (
-                found is not None
-                and found.queue not in self._roles.dead
-                and found.queue not in self._roles.held
-            ):
+            if found is not None and found.queue not in self._roles.dead and found.queue not in self._roles.held:
                 self._out[message_id] = found
                 if before is None or (before.receive_count, before.state) != (
                     found.receive_count,
@@ -320,9 +305,7 @@ def _units(desk: Desk, messages: Sequence[Peeked]) -> list[_Unit]:
     return units
 
 
-def _whole_group(
-    desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], chosen: Collection[str]
-) -> _Unit:
+def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], chosen: Collection[str]) -> _Unit:
     queue, group = stopped.queue, stopped.group
     by = desk.engine.queues.find([stopped.by])[0]
     if by is not None and by.queue == desk.settings()[queue].held:

@@ -150,9 +150,7 @@ def _jobs(desk: Desk, queue: str | None) -> tuple[JobStatus, ...]:
     minute = desk.engine.records.count_completed(now_ms - limits.MINUTE_MS, now_ms)
     hour = desk.engine.records.count_completed(now_ms - limits.HOUR_MS, now_ms)
     paused = {one.job: one.until_ms for one in jobs.paused(desk)}
-    declared = (
-        {name: job.policy.queue for name, job in desk.jobs.named.items()} if desk.jobs is not None else {}
-    )
+    declared = {name: job.policy.queue for name, job in desk.jobs.named.items()} if desk.jobs is not None else {}
     return tuple(
         JobStatus(
             job=name,
@@ -232,8 +230,5 @@ def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> li
             todo="Is a worker running? onefold worker <module>:<app>",
         )
         for one in queues
-        if one.visible
-        and not one.in_flight
-        and one.oldest_age_ms is not None
-        and one.oldest_age_ms >= _NOBODY_MS
+        if one.visible and not one.in_flight and one.oldest_age_ms is not None and one.oldest_age_ms >= _NOBODY_MS
     ]

@@ -87,9 +87,7 @@ def why(
     if not found:
         found = _of_message(desk, key)
     chosen = [
-        (one, messages)
-        for one, messages in found.items()
-        if job in (None, one.job) and tenant in (None, one.scope)
+        (one, messages) for one, messages in found.items() if job in (None, one.job) and tenant in (None, one.scope)
     ]
     if not chosen:
         return Answer(
@@ -156,17 +154,11 @@ def _of_key(desk: Desk, key: str) -> dict[RecordKey, list[Peeked]]:
     found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
     found |= {one: [] for one in desk.engine.ledger.find_keys(key) if one not in found}
     messages = {one.message_id: one for one in desk.engine.queues.find_key(key, limit=_MESSAGES_MAX)}
-    served = [
-        record.message_id for record in records if record.message_id and record.message_id not in messages
-    ]
+    served = [record.message_id for record in records if record.message_id and record.message_id not in messages]
     messages |= {one.message_id: one for one in desk.engine.queues.find(served) if one is not None}
     for message in messages.values():
         told = reading.read(desk, message)
-        name = (
-            told.key
-            if told.key is not None
-            else _by_record(records, message) or RecordKey("", told.job or "?", key)
-        )
+        name = told.key if told.key is not None else _by_record(records, message) or RecordKey("", told.job or "?", key)
         found.setdefault(name, []).append(message)
     return found
 
@@ -190,9 +182,7 @@ def _of_message(desk: Desk, message_id: str) -> dict[RecordKey, list[Peeked]]:
 def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None) -> tuple[str, ...]:
     if known:
         there = ", ".join(f"{one.job}" + (f" (tenant {one.scope})" if one.scope else "") for one in known)
-        asked = " ".join(
-            part for part in (f"job {job}" if job else "", f"tenant {tenant}" if tenant else "") if part
-        )
+        asked = " ".join(part for part in (f"job {job}" if job else "", f"tenant {tenant}" if tenant else "") if part)
         return (f"The key is known, but not for {asked}: it belongs to {there}.",)
     return (
         "It was never sent, or sent to another engine than this one.",
@@ -207,9 +197,7 @@ def _near(desk: Desk, key: str) -> tuple[str, ...]:
     """Recent keys that look like this one."""
     keys = dict.fromkeys(record.key.key for record in desk.engine.records.scan(limit=_NEAR_RECORDS))
     for queue in desk.settings():
-        keys |= dict.fromkeys(
-            one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None
-        )
+        keys |= dict.fromkeys(one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None)
     return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.6))
 
 

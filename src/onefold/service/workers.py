@@ -43,7 +43,9 @@ def make_worker(
     names = sorted(known if queues is None else set(queues))
     for name in names:
         if name not in known:
-            raise errors.NotFoundError(f"No job is declared on queue {name!r}.", todo=f"Known: {', '.join(sorted(known))}.")
+            raise errors.NotFoundError(
+                f"No job is declared on queue {name!r}.", todo=f"Known: {', '.join(sorted(known))}."
+            )
     if not names:
         raise errors.UsageError("The app declares no jobs.", todo="Import the modules that do where the app is made.")
     if settings.processes and target is None:
@@ -53,9 +55,7 @@ def make_worker(
     driver = runtime.driver(jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history)
 
     def dead(owner: str) -> None:
-        heard.emit(
-            Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner})
-        )
+        heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
 
     waiter = runtime.engine.waiter()
     mine = [job for job in jobs.values() if job.policy.queue in names]

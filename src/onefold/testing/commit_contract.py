@@ -135,9 +135,10 @@ class CommitContract(CommitHarness):
     def test_a_record_without_a_message_and_a_message_without_a_record(self) -> None:
         hold = self.claim("A", self.clock.now_ms(), key="alone").hold
         delivery, _ = self.begin("duplicate")
-        assert self.settle(
-            self.settlement(None, hold, complete()), self.settlement(delivery, None, None)
-        ) == [BOTH, BOTH]
+        assert self.settle(self.settlement(None, hold, complete()), self.settlement(delivery, None, None)) == [
+            BOTH,
+            BOTH,
+        ]
         assert (self.statuses([hold]), self.messages(WORK), self.told()) == (["completed"], [], 2)
 
     def test_a_message_to_be_seen_again_is_hidden_for_its_delay(self) -> None:
@@ -327,9 +328,7 @@ class EffectContract(CommitHarness):
         assert self.finish(effects, self.perform(effects, "a", *first)) == BOTH
         self.insert(effects.open(), "b")
         try:
-            self.finish(
-                effects, self.settlement(*second, complete(b"1", [OutboxItem(queue="nowhere", body="{}")]))
-            )
+            self.finish(effects, self.settlement(*second, complete(b"1", [OutboxItem(queue="nowhere", body="{}")])))
         except NotFoundError:
             effects.commit()
         else:

@@ -70,7 +70,9 @@ class World:
         """
         count = 0
         for _ in range(rounds_max):
-            some = [delivery for name in self.app.queues for delivery in self._runtime.backend.open_queue(name).receive(10)]
+            some = [
+                delivery for name in self.app.queues for delivery in self._runtime.backend.open_queue(name).receive(10)
+            ]
             if not some:
                 return count
             count += len(some)

@@ -93,12 +93,7 @@ class LedgerContract:
 
     def test_operations_are_found_by_their_exact_key_once_each(self) -> None:
         long = "x" * 200
-        keys = [
-            RecordKey(scope, job, key)
-            for key in ("k", "k2", long)
-            for scope in ("", "t")
-            for job in ("a", "b")
-        ]
+        keys = [RecordKey(scope, job, key) for key in ("k", "k2", long) for scope in ("", "t") for job in ("a", "b")]
         self.ledger.append([row(event, key=key) for key in keys for event in ("sent", "retry")])
         for text in ("k", long):
             found = self.ledger.find_keys(text)

@@ -83,9 +83,7 @@ class StoreContract(ClaimContract):
         item = OutboxItem(queue="q", body="{}", attributes={"a": "1"}, key="k", delay_ms=5)
         assert self.write(hold, complete(b"[1]", [item]), NOW + 3)
         answer = self.ask("B", NOW + 9, message_id="m-2")
-        assert answer == Completed(
-            result=b"[1]", completed_at_ms=NOW + 3, hold=hold, outbox=[item], message_id="m-1"
-        )
+        assert answer == Completed(result=b"[1]", completed_at_ms=NOW + 3, hold=hold, outbox=[item], message_id="m-1")
         record = self.record()
         assert (record.status, record.result, record.outbox) == ("completed", b"[1]", [item])
         assert (record.updated_at_ms, record.expires_at_ms) == (NOW + 3, NOW + KEPT_MS)
@@ -273,9 +271,7 @@ class RecordAdminContract(StoreHarness):
         self.claim(key="i")
 
         def found(status: Status | None = None, *, parked: bool | None = None) -> str:
-            return "".join(
-                sorted(record.key.key for record in self.records.scan(status=status, parked=parked))
-            )
+            return "".join(sorted(record.key.key for record in self.records.scan(status=status, parked=parked)))
 
         statuses: tuple[Status, ...] = ("completed", "failed", "unknown", "released", "in_progress")
         assert [found(status) for status in statuses] == ["c", "f", "pu", "r", "i"]
@@ -285,12 +281,7 @@ class RecordAdminContract(StoreHarness):
 
     def test_records_are_found_by_their_exact_key(self) -> None:
         long = "x" * 200
-        keys = [
-            RecordKey(scope, job, key)
-            for key in ("k", "k2", long)
-            for scope in ("", "t")
-            for job in ("a", "b")
-        ]
+        keys = [RecordKey(scope, job, key) for key in ("k", "k2", long) for scope in ("", "t") for job in ("a", "b")]
         self.store.claim([ask(key) for key in keys], NOW)
         for text in ("k", long):
             found = {record.key for record in self.records.find(text)}
@@ -339,9 +330,7 @@ class RecordAdminContract(StoreHarness):
 
     def test_completed_runs_are_counted_by_job_and_second(self) -> None:
         second_ms = NOW // 1000 * 1000
-        for number, at_ms in enumerate(
-            (second_ms - 1, second_ms, second_ms, second_ms + 999, second_ms + 1000)
-        ):
+        for number, at_ms in enumerate((second_ms - 1, second_ms, second_ms, second_ms + 999, second_ms + 1000)):
             for job in ("a", "b") if number == 1 else ("a",):
                 hold = self.claim(at_ms=at_ms, key=RecordKey("", job, f"{number}")).hold
                 assert self.write(hold, complete(), at_ms)
@@ -356,7 +345,5 @@ class RecordAdminContract(StoreHarness):
         for done in (True, False):
             hold = self.claim(key=f"{done}").hold
             assert self.write(hold, unknown(parked=True))
-            assert self.records.settle(
-                hold.key, done=done, result=b"5", now_ms=NOW, expires_at_ms=NOW + KEPT_MS
-            )
+            assert self.records.settle(hold.key, done=done, result=b"5", now_ms=NOW, expires_at_ms=NOW + KEPT_MS)
         assert self.records.count_completed(NOW, NOW + 1000) == {"job": 1}

@@ -39,9 +39,7 @@ def standing(evidence: Evidence) -> Standing:
     """The place, its sentence and the next steps."""
     record = evidence.record
     dead = [one for one in evidence.messages if one.queue in evidence.dead]
-    live = [
-        one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held
-    ]
+    live = [one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held]
     if record is not None and record.status == "completed":
         return _done(record, live, dead, evidence)
     if record is not None and record.parked:
@@ -100,9 +98,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
     if live:
         wait_ms = max(live[0].visible_at_ms - evidence.now_ms, 0)
         back = (
-            f"visible again in {pause(wait_ms)}"
-            if wait_ms
-            else f"visible, {counted(live[0].receive_count, 'receive')}"
+            f"visible again in {pause(wait_ms)}" if wait_ms else f"visible, {counted(live[0].receive_count, 'receive')}"
         )
         return Standing(
             place="silent",
@@ -114,9 +110,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
-        todo=(
-            "Call or send it again with the same key; the job's on_unknown policy decides what then happens.",
-        ),
+        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
     )
 
 
@@ -164,9 +158,7 @@ def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> Standing:
 def _dead(message: Peeked, evidence: Evidence) -> Standing:
     reason = message.reason
     why = (
-        f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}"
-        if reason is not None
-        else ""
+        f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
     )
     owner = f" The fix belongs to {reason.owner}." if reason is not None and reason.owner else ""
     return Standing(

@@ -191,9 +191,7 @@ def _probe(detail: Detail) -> Told:
         "not-done": "the effect did not happen: the handler may run",
         "unknown": "the probe cannot tell: parked for a person",
     }
-    return "the job's probe was asked", answers.get(
-        str(detail.get("answer")), _word(detail, "answer", "no answer")
-    )
+    return "the job's probe was asked", answers.get(str(detail.get("answer")), _word(detail, "answer", "no answer"))
 
 
 def _held(detail: Detail) -> Told:
@@ -237,16 +235,12 @@ def _lease_lost(detail: Detail) -> Told:
 
 def _redrive(detail: Detail) -> Told:
     new = detail.get("new_message_id")
-    text = f"sent back to {_word(detail, 'to', 'its queue')}" + (
-        f" as message {new}" if new is not None else ""
-    )
+    text = f"sent back to {_word(detail, 'to', 'its queue')}" + (f" as message {new}" if new is not None else "")
     return text, _said_why(detail, "a redrive opens a new budget of attempts")
 
 
 def _edit(detail: Detail) -> Told:
-    return f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})", _said_why(
-        detail, ""
-    )
+    return f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})", _said_why(detail, "")
 
 
 def _removed(detail: Detail) -> Told:

@@ -43,9 +43,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 def lines(evidence: Evidence) -> list[Line]:
     """The story, oldest first."""
-    told = [
-        (_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in evidence.rows
-    ]
+    told = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in evidence.rows]
     told += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
     return [line for _, line in sorted(told, key=lambda one: (one[1].at_ms, one[0]))]
 
@@ -68,7 +66,9 @@ def left_out(evidence: Evidence) -> str:
         case "full":
             return ""
         case "brief":
-            return 'History is brief: of clean runs only the record tells, of the last one. App(history="full") keeps all.'
+            return (
+                'History is brief: of clean runs only the record tells, of the last one. App(history="full") keeps all.'
+            )
         case "off":
             return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
 
@@ -106,9 +106,7 @@ def _line(
 
 # -- from the record -------------------------------------------------------------------------------------------------
 
-_FAILED_ROWS = frozenset(
-    {"retry", "dead-letter", "quarantine", "unknown", "held", "dependency-down", "probe"}
-)
+_FAILED_ROWS = frozenset({"retry", "dead-letter", "quarantine", "unknown", "held", "dependency-down", "probe"})
 
 
 def _of_record(evidence: Evidence) -> list[Line]:
@@ -193,8 +191,6 @@ def _buried(message: Peeked) -> Line:
     else:
         failure = f"{reason.error}: {reason.summary}" if reason.error else reason.summary
         text = f"moved to {message.queue}: {failure}"
-        rule = f"reason {reason.kind}" + (
-            f", after {counted(reason.attempts, 'run')}" if reason.attempts else ""
-        )
+        rule = f"reason {reason.kind}" + (f", after {counted(reason.attempts, 'run')}" if reason.attempts else "")
     at_ms = (reason.last_at_ms if reason is not None else None) or message.sent_at_ms
     return _line(at_ms, "dead-letter", text, rule, message.message_id, None, "message")

@@ -40,9 +40,7 @@ def pause(ms: int) -> str:
 
 def instant(at_ms: int) -> str:
     """An instant as ISO 8601 in UTC with milliseconds: `2026-11-20T23:47:00.123Z`."""
-    return (
-        datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def operation(key: RecordKey) -> str:

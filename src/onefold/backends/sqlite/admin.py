@@ -113,9 +113,7 @@ class SqliteQueues:
                     check_target(source, settings)
             if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
                 retention.expire_in(connection, row, self._clock.now_ms(), -1)
-            connection.execute(
-                "UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id)
-            )
+            connection.execute("UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id))
             if settings.fifo:
                 if settings.delay_ms != row.settings.delay_ms:
                     _apply_delay(connection, row.id, settings.delay_ms)
@@ -138,9 +136,7 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, queue)
-            users = [
-                other.name for other in stored_in(connection) if queue in (other.dead_letter, other.held)
-            ]
+            users = [other.name for other in stored_in(connection) if queue in (other.dead_letter, other.held)]
             if users:
                 raise errors.UsageError(
                     f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
@@ -255,10 +251,7 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> list[bool]:
             now_ms = self._clock.now_ms()
-            return [
-                browse.remove_in(connection, self._catalogue, message_id, now_ms)
-                for message_id in message_ids
-            ]
+            return [browse.remove_in(connection, self._catalogue, message_id, now_ms) for message_id in message_ids]
 
         return self._engine.write(run)
 
@@ -312,9 +305,7 @@ class SqliteQueues:
         def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
             if name not in names_in(connection):
                 return 0  # dropped meanwhile
-            return retention.sweep_in(
-                connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE
-            )
+            return retention.sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
 
         done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(names_in))
         return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
@@ -354,9 +345,7 @@ def _apply_delay(connection: sqlite3.Connection, queue: int, delay_ms: int) -> N
         "WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ?)",
         (delay_ms, queue),
     )
-    connection.execute(
-        "UPDATE onefold_waiting SET visible_at_ms = sent_at_ms + ? WHERE queue = ?", (delay_ms, queue)
-    )
+    connection.execute("UPDATE onefold_waiting SET visible_at_ms = sent_at_ms + ? WHERE queue = ?", (delay_ms, queue))
 
 
 def _empty(connection: sqlite3.Connection, queue: int) -> int:

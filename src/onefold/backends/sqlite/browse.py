@@ -43,15 +43,11 @@ def peek_in(
 
 def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> list[int]:
     """Messages sent with this business key, oldest first. Looks through all messages: no index pays for it."""
-    found = connection.execute(
-        "SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit)
-    )
+    found = connection.execute("SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit))
     return [number for (number,) in found]
 
 
-def look_in(
-    connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int
-) -> Peeked | None:
+def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
     """One message wherever it stands; None when it is gone or has expired."""
     found = connection.execute(
         "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
@@ -61,9 +57,7 @@ def look_in(
     ).fetchone()
     if found is None:
         return None
-    queue, sent_at_ms, visible_at_ms, body, key, text, position, dedup_id, group, receives, first, owner = (
-        found
-    )
+    queue, sent_at_ms, visible_at_ms, body, key, text, position, dedup_id, group, receives, first, owner = found
     row = catalogue.row_of(connection, queue)
     expires_at_ms = sent_at_ms + row.settings.retention_ms
     if expires_at_ms <= now_ms:
@@ -93,9 +87,7 @@ def look_in(
     )
 
 
-def edit_in(
-    connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, edit: Edit, now_ms: int
-) -> bool:
+def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, edit: Edit, now_ms: int) -> bool:
     """Replace body and attributes of a message that nobody holds; False when it is gone or in flight.
 
     Raises:

@@ -30,10 +30,7 @@ class Catalogue:
     def __init__(self, engine: Engine, entropy: Entropy) -> None:
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
-        if (
-            engine.read(lambda connection: connection.execute("SELECT 1 FROM onefold_file").fetchone())
-            is None
-        ):
+        if engine.read(lambda connection: connection.execute("SELECT 1 FROM onefold_file").fetchone()) is None:
             engine.write(self._begin_file)
 
     def _begin_file(self, connection: sqlite3.Connection) -> None:
@@ -91,9 +88,7 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
         there = names_in(connection)
         raise errors.NotFoundError(
             f"There is no queue {name!r}.",
-            meaning=f"The queues of this file are: {', '.join(there)}."
-            if there
-            else "This file has no queue.",
+            meaning=f"The queues of this file are: {', '.join(there)}." if there else "This file has no queue.",
             todo="Check the name, or create the queue.",
         )
     settings = msgspec.json.decode(found[1], type=QueueSettings)

@@ -50,18 +50,14 @@ def settle_all_in(
     Raises:
         UsageError: as the contract says.
     """
-    became = iter(
-        write_in(connection, [_without_outbox(one.write) for one in settlements if one.write], now_ms)
-    )
+    became = iter(write_in(connection, [_without_outbox(one.write) for one in settlements if one.write], now_ms))
     written = [next(became) if one.write else "new" for one in settlements]
     took = [one for one, how in zip(settlements, written, strict=True) if how == "new"]
     _send_all(connection, queues, took, now_ms)
     append_in(connection, [row for one in took for row in one.rows])
     put_in(connection, [change for one in took for change in one.changes], now_ms)
     alive = [place for place, how in enumerate(written) if how != "lost"]
-    settled = dict(
-        zip(alive, _settle_all(connection, queues, [settlements[p] for p in alive], now_ms), strict=True)
-    )
+    settled = dict(zip(alive, _settle_all(connection, queues, [settlements[p] for p in alive], now_ms), strict=True))
     return [Verdict(place in settled, settled.get(place, False)) for place in range(len(settlements))]
 
 
@@ -87,9 +83,7 @@ def _send_all(
         for item in outbox:
             leaving[item.queue].append(item)
     for name, items in leaving.items():
-        answers = send_in(
-            connection, queues.row_in(connection, name), [_entry(item) for item in items], now_ms
-        )
+        answers = send_in(connection, queues.row_in(connection, name), [_entry(item) for item in items], now_ms)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Refused):
                 raise errors.UsageError(
@@ -153,9 +147,7 @@ class SqliteCommit:
         notify: called after a commit that may have made messages visible; wakes idle workers.
     """
 
-    def __init__(
-        self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
         self._queues = queues
         self._notify = notify
@@ -166,9 +158,7 @@ class SqliteCommit:
         Raises:
             StorageBusy, UsageError: nothing was applied.
         """
-        verdicts = self._engine.write(
-            lambda connection: settle_all_in(connection, self._queues, settlements, now_ms)
-        )
+        verdicts = self._engine.write(lambda connection: settle_all_in(connection, self._queues, settlements, now_ms))
         if _wakes(settlements):
             self._notify()
         return verdicts
@@ -193,9 +183,7 @@ class SqliteEffects:
         limit_ms: as for `SqliteCommit.effects`.
     """
 
-    def __init__(
-        self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int
-    ) -> None:
+    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int) -> None:
         self._engine = engine
         self._queues = queues
         self._notify = notify
@@ -311,9 +299,7 @@ class SqliteEffects:
         Raises:
             StorageBusy, StorageError: nothing that was kept since the last commit is stored.
         """
-        assert self._lent_since_ms is None, (
-            "commit() while a handler has the connection; finish or undo it first"
-        )
+        assert self._lent_since_ms is None, "commit() while a handler has the connection; finish or undo it first"
         if self._lost:
             lost = self._lost
             self.rollback()

@@ -65,9 +65,7 @@ def send_in(
         else:
             answers[index] = Sent(f"{row.token}-{known[0]}", sequence_text(known[1]), duplicate=True)
     visible_at_ms = now_ms + settings.delay_ms
-    grp = groups.ensure_in(
-        connection, row.id, dict.fromkeys(entry.group for _, entry in accepted), visible_at_ms
-    )
+    grp = groups.ensure_in(connection, row.id, dict.fromkeys(entry.group for _, entry in accepted), visible_at_ms)
     messages: list[NewMessage] = [
         (row.id, number, now_ms, visible_at_ms, grp[entry.group], number, entry.dedup_id, entry.key,
          entry_meta(entry, None), entry.body)
@@ -170,9 +168,7 @@ def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count
             erase(connection, [number])
             continue
         grp = groups.ensure_in(connection, row.id, [group], visible_at_ms)[group]
-        connection.execute(
-            "UPDATE onefold_message SET grp = ?, position = ? WHERE id = ?", (grp, position, number)
-        )
+        connection.execute("UPDATE onefold_message SET grp = ?, position = ? WHERE id = ?", (grp, position, number))
     connection.executemany(
         "DELETE FROM onefold_scheduled WHERE queue = ? AND due_at_ms = ? AND id = ?",
         [(row.id, due_at_ms, number) for number, due_at_ms in due],

@@ -55,9 +55,7 @@ def refresh_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[i
     )
 
 
-def lock_in(
-    connection: sqlite3.Connection, row: QueueRow, chosen: Sequence[Found], until_ms: int, turn: int
-) -> None:
+def lock_in(connection: sqlite3.Connection, row: QueueRow, chosen: Sequence[Found], until_ms: int, turn: int) -> None:
     """Close the groups of messages that are being received until their heads are visible again.
 
     Args:
@@ -80,6 +78,4 @@ def lock_in(
 
 def look_again_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
     """Have the next receive look into every group: the queue's settings, and with them the heads' instants, changed."""
-    connection.execute(
-        "UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue)
-    )
+    connection.execute("UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue))

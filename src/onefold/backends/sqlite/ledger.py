@@ -22,9 +22,7 @@ _INSERT: Final = """
 INSERT INTO onefold_ledger (at_ms, event, ident, scope, job, key, queue, message_id, run, actor, detail)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_SELECT: Final = (
-    "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
-)
+_SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
 _Detail = dict[str, str | int | bool | None]
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -88,9 +86,7 @@ class SqliteLedger:
             ORDER BY scope, job LIMIT ?
         """
         values = (*key_range(text), text, limit)
-        return self._engine.read(
-            lambda connection: [RecordKey(*row) for row in connection.execute(query, values)]
-        )
+        return self._engine.read(lambda connection: [RecordKey(*row) for row in connection.execute(query, values)])
 
     def _rows(self, condition: str, *values: object) -> list[Row]:
         query = f"{_SELECT} WHERE {condition}"

@@ -171,9 +171,7 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
     if task.per_second_max is not None:
         allowed = 1 + (now_ms - task.started_at_ms) * task.per_second_max // limits.SECOND_MS
         room = max(0, min(room, allowed - task.moved))
-    (last_id,) = connection.execute(
-        "SELECT last_id FROM onefold_move_task WHERE handle = ?", (handle,)
-    ).fetchone()
+    (last_id,) = connection.execute("SELECT last_id FROM onefold_move_task WHERE handle = ?", (handle,)).fetchone()
     moved, failure, done = 0, None, True
     try:
         row = catalogue.row_in(connection, task.source)
@@ -209,9 +207,7 @@ def _movable(
     return [number for (number,) in found]
 
 
-def _left_without_source(
-    connection: sqlite3.Connection, row: QueueRow, last_id: int, now_ms: int
-) -> str | None:
+def _left_without_source(connection: sqlite3.Connection, row: QueueRow, last_id: int, now_ms: int) -> str | None:
     left = len(_movable(connection, row, "anywhere", last_id, -1, now_ms))
     if not left:
         return None
@@ -240,9 +236,7 @@ def task_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
     Raises:
         NotFoundError: no such task.
     """
-    values = connection.execute(
-        f"SELECT {_COLUMNS} FROM onefold_move_task WHERE handle = ?", (handle,)
-    ).fetchone()
+    values = connection.execute(f"SELECT {_COLUMNS} FROM onefold_move_task WHERE handle = ?", (handle,)).fetchone()
     if values is None:
         raise errors.NotFoundError(
             "Task does not exist.",

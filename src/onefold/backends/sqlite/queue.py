@@ -132,9 +132,7 @@ class SqliteQueue:
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """Hide each receipt's message for a new time counted from now; as for `settle.set_visible_in`, without a sync."""
         return self._engine.write(
-            lambda connection: set_visible_in(
-                connection, self._row(connection), changes, self._clock.now_ms()
-            ),
+            lambda connection: set_visible_in(connection, self._row(connection), changes, self._clock.now_ms()),
             synced=False,
         )
 
@@ -272,9 +270,7 @@ def _choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_m
     """Up to `count_max` messages of a standard queue that can be received now, in order; marks none as received."""
     returned = _returned(connection, row, count_max, now_ms)
     back = [found for found in returned if (found.receives or 0) >= _RECEIVES_BEFORE_BACK]
-    front = (
-        [found for found in returned if (found.receives or 0) < _RECEIVES_BEFORE_BACK] if back else returned
-    )
+    front = [found for found in returned if (found.receives or 0) < _RECEIVES_BEFORE_BACK] if back else returned
     room = count_max - len(front)
     if not room:
         return front

@@ -148,9 +148,7 @@ def draw_ids(connection: sqlite3.Connection, count: int) -> int:
 def message_number(token: str, message_id: str) -> int | None:
     """The row a message id stands for; None for an id that this file never gave out."""
     start, _, number = message_id.rpartition("-")
-    return (
-        int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
-    )
+    return int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
 
 
 def receipt_text(message: int, delivery: int, group: int | None) -> str:

@@ -51,9 +51,7 @@ def settle_in(
     return answers
 
 
-def delete_in(
-    connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int
-) -> list[bool]:
+def delete_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[bool]:
     """Delete each receipt's message; False only where a FIFO receipt has expired and its message is still there."""
     if not receipts:
         return []
@@ -69,9 +67,7 @@ def delete_in(
             [(message, delivery, row.id) for message, delivery, _ in parts],
         ).rowcount
     if deleted == len(parts):
-        connection.executemany(
-            "DELETE FROM onefold_message WHERE id = ?", [(message,) for message, *_ in parts]
-        )
+        connection.executemany("DELETE FROM onefold_message WHERE id = ?", [(message,) for message, *_ in parts])
         answers = [True] * len(parts)
     else:
         answers = _delete_the_rest(connection, row, parts, now_ms)

@@ -164,9 +164,7 @@ def claim_in(connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int) -
         if after is not None:
             records[key] = changed[key] = after
         answers.append(answer)
-    connection.executemany(
-        _INSERT, [_row(key, record) for key, record in changed.items() if key not in stored]
-    )
+    connection.executemany(_INSERT, [_row(key, record) for key, record in changed.items() if key not in stored])
     for key, record in changed.items():
         if key in stored:
             _replace(connection, key, record)
@@ -206,9 +204,7 @@ def renew_in(connection: sqlite3.Connection, holds: Sequence[Hold], lease_until_
     ]
 
 
-def write_in(
-    connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int
-) -> list[Written]:
+def write_in(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
     """As `Store.write`, inside the caller's transaction; tells a repeated Complete from one that took."""
     written: list[Written] = []
     completed: Counter[str] = Counter()
@@ -306,9 +302,7 @@ class SqliteStore:
 
     # -- RecordAdmin ---------------------------------------------------------------------------------------------------
 
-    def scan(
-        self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100
-    ) -> list[Record]:
+    def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
         """Records, newest change first; failed and unknown ones by index, others by reading the table."""
         conditions, values = ["1"], []
         if status is not None:
@@ -317,17 +311,13 @@ class SqliteStore:
             conditions.append("status = 3 AND parked" if parked else "NOT parked")
         values.append(limit)
         query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY updated_at_ms DESC, id DESC LIMIT ?"
-        return self._engine.read(
-            lambda connection: [_record(row) for row in connection.execute(query, values)]
-        )
+        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
         """Records whose business key is exactly `key`, newest change first."""
         query = f"{_SELECT} WHERE ident >= ? AND ident < ? AND key = ? ORDER BY updated_at_ms DESC LIMIT ?"
         values = (*key_range(key), key, limit)
-        return self._engine.read(
-            lambda connection: [_record(row) for row in connection.execute(query, values)]
-        )
+        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
     def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
         """End a parked record by a person's word; False when it is not parked (any more)."""
@@ -335,9 +325,7 @@ class SqliteStore:
         def run(connection: sqlite3.Connection) -> bool:
             place = ident(key)
             record = _find(connection, [place]).get(place)
-            after = transitions.settle(
-                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms
-            )
+            after = transitions.settle(record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms)
             if after is None:
                 return False
             _replace(connection, place, after)

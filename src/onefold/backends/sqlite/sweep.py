@@ -20,9 +20,7 @@ DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long
 _ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
 
 
-def sweep_in(
-    connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS
-) -> int:
+def sweep_in(connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
     """One step, inside the caller's transaction; how many rows it removed.
 
     Args:
@@ -31,8 +29,7 @@ def sweep_in(
     """
     removed = _sweep_records(connection, now_ms, limit)
     removed += connection.execute(
-        "DELETE FROM onefold_ledger WHERE id IN"
-        " (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
+        "DELETE FROM onefold_ledger WHERE id IN (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
         (now_ms - ledger_kept_ms, limit),
     ).rowcount
     for statement, before in (
@@ -51,10 +48,9 @@ def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> i
     ).fetchone()
     last = _ID_MAX if found is None else found[0]
     removed = connection.execute(
-        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ? AND (status <> 0 OR lease_until_ms <= ?)",
+        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?"
+        " AND (status <> 0 OR lease_until_ms <= ?)",
         (after, last, now_ms, now_ms),
     ).rowcount
-    connection.execute(
-        "UPDATE onefold_sweep SET record_id = ?1 WHERE record_id <> ?1", (0 if found is None else last,)
-    )
+    connection.execute("UPDATE onefold_sweep SET record_id = ?1 WHERE record_id <> ?1", (0 if found is None else last,))
     return removed

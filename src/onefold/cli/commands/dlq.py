@@ -34,9 +34,7 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-@declared(
-    "list", example="onefold dlq list shop:app\nonefold dlq list shop:app --all --reason conflict --newer 2h"
-)
+@declared("list", example="onefold dlq list shop:app\nonefold dlq list shop:app --all --reason conflict --newer 2h")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 @selection.selecting

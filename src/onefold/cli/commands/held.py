@@ -69,11 +69,7 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
 def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
     """One key's held operations with the payloads of their messages."""
     found, (key,) = _target(words, url, 1)
-    held = [
-        one
-        for one in service.listed(found.desk, key)
-        if job in (None, one.job) and tenant in (None, one.tenant)
-    ]
+    held = [one for one in service.listed(found.desk, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not held:
         raise NotFoundError(
             f"Nothing with the key {key!r} is held.", todo="See `onefold held list` and `onefold why KEY`."
@@ -123,9 +119,7 @@ def _draw_settled(settled: service.Settled) -> None:
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
 @target.by_url
 @click.option("--done/--not-done", "done", default=None, help="Whether the effect happened.")
-@click.option(
-    "--result", metavar="JSON", help="With --done: what answers duplicates from now on; null unless given."
-)
+@click.option("--result", metavar="JSON", help="With --done: what answers duplicates from now on; null unless given.")
 @options.operation
 @options.reason_text
 def settle(
@@ -145,9 +139,7 @@ def settle(
     found, (key,) = _target(words, url, 1)
     if done is None:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
-    settled = service.settle(
-        found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text
-    )
+    settled = service.settle(found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text)
     return Answer(settled, draw=lambda: _draw_settled(settled))
 
 

@@ -40,9 +40,7 @@ def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
 
 def _draw_queues(views: list[service.QueueView]) -> None:
     columns = [Column("queue"), Column("type")]
-    columns += [
-        Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")
-    ]
+    columns += [Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")]
     rows = [
         (
             one.settings.name if one.role == "source" else f"  {one.settings.name}",
@@ -94,8 +92,7 @@ def _draw_messages(messages: list[service.Waiting], now_ms: int) -> None:
             one.message_id,
             one.key,
             one.job,
-            states[one.state]
-            + (f" for {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""),
+            states[one.state] + (f" for {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""),
             ago(now_ms - one.sent_at_ms),
             some(one.receive_count),
         )
@@ -119,9 +116,7 @@ def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str |
         count = counted(service.count(found.desk, queue), "message")
         click.confirm(f"Delete {count} of {queue} for good?", abort=True, err=True)
     removed = service.purge(found.desk, queue, reason_text=reason_text)
-    return Answer(
-        {"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted.")
-    )
+    return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted."))
 
 
 @declared("apply", example="onefold queue apply shop:app")

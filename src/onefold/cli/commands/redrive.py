@@ -65,9 +65,7 @@ def command(
     found, messages = selection.chosen(words, url, select, everything=everything)
     if dry_run:
         foreseen = service.foresee(found.desk, messages)
-        return Answer(
-            {"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen)
-        )
+        return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
     work = service.Redrive(
         found.desk,
         messages,

@@ -33,9 +33,7 @@ def _draw(receipt: Receipt) -> None:
 )
 @click.argument("words", metavar="[APP] JOB PAYLOAD", nargs=-1)
 @click.option("--delay", metavar="DURATION", help="Not before so long from now, for example 10m.")
-@click.option(
-    "--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00."
-)
+@click.option("--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00.")
 @click.option("--key", metavar="KEY", help="Instead of the key that the job's rule gives.")
 def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
     """Send one message to a job.
@@ -74,6 +72,4 @@ def read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFoundError(
-            f"The file {name} cannot be read: {error}.", todo="Check its name and rights."
-        ) from error
+        raise NotFoundError(f"The file {name} cannot be read: {error}.", todo="Check its name and rights.") from error

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _AGAIN_MS = 2_000
 
 
-@declared(
-    "status", example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
-)
+@declared("status", example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 @click.option("--queue", metavar="NAME", help="Only this queue.")
@@ -64,9 +62,7 @@ def picture(status: service.Status, words: str = "") -> RenderableType:
 
     parts: list[RenderableType] = [Text(f"{status.url}   {render.local(status.at_ms)}", style="dim"), Text()]
     parts.append(
-        _queues(status)
-        if status.queues
-        else Text("No queue yet: it is made when an app first sends or runs.")
+        _queues(status) if status.queues else Text("No queue yet: it is made when an app first sends or runs.")
     )
     if status.jobs:
         parts += [Text(), _jobs(status)]

@@ -70,9 +70,7 @@ _DEFAULTS = WorkerSettings()
     metavar="NAMES",
     help="Only these queues, with commas between; all that have a job unless given.",
 )
-@click.option(
-    "--until-empty", is_flag=True, help="End when nothing is left: not waiting, not in flight, not delayed."
-)
+@click.option("--until-empty", is_flag=True, help="End when nothing is left: not waiting, not in flight, not delayed.")
 @click.option(
     "--lease",
     type=options.DURATION,
