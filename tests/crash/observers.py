@@ -25,6 +25,7 @@ from onefold.contracts.store import (
     Store,
     Unknown,
 )
+from onefold.run.gates import Gates
 from onefold.run.passage import Run
 from tests.crash.judge import Judge
 
@@ -164,17 +165,14 @@ class AdverseQueue:
         return [True] * len(changes)
 
 
-class Gate:
-    """Holds nothing back."""
+class Gate(Gates):
+    """Holds nothing back; whatever else is asked of a gate answers nothing."""
 
     def admit(self, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, int, str]]]:
         return list(runs), []
 
     def is_to_blame(self, run: Run) -> bool:
         return False
-
-    def told(self, run: Run, decision: object, tell: object) -> None:
-        pass
 
 
 class Never:

@@ -23,8 +23,9 @@ from tests.crash.plants import (
     Plant,
     WriteLost,
 )
+from tests.crash.stage import Stage, staged
 from tests.crash.walk import Walk
-from tests.crash.world import Bounds, Stage, staged
+from tests.crash.world import Bounds
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 SMALL = Bounds(workers=2, deliveries=2, deaths=1, waits=1, faults=1, renewals=1)

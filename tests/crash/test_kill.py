@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -186,6 +187,25 @@ def test_a_held_effect_at_every_statement(nursery: Nursery, tmp_path: Path) -> N
         assert len(place.shop.app.runtime().engine.queues.peek("parcels-held")) == len(held), where
         parked += bool(held)
     assert kills > parked > 5
+
+
+def test_who_opens_the_file_waits_for_whoever_recovers_it(tmp_path: Path) -> None:
+    """After a kill the next process recovers the file under an exclusive lock; the others must not fail meanwhile."""
+    place = Place(tmp_path / "one", "rerun")
+    place.shop.app.close()
+    opened: list[str] = []
+    with closing(sqlite3.connect(place.path, isolation_level=None)) as recovering:
+        recovering.execute("PRAGMA locking_mode=EXCLUSIVE")
+        recovering.execute("BEGIN IMMEDIATE")
+        second = victim.Shop(str(place.path), str(place.effects)).app
+        opener = threading.Thread(target=lambda: opened.append(second.runtime().url))
+        opener.start()
+        opener.join(0.2)
+        assert opener.is_alive(), "it did not wait"
+        recovering.execute("COMMIT")
+    opener.join(PATIENCE_S)
+    assert opened == [f"sqlite:///{place.path}"]
+    second.close()
 
 
 # -- at random moments under load --------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.crash.judge import Violation
-from tests.crash.world import Bounds, Choice, Stage, World
+from tests.crash.stage import Stage
+from tests.crash.world import Bounds, Choice, World
 
 
 class Walk:

@@ -8,33 +8,26 @@ Invariant: the same choices lead to the same situation.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onefold
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.presence import bury_in
 from onefold.clock import ManualClock
 from onefold.contracts.queue import Delivery
-from onefold.contracts.store import Store
 from onefold.decide import attempt as script
 from onefold.entropy import SeededEntropy
 from onefold.run import calling
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
-from onefold.run.handlers import Job
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
-from tests.crash.judge import Doubles, Judge, Violation
+from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
-from tests.crash.plants import Plant
+from tests.crash.stage import START_MS, Stage
 
 LEASE_MS = 30_000
-START_MS = 1_700_000_000_000
 DRAIN_ROUNDS_MAX = 12
 
 
@@ -386,110 +379,3 @@ def _delivery(receipt: str, now_ms: int) -> Delivery:
         received_at_ms=now_ms,
         visible_ms=LEASE_MS,
     )
-
-
-class Stage:
-    """What all histories of one walk share: a database, a job with its policy, and perhaps a planted fault.
-
-    Args:
-        on_unknown: `rerun`, `hold`, `probe` (one that fences) or `look` (one that only looks).
-        transactional: the effect is a row through ctx.connection.
-        plant: wraps the store with a fault built in on purpose.
-        deaf_to: rules of the judge whose breach is let pass.
-    """
-
-    def __init__(
-        self,
-        on_unknown: str,
-        *,
-        transactional: bool = False,
-        plant: Callable[[Store], Plant] | None = None,
-        deaf_to: Collection[str] = (),
-    ) -> None:
-        self.transactional = transactional
-        self.deaf_to = deaf_to
-        self.doubles: Doubles = "after doubt" if on_unknown == "rerun" and not transactional else "never"
-        self.probe_fences = on_unknown == "probe"
-        self.engine = SqliteEngine(
-            ":memory:",
-            clock=ManualClock(START_MS),
-            entropy=SeededEntropy(0),
-            owner="nobody",
-            url="sqlite://:memory:",
-        )
-        self.engine.database.write(lambda connection: connection.execute("CREATE TABLE effect (fence INTEGER)"))
-        planted = plant(self.engine.store) if plant else None
-        self.store: Store = planted or self.engine.store
-        self.settlement = planted.settlement if planted else None
-        self._world: World | None = None
-        self.job = self._declare(on_unknown)
-
-    def _declare(self, on_unknown: str) -> Job[Any, Any]:
-        app = onefold.App("walk", url="sqlite://:memory:")
-        queue = app.queue("orders", dead_letter=onefold.DeadLetter(after=1_000))
-
-        def probe(order: dict[str, str], ctx: onefold.Context) -> onefold.Done | onefold.NotDone:
-            assert self._world is not None
-            return self._world.probe(ctx)
-
-        @app.job(
-            queue,
-            key="{id}",
-            effect="transactional" if self.transactional else "external",
-            on_unknown=probe if on_unknown in ("probe", "look") else on_unknown,  # type: ignore[arg-type]
-            retry=onefold.Retry(attempts=1_000, crashes=1_000),
-        )
-        def ship(order: dict[str, str], ctx: onefold.Context) -> int:
-            assert self._world is not None
-            return self._world.handle(ctx)
-
-        return ship
-
-    def clear(self, world: World) -> None:
-        """An empty database for the next history."""
-        self._world = world
-
-        def run(connection: sqlite3.Connection) -> None:
-            for table in ("onefold_record", "onefold_dead_owner", "onefold_ledger", "effect"):
-                connection.execute(f"DELETE FROM {table}")
-
-        self.engine.database.write(run)
-
-    def row(self) -> sqlite3.Row | None:
-        """The record as it stands in the file."""
-        columns = (
-            "status, fence, owner, parked, doubt, started_fence, attempts, crashes, budget_closed, result, "
-            "owner IN (SELECT owner FROM onefold_dead_owner) AS owner_dead, lease_until_ms"
-        )
-
-        def run(connection: sqlite3.Connection) -> sqlite3.Row | None:
-            cursor = connection.cursor()
-            cursor.row_factory = sqlite3.Row
-            found: sqlite3.Row | None = cursor.execute(f"SELECT {columns} FROM onefold_record").fetchone()
-            return found
-
-        return self.engine.database.read(run)
-
-    def bury(self, owner: str, now_ms: int) -> None:
-        """A dead owner was noticed."""
-        self.engine.database.write(lambda connection: bury_in(connection, owner, "nobody", now_ms))
-
-    def rows(self) -> int:
-        """How many rows handlers have left."""
-        count: int = self.engine.database.read(
-            lambda connection: connection.execute("SELECT count(*) FROM effect").fetchone()[0]
-        )
-        return count
-
-    def close(self) -> None:
-        self.engine.close()
-
-
-@contextmanager
-def staged(on_unknown: str, **options: Any) -> Iterator[Stage]:
-    """A stage that is closed at the end."""
-    stage = Stage(on_unknown, **options)
-    try:
-        yield stage
-    finally:
-        stage.close()

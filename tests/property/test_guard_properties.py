@@ -24,7 +24,8 @@ from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, ProbeAnswe
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Policy
 from onefold.run.events import EVENTS
-from tests.crash.world import Bounds, Stage, World, staged
+from tests.crash.stage import Stage, staged
+from tests.crash.world import Bounds, World
 
 KEY = store.RecordKey("", "ship", "o-1")
 NOW_MS = 1_700_000_000_000

@@ -1,11 +1,11 @@
 """What becomes of a delivery, on the production path: driver, SQLite in memory, a clock that the test moves.
 
 Most tests use `onefold.testing.inline`, as a user would; those with several processes or a failing backend use `bench`.
+Message groups have a file of their own (test_fifo.py).
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -16,52 +16,9 @@ from onefold.contracts.queue import Attribute, Entry, Reason
 from onefold.contracts.store import RecordKey
 from onefold.decide.keys import idempotency_key
 from onefold.run.handlers import AMENDS_ATTRIBUTE
-from onefold.testing import World, inline
+from onefold.testing import inline
 from tests.run.bench import Fault, opened
-
-START_MS = 1_700_000_000_000
-Order = dict[str, Any]
-PLAIN = onefold.Retry(attempts=3, base="10s", factor=2.0, jitter="none")
-
-
-class Shop:
-    """An app with one job, `ship`, whose handler does what `acts` says, one item for each call; the last one for ever."""
-
-    def __init__(self, *acts: Any, fifo: bool = False, dead_after: int = 10, **options: Any) -> None:
-        self.app = onefold.App("shop")
-        self.orders = self.app.queue("orders", fifo=fifo, dead_letter=onefold.DeadLetter(after=dead_after))
-        self.calls: list[tuple[str, int]] = []
-        self._acts = list(acts or ["shipped"])
-        options.setdefault("retry", PLAIN)
-
-        @self.app.job(self.orders, key="{id}", group="{customer}" if fifo else None, **options)
-        def ship(order: Order, ctx: onefold.Context) -> Any:
-            self.calls.append((order["id"], ctx.attempt))
-            act = self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
-            if isinstance(act, BaseException):
-                raise act
-            return act(order, ctx) if callable(act) else act
-
-        self.ship = ship
-
-
-def told(world: World) -> list[Any]:
-    """What was told, without the steps that every run takes."""
-    return [event for event in world.events if event.name not in ("sent", "received", "started")]
-
-
-def names(world: World) -> list[str]:
-    return [event.name for event in told(world)]
-
-
-def dead(world: World, queue: str = "orders-dead") -> list[Any]:
-    return world.app.runtime().engine.queues.peek(queue)
-
-
-def record(world: World, key: str = "o-1") -> Any:
-    store = world.app.runtime().engine.store
-    return store.read([RecordKey("", "ship", key)], world.clock.now_ms())[0]
-
+from tests.run.shop import PLAIN, START_MS, Order, Shop, dead, names, record, told
 
 # -- success and duplicates --------------------------------------------------------------------------------
 
@@ -490,167 +447,6 @@ def test_messages_of_a_handler_stay_when_it_does_not(failure: Exception) -> None
         assert (written, world.depth("letters").visible) == ([], 0)
 
 
-# -- FIFO --------------------------------------------------------------------------------------------------
-
-
-def group(*numbers: int, customer: str = "c") -> list[Order]:
-    return [{"id": f"o-{number}", "customer": customer} for number in numbers]
-
-
-def test_a_group_runs_in_order_and_waits_for_a_retry() -> None:
-    shop = Shop(onefold.TransientError("not now"), "shipped", fifo=True)
-    with inline(shop.app) as world:
-        shop.ship.send_many([*group(1, 2, 3), *group(4, customer="d")])
-        world.run()
-        # The other group did not wait.
-        assert shop.calls == [("o-1", 1), ("o-4", 1)]
-        world.run_for(10_000)
-        assert shop.calls[2:] == [("o-1", 2), ("o-2", 1), ("o-3", 1)]
-        released = [event for event in told(world) if event.name == "released"]
-        assert [event.detail["why"] for event in released] == ["an earlier message of its group is not done"] * 2
-
-
-def test_a_dead_letter_stops_its_group() -> None:
-    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True)
-    with inline(shop.app) as world:
-        sent = shop.ship.send_many([*group(1, 2, 3), *group(4, customer="d")])
-        world.run()
-        shop.ship.send_many(group(5))
-        world.run()
-        assert [call for call in shop.calls if call[0] != "o-4"] == [("o-1", 1)]
-        letters = dead(world, "orders-dead.fifo")
-        assert [(letter.key, letter.reason.kind) for letter in letters] == [
-            ("o-1", "permanent"),
-            ("o-2", "group-stopped"),
-            ("o-3", "group-stopped"),
-            ("o-5", "group-stopped"),
-        ]
-        assert all(sent[0].message_id in letter.reason.summary for letter in letters[1:])
-        assert record(world, "o-2") is None  # never claimed: a redrive is a first run
-
-
-def test_a_held_message_stops_its_group_too() -> None:
-    shop = Shop(onefold.OutcomeUnknown("sent"), "shipped", fifo=True, on_unknown="hold")
-    with inline(shop.app) as world:
-        shop.ship.send_many(group(1, 2))
-        world.run()
-        assert shop.calls == [("o-1", 1)]
-        assert [letter.key for letter in dead(world, "orders-held.fifo")] == ["o-1"]
-        assert [letter.key for letter in dead(world, "orders-dead.fifo")] == ["o-2"]
-
-
-def test_a_group_passes_over_a_dead_letter_when_told_so() -> None:
-    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True, after_failure="skip")
-    with inline(shop.app) as world:
-        shop.ship.send_many(group(1, 2, 3))
-        world.run()
-        assert shop.calls == [("o-1", 1), ("o-2", 1), ("o-3", 1)]
-        assert [letter.key for letter in dead(world, "orders-dead.fifo")] == ["o-1"]
-
-
-def test_a_group_waits_for_a_message_that_has_no_job_here() -> None:
-    shop = Shop(fifo=True)
-    with inline(shop.app) as world:
-        other = {"onefold.job": Attribute("invoice")}
-        queue = world.app.runtime().backend.open_queue("orders.fifo")
-        queue.send([Entry(body='{"id":"i-1"}', attributes=other, group="c", dedup_id="i-1")])
-        shop.ship.send_many([*group(1), *group(2, customer="d")])
-        world.run_for(120_000, step_ms=5_000)
-        assert shop.calls == [("o-2", 1)]
-
-
-def test_what_waits_behind_a_key_holds_up_its_own_group() -> None:
-    # o-1 comes twice, in two groups; what follows the second one in its group must not pass it.
-    shop = Shop(fifo=True)
-    with inline(shop.app) as world:
-        shop.ship.send_many([*group(1, customer="c"), *group(1, 2, customer="d")])
-        world.run()
-        seen = [(event.name, event.key and event.key.key) for event in told(world)]
-        assert seen == [("completed", "o-1"), ("conflict", "o-1"), ("group-stopped", "o-2")]
-        assert shop.calls == [("o-1", 1)]
-
-
-def test_a_group_does_not_go_on_past_a_run_that_lost_its_lease() -> None:
-    shop = Shop(fifo=True)
-    with opened(shop.app) as bench:
-        shop.ship.send_many(group(1, 2))
-        slow = bench.process()
-        (run,) = slow.begin()
-        slow.driver.perform(run)
-        bench.clock.advance(30_000)
-        quick = bench.process()
-        (again,) = quick.begin()
-        assert slow.driver.finish([run]) == []  # o-2 is not begun here
-        assert "lease-lost" in slow.names()
-        quick.perform([again])
-        assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-2", 1)]
-
-
-def test_a_group_that_is_not_done_takes_back_what_lies_in_the_buffer() -> None:
-    shop = Shop(onefold.TransientError("not now"), "shipped", fifo=True)
-    with opened(shop.app) as bench:
-        shop.ship.send_many([*group(1, 2, 3, 4), *group(5, customer="d")])
-        process = bench.process()
-        received = bench.receive()
-        hand = process.driver.hand
-        hand.take(received, 0)
-        by_key = {one.key: one for one in received}
-        first, chosen, buffered, other = (by_key[key] for key in ("o-1", "o-3", "o-4", "o-5"))
-        (run,) = process.begin([first, by_key["o-2"]])
-        process.driver.perform(run)
-        assert process.driver.finish([run]) == []
-        # o-2 waited behind o-1, o-3 is about to be begun, o-4 lies in the buffer: all of them are the queue's again.
-        assert process.begin([chosen]) == []
-        assert not hand.keeps(buffered)
-        assert hand.keeps(other)
-        hand.over([buffered])  # as the buffer does
-        assert hand._returned == set()
-        process.run_for(10_000)
-        process.perform(process.begin([other]))
-        assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-2", 1), ("o-3", 1), ("o-4", 1), ("o-5", 1)]
-        assert {event.receive_count for event in process.events if event.name == "completed"} == {1, 2}
-
-
-def test_nothing_slips_in_between_the_end_of_a_run_and_who_waited_behind_it() -> None:
-    shop = Shop(fifo=True)
-    with opened(shop.app) as bench:
-        shop.ship.send_many(group(1, 2, 3))
-        process = bench.process()
-        received = bench.receive()
-        (run,) = process.begin(received[:2])
-        process.driver.perform(run)
-        free = process.driver.finisher.free
-        begun: list[Any] = []
-        later = threading.Thread(target=lambda: begun.extend(process.begin(received[2:])))
-
-        def free_and_look(settled: Any) -> Any:
-            followers = free(settled)
-            if settled and not later.ident:
-                later.start()
-                later.join(0.2)  # it would be there by now; it waits, because o-2 has not entered
-                assert later.is_alive()
-            return followers
-
-        process.driver.finisher.free = free_and_look  # type: ignore[method-assign]  # a look into the gap
-        ready = process.driver.finish([run])
-        later.join(20)
-        assert begun == []
-        process.perform(ready)
-        assert shop.calls == [("o-1", 1), ("o-2", 1), ("o-3", 1)]
-
-
-def test_a_group_that_cannot_be_begun_goes_back_in_order() -> None:
-    shop = Shop(fifo=True)
-    with opened(shop.app) as bench:
-        shop.ship.send_many([*group(1, 2), *group(3, customer="d")])
-        process = bench.process(fault=Fault("store.claim"))
-        with pytest.raises(onefold.TransientError):
-            process.begin()
-        process.run()
-        assert process.names() == ["released"] * 3 + ["completed"] * 3
-        assert [call for call in shop.calls if call[0] != "o-3"] == [("o-1", 1), ("o-2", 1)]
-
-
 # -- what is not begun, what cannot be written -------------------------------------------------------------
 
 
@@ -708,17 +504,6 @@ def test_a_failure_that_cannot_be_written_is_not_told_as_done() -> None:
         broken.run()
         assert broken.names() == ["unsettled"]
         assert bench.messages("orders-dead") == []
-
-
-def test_a_group_does_not_go_on_past_what_could_not_be_written() -> None:
-    shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True)
-    with opened(shop.app) as bench:
-        shop.ship.send_many(group(1, 2))
-        fault = Fault("commit.commit", times=6)
-        broken = bench.process(fault=fault)
-        broken.perform(broken.begin())
-        assert fault.left == 0
-        assert shop.calls == [("o-1", 1)]
 
 
 def test_a_claim_that_fails_leaves_what_is_ready_to_be_performed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ T = TypeVar("T")
 CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _TRIES = 20  # compare-and-set rounds before the delivery is told to come back
 _BEATEN_MS = 50
+_UNSEEN = (breaker.CLOSED, 0)
 
 
 class StateGates:
@@ -56,8 +58,12 @@ class StateGates:
         """The runs that may go on, and the others with how long to wait (ms) and why."""
         admitted: list[Run] = []
         refused: list[tuple[Run, int, str]] = []
+        closed: set[str] = set()  # asked once for all runs of a job
         for run in runs:
-            wait_ms, why = self._breaker(run)
+            job = run.job.name
+            if job not in closed and not self._current(breaker_name(job)).is_open:
+                closed.add(job)
+            wait_ms, why = (0, "") if job in closed else self._breaker(run)
             if not why and run.job.limit is not None:
                 wait_ms, why = self._limits(run, run.job.limit)
             if why:
@@ -72,12 +78,15 @@ class StateGates:
 
     def told(self, run: Run, decision: Decision, tell: Tell) -> None:
         """A run was settled: give its slot back, and let the breaker know what the dependency answered."""
-        self._vacate(run)
-        answer = _answer(decision)
+        if run.job.limit is not None:
+            self._vacate(run)
         name = breaker_name(run.job.name)
-        standing, _ = self._seen.get(name, (breaker.CLOSED, 0))
-        if answer in ("answered", "none") and standing is breaker.CLOSED:
+        standing, _ = self._seen.get(name, _UNSEEN)
+        if standing is breaker.CLOSED and isinstance(decision.write, Complete):
             return  # the ordinary case: nothing to write, nothing to tell
+        answer = _answer(decision)
+        if answer in ("answered", "none") and standing is breaker.CLOSED:
+            return
         note = decision.notes[-1] if decision.notes else None
         summary = str(note.detail.get("summary", "")) if note is not None else ""
         now_ms = self._clock.now_ms()
@@ -115,10 +124,8 @@ class StateGates:
     # -- one gate each -----------------------------------------------------------------------------------------------
 
     def _breaker(self, run: Run) -> tuple[int, str]:
+        """Of a job whose breaker was seen open: how long this delivery has to wait, and why; 0 and nothing: it may go."""
         name = breaker_name(run.job.name)
-        standing = self._current(name)
-        if not standing.is_open:
-            return 0, ""
         now_ms = self._clock.now_ms()
 
         def decide(value: Breaker) -> tuple[Breaker, breaker.Admission]:
@@ -183,7 +190,7 @@ class StateGates:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _current(self, name: str) -> Breaker:
-        standing, until_ms = self._seen.get(name, (breaker.CLOSED, 0))
+        standing, until_ms = self._seen.get(name, _UNSEEN)
         if self._clock.monotonic_ms() < until_ms:
             return standing
         found = self._state.get([name])[0]
@@ -214,6 +221,7 @@ def _no_slots() -> dict[str, int]:
     return {}
 
 
+@lru_cache(maxsize=1024)
 def breaker_name(job: str) -> str:
     """The name in State of a job's circuit breaker."""
     return f"breaker/{job}"
