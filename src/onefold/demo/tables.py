@@ -187,7 +187,7 @@ def ending(settings: Settings, found: Sequence[Outcome], *, again: str) -> Text:
         text.append(f"  onefold status --url {found[0].url}\n", "cyan")
         text.append(f"  onefold dlq list --url {found[0].url}\n", "cyan")
     else:
-        width = len(again) + 13
+        width = max(len(again) + 13, len("onefold demo --plant no-fence") + 2)
         text.append(f"  {f'{again} --keep DIR':<{width}}", "cyan").append(
             "to ask it afterwards: onefold why, status, dlq\n"
         )

@@ -257,7 +257,10 @@ class SqliteEffects:
             UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to give.
                 In all cases its rows were taken back.
         """
-        connection = self.open()
+        try:
+            connection = self.open()
+        finally:
+            self._refused = None  # the handler has ended; the next one is not to hear of this
         connection.take_back()
         kept = False
         try:
