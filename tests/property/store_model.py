@@ -186,9 +186,9 @@ class Model:
     def alive(self, key: RecordKey, now_ms: int) -> Story | None:
         """The story of a key that is not absent."""
         story = self.stories.get(key)
-        if story is None or (story.expires_at_ms is not None and story.expires_at_ms <= now_ms):
-            return None
-        return story
+        if story is None or (story.status == "in_progress" and now_ms < story.lease_until_ms):
+            return story  # who runs under a lease does not expire
+        return None if story.expires_at_ms is not None and story.expires_at_ms <= now_ms else story
 
     def claim(self, ask: Ask, now_ms: int) -> Answer:
         """One claim."""
