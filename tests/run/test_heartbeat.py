@@ -14,7 +14,10 @@ import pytest
 import onefold
 from onefold import errors, limits
 from onefold.clock import ManualClock
-from onefold.contracts.queue import Delivery
+from onefold.contracts.commit import Settlement
+from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.store import Fail, Failure
+from onefold.decide import attempt as script
 from onefold.decide.delivery import Failed, LeaseGone, Outcome
 from onefold.entropy import SeededEntropy
 from onefold.run.driver import Driver
@@ -372,3 +375,24 @@ def test_a_periodic_thread_that_fails_says_so() -> None:
     assert heard.wait(PATIENCE_S)
     assert isinstance(failures[0], errors.InvariantBroken)
     periodic.end(wait=True)
+
+
+def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> None:
+    (run,) = ward.driver.begin(ward.receive(1))
+    (held,) = ward.hand.all()
+    assert run.claimed is not None
+    failure = Failure(kind="transient", error="E", summary="")
+    fail = Fail(failure=failure, expires_at_ms=ward.clock.now_ms() + limits.DAY_MS)
+    retry = RetryIn(10 * limits.MINUTE_MS)
+    ward.clock.advance(LEASE_MS // 3)
+    rows = [Settlement(write=(run.claimed.hold, fail), queue="orders", receipt=run.delivery.receipt, settle=retry)]
+    assert ward.backend.commit is not None
+    ward.backend.commit.commit(rows, ward.clock.now_ms())  # settled, and not out of the hand yet
+    run.step = script.Commit()
+
+    next_ms = ward.heartbeat.beat()
+
+    assert next_ms == LEASE_MS // 3  # it does not come again at once
+    assert not held.let_go
+    ward.clock.advance(LEASE_MS + 1_000)
+    assert run.delivery.message_id not in {one.message_id for one in ward.queue.receive(10)}

@@ -363,6 +363,7 @@ def summary_of(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a __str__ that fails must not hide the failure
         text = ""
     text = " ".join(text.strip().partition("\n")[0].split()).rstrip(":")
+    text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
     text = _QUERY.sub("", _LOGIN.sub("", text)) or type(error).__name__
     return text if len(text) <= SUMMARY_CHARS_MAX else f"{text[: SUMMARY_CHARS_MAX - 3]}..."
 

@@ -173,6 +173,7 @@ class Heartbeat:
             if not ok and one.run is None:
                 one.let_go = True  # not begun, and perhaps with another by now
         for one in refused:
+            one.asked_at_ms, one.tried_at_ms = now_ms, None  # else it stays due, and the next beat comes at once
             run = one.run
             if run is not None and _is_performed(
                 run

@@ -335,7 +335,7 @@ def _refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:
         raise errors.ConflictError(
             f"Queue {stored.name!r} exists with other settings: {'; '.join(different)}.",
             meaning="It was left as it is.",
-            todo="Declare it with the settings it has, or change it on purpose (QueueAdmin.change).",
+            todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
         )
 
 

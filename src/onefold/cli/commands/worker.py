@@ -148,6 +148,7 @@ def command(
     )
     quiet = no_progress or log is not None or render.is_quiet()
     progress = nullcontext() if quiet else _progress(worker, found.desk)
+    found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     with _signals(worker), progress:
         report = worker.run()
     found.unfinished = bool(report.left)

@@ -1,0 +1,329 @@
+"""Bad input through the doors people use: a declaration, `send`, the command line. One clear error, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onefold
+import onefold.testing
+from onefold.backends.sqlite import connection
+from onefold.decide.failures import summary_of
+
+PATIENCE_S = 60  # of a process that should end in two seconds
+
+
+@dataclass
+class Order:
+    order_id: str
+    note: str | None = None
+
+
+def handle(order: Order) -> str:
+    return order.order_id
+
+
+def make(url: str, **settings: Any) -> tuple[onefold.App, onefold.Job[Order, str]]:
+    """An app with one job, on an engine."""
+    app = onefold.App("orders", url=url)
+    job: onefold.Job[Order, str] = app.job(app.queue("orders", **settings), key="{order_id}")(handle)
+    return app, job
+
+
+def refusal(kind: type[onefold.OnefoldError], call: Callable[[], object]) -> str:
+    """The text of an error that says what to do next."""
+    with pytest.raises(kind) as caught:
+        call()
+    assert caught.value.todo
+    return str(caught.value)
+
+
+# -- declarations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: onefold.App("a", hystory="full"), "history"),  # type: ignore[call-arg]
+        (lambda: onefold.App("a").queue("q", visibilty="1s"), "visibility"),  # type: ignore[call-arg]
+        (lambda: onefold.Retry(atempts=3), "attempts"),  # type: ignore[call-arg]
+        (lambda: onefold.DeadLetter(afer=3), "after"),  # type: ignore[call-arg]
+        (lambda: onefold.Throttle(concurency=3), "concurrency"),  # type: ignore[call-arg]
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_one_that_was_meant(call: Callable[[], object], meant: str) -> None:
+    assert f"Did you mean '{meant}'?" in refusal(onefold.UsageError, call)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "a" * 81, "é", "a b", "a\0b", "x.fifo", None, 5])
+def test_a_queue_that_cannot_be_is_refused_where_it_is_declared(name: Any) -> None:
+    app, book = make("sqlite://:memory:")
+    refusal(onefold.UsageError, lambda: app.queue(name))
+    assert list(app.queues) == ["orders"]
+    with onefold.testing.inline(app) as world:
+        book.send(Order("o-1"))
+        assert world.depth("orders").visible == 1
+
+
+@pytest.mark.parametrize(
+    ("dead_letter", "said"),
+    [
+        (onefold.DeadLetter(retention="3d"), "keeps messages for 3 days, its source 'late' for 4 days"),
+        (onefold.DeadLetter(name="dead.fifo"), "fifo=False"),
+        (onefold.DeadLetter(name="late"), "names itself"),
+        (onefold.DeadLetter(after="3"), "dead_letter.after='3'"),  # type: ignore[arg-type]
+        (onefold.DeadLetter(after=0), "1 to 1000"),
+    ],
+)
+def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, said: str) -> None:
+    app = onefold.App("late")
+    assert said in refusal(onefold.UsageError, lambda: app.queue("late", dead_letter=dead_letter))
+    assert not app.queues
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"key": "{order_idd}"}, "Did you mean order_id?"),
+        ({"key": "constant"}, "names no field"),
+        ({"name": "a\x1b[31m"}, "is not a name for a job"),
+        ({"name": "n" * 129}, "is not a name for a job"),
+        ({"retry": onefold.Retry(attempts=0)}, "retry.attempts=0"),
+        ({"retry": onefold.Retry(attempts="3")}, "retry.attempts='3'"),  # type: ignore[arg-type]
+        ({"throttle": onefold.Throttle(concurrency="4")}, "concurrency='4'"),  # type: ignore[arg-type]
+        ({"on_unknown": "held"}, "Did you mean 'hold'?"),
+        ({"keep": "1d"}, "19d = 4d + 14d + 1d"),
+    ],
+)
+def test_a_job_that_cannot_be_is_not_declared(settings: dict[str, Any], said: str) -> None:
+    app = onefold.App("orders")
+    queue = app.queue("orders")
+    options = {"key": "{order_id}", **settings}
+    assert said in refusal(onefold.UsageError, lambda: app.job(queue, **options)(handle))
+    assert not app.jobs
+
+
+def test_what_runs_nothing_when_it_is_called_is_no_handler() -> None:
+    def produces(order: Order) -> Any:
+        yield order
+
+    app = onefold.App("orders")
+    declare = app.job(app.queue("orders"), key="{order_id}")
+    assert "cannot be a handler" in refusal(onefold.UsageError, lambda: declare(produces))
+    refusal(onefold.UsageError, lambda: declare(5))  # type: ignore[arg-type]
+    assert not app.jobs
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "options", "said"),
+    [
+        ({"order_id": "a"}, {}, "Pass a value of type Order"),
+        (Order(3), {}, "Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (Order(""), {}, "order_id is empty"),
+        (Order("a\0b"), {}, "control characters"),
+        (Order("a", "\ud800"), {}, "not valid Unicode"),
+        (Order("a", "x" * 1_100_000), {}, "must be shorter than 1048576 bytes"),
+        (Order("k" * 513), {}, "513 characters"),
+        (Order("a"), {"key": "k" * 513}, "513 characters"),
+        (Order("a"), {"key": ""}, "tells no operation apart"),
+        (Order("a"), {"key": "  "}, "tells no operation apart"),
+        (Order("a"), {"key": 5}, "tells no operation apart"),
+        (Order("a"), {"key": "a\x1b[2J"}, "control characters"),
+        (Order("a"), {"delay": "-1s"}, "is not a duration"),
+        (Order("a"), {"run_at": "tomorrow"}, "is no datetime"),
+        (Order("a"), {"run_at": datetime(2026, 1, 1)}, "without a time zone"),  # noqa: DTZ001 - that is the point
+    ],
+)
+def test_what_cannot_be_sent_is_not_sent_nor_what_came_with_it(
+    payload: Any, options: dict[str, Any], said: str
+) -> None:
+    app, book = make("sqlite://:memory:")
+    with onefold.testing.inline(app) as world:
+        assert said in refusal(onefold.UsageError, lambda: book.send(payload, **options))
+        if not options:
+            refusal(onefold.UsageError, lambda: book.send_many([Order("fits"), payload]))
+        assert world.depth("orders").visible == 0
+
+
+def test_a_key_that_another_producer_chose_too_long_is_malformed() -> None:
+    from onefold.contracts.queue import Attribute, Entry
+    from onefold.run.handlers import JOB_ATTRIBUTE, KEY_ATTRIBUTE
+
+    app, _ = make("sqlite://:memory:")
+    with onefold.testing.inline(app) as world:
+        attributes = {JOB_ATTRIBUTE: Attribute("handle"), KEY_ATTRIBUTE: Attribute("k" * 513)}
+        app.runtime().backend.open_queue("orders").send([Entry(body='{"order_id":"a"}', attributes=attributes)])
+        world.run()
+        assert "malformed" in world.names()
+        assert "completed" not in world.names()
+
+
+@pytest.mark.parametrize("value", [{1}, object(), float("nan")])
+def test_a_result_that_cannot_be_stored_is_an_unknown_outcome(value: object) -> None:
+    app = onefold.App("orders")
+    declare = app.job(app.queue("orders"), key="{order_id}", name="odd", on_unknown="rerun")
+    ran: list[str] = []
+
+    def odd(order: Order) -> Any:
+        ran.append(order.order_id)
+        return value
+
+    job: onefold.Job[Order, Any] = declare(odd)
+    with onefold.testing.inline(app) as world:
+        job.send(Order("o-1"))
+        world.run_for(60_000)
+        assert ran == ["o-1"]  # it would not become storable by running again
+        assert world.names().count("held") == 1
+        assert "completed" not in world.names()
+
+
+def test_what_an_exception_says_cannot_steer_a_terminal() -> None:
+    assert summary_of(ValueError("\x1b[31mred\0")) == "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"
+    assert summary_of(ValueError("größer als 日本 🎉")) == "größer als 日本 🎉"
+
+
+# -- files and engines -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///", "names no file"),
+        ("sqlite://:memory", "names no file"),
+        ("sqlite:///a\0b.db", "more than a path"),
+        ("sqlite:///x.db?mode=ro", "more than a path"),
+        ("postgres://host/x", "no engine 'postgres'"),
+        ("/tmp/x.db", "not an engine URL"),
+    ],
+)
+def test_an_engine_that_cannot_be(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app, _ = make(url)
+    assert said in refusal(onefold.UsageError, app.runtime)
+    assert not list(tmp_path.iterdir())
+
+
+def corrupt(file: Path) -> None:
+    file.write_bytes(b"no database at all, " * 500)
+
+
+def foreign(file: Path) -> None:
+    other = sqlite3.connect(file)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+
+
+def newer(file: Path) -> None:
+    app, book = make(f"sqlite:///{file}")
+    book.send(Order("before"))
+    app.close()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("PRAGMA user_version = 99")
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (corrupt, "is not a usable database"),
+        (foreign, "is a database of another program"),
+        (newer, "has schema version 99"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_send_and_command(
+    spoil: Callable[[Path], None],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from onefold.cli.main import main
+
+    file = tmp_path / "orders.db"
+    spoil(file)
+    before = file.read_bytes()
+    _, book = make(f"sqlite:///{file}")
+    assert said in refusal(onefold.StorageError, lambda: book.send(Order("o-1")))
+    monkeypatch.setattr(sys, "argv", ["onefold", "status", "--url", f"sqlite:///{file}"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: ")
+    assert said in shown.err
+    assert "to do: " in shown.err
+    assert "Traceback" not in shown.err
+    assert file.read_bytes() == before
+
+
+def test_a_locked_file_is_told_and_takes_the_message_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.Engine.__init__.__kwdefaults__, "busy_ms", 20)
+    file = tmp_path / "orders.db"
+    app, book = make(f"sqlite:///{file}")
+    app.runtime()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert "is locked by another process" in refusal(onefold.StorageBusy, lambda: book.send(Order("o-1")))
+    other.execute("ROLLBACK")
+    other.close()
+    assert book.send(Order("o-1")).message_id
+    assert app.runtime().backend.open_queue("orders").depth().visible == 1
+    app.close()
+
+
+def test_two_versions_of_one_app_do_not_change_each_others_queue(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'orders.db'}"
+    first, book = make(url)
+    book.send(Order("o-1"))
+    _, changed = make(url, visibility="45s")
+    text = refusal(onefold.ConflictError, lambda: changed.send(Order("o-2")))
+    assert "visibility_ms is 30000, asked for 45000" in text
+    assert "onefold queue apply" in text
+    assert book.send(Order("o-3")).message_id
+    assert first.runtime().backend.open_queue("orders").depth().visible == 2
+    first.close()
+
+
+# -- handlers --------------------------------------------------------------------------------------------------------
+
+
+INTERRUPTED = """
+import os, onefold
+app = onefold.App("rude", url="sqlite:///rude.db")
+@app.job(app.queue("rude"), key="{name}")
+def rude(payload: dict[str, str]) -> None:
+    if "RUDE" in os.environ:
+        raise KeyboardInterrupt
+"""
+
+
+def test_what_a_worker_held_that_a_handler_interrupted_is_free_at_once(tmp_path: Path) -> None:
+    (tmp_path / "rude.py").write_text(INTERRUPTED)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONEFOLD", "PYTEST"))}
+
+    def onefold_command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "onefold", *words],
+            cwd=tmp_path, env=kept | more, text=True, capture_output=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+
+    assert onefold_command("send", "rude:app", "rude", '{"name": "n"}').returncode == 0
+    assert onefold_command("worker", "rude:app", "--until-empty", RUDE="1").returncode == 130
+    found = onefold_command("worker", "rude:app", "--until-empty", "--json")
+    assert found.returncode == 0, found.stderr
+    story = onefold_command("why", "n", "rude:app", "--json").stdout
+    assert "taken over" in story or "takeover" in story
+    assert threading.active_count() >= 1
