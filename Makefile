@@ -57,10 +57,11 @@ help: ## This list
 .PHONY: setup
 setup: $(READY) ## The environment (.venv) with pinned packages; the other targets call it when needed
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@echo "setting up $(VENV)"
 	@$(call environment,$(VENV))
 	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[all]' --group dev
+	@cd tests/clients/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@
 
 .PHONY: demo
@@ -90,6 +91,10 @@ check: $(READY) ## Format, lint, strict types, layer contracts, docs, and test-f
 .PHONY: docs
 docs: $(READY) ## The documentation site, into site/; a broken link or an orphan page is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: conformance
+conformance: $(READY) ## Run what shows AWS's answers, case by case, and write docs/conformance.md
+	$(PYTEST) -m conformance --conformance tests $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json

@@ -15,8 +15,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks import report
+from benchmarks import rows as worker_rows
 from benchmarks.report import Row
-from benchmarks.rows import Bench, Pair, Planned, pairs
+from benchmarks.rows import Bench, Pair, Planned
+from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
 
 RUNS = 5
@@ -101,7 +103,7 @@ def main() -> None:
         machine = report.this_machine(options.date or "undated", work)
         (work / "prepared").mkdir()
         bench = Bench(work, work / "prepared", options.quick)
-        for pair in pairs():
+        for pair in [*serving_rows.pairs(), *worker_rows.pairs()]:
             if any((options.only or "") in planned.name for planned in pair.rows):
                 rows += run_pair(pair, bench, runs)
         machine = machine.at_the_end(work)

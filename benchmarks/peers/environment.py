@@ -21,7 +21,9 @@ from benchmarks.trials import ROOT, TrialFailed, wait_until
 VENV = ROOT / ".venv-peers"
 PYTHON = str(VENV / "bin" / "python")
 CONSTRAINTS = ROOT / "benchmarks" / "peers-constraints.txt"
-PACKAGES = ("huey", "taskiq", "taskiq-redis", "celery[redis]", "dbos", "aws-lambda-powertools", "boto3")
+PACKAGES = (
+    "huey", "taskiq", "taskiq-redis", "celery[redis]", "dbos", "aws-lambda-powertools", "boto3", "ministack", "moto[server]",
+)  # fmt: skip
 """boto3 because Powertools' idempotency module imports it."""
 IN_MEMORY = ("--save", "", "--appendonly", "no")
 EVERY_WRITE_SYNCED = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")

@@ -112,11 +112,45 @@ class Edit(Struct, frozen=True, kw_only=True, gc=False):
     attributes: Mapping[str, Attribute]
 
 
+class Transferred(Struct, frozen=True, gc=False):
+    """A receive moved a message to the dead-letter queue instead of giving it.
+
+    Args:
+        message_id: stays the same; source, target: queue names; receive_count: how often it had been received.
+    """
+
+    message_id: str
+    source: str
+    target: str
+    receive_count: int
+
+
+class Remembered(Struct, frozen=True, gc=False):
+    """A deduplication id that a FIFO queue remembers.
+
+    Args:
+        message_id: the first message's; it may be gone.
+        sequence: the first message's.
+        accepted_at_ms: when it was sent; until_ms: until when a duplicate is not delivered.
+        dedup_id, group: as sent; None when the message is gone (only a digest is kept).
+    """
+
+    message_id: str
+    sequence: str
+    accepted_at_ms: int
+    until_ms: int
+    dedup_id: str | None = None
+    group: str | None = None
+
+
 class QueueAdmin(Protocol):
     """Operator verbs of a whole backend's queues."""
 
-    def create(self, settings: QueueSettings) -> None:
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
         """Create a queue; again with equal settings does nothing.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
@@ -125,16 +159,16 @@ class QueueAdmin(Protocol):
         """
         ...
 
-    def change(self, settings: QueueSettings) -> None:
-        """Replace an existing queue's settings (its type never changes)."""
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings (its type never changes); `advised` as for `create`."""
         ...
 
     def settings(self) -> list[QueueSettings]:
         """All queues, by name."""
         ...
 
-    def drop(self, queue: str) -> None:
-        """Delete a queue with everything in it."""
+    def drop(self, queue: str, *, referenced: bool = False) -> None:
+        """Delete a queue with everything in it; `referenced`: also when other queues name it, as SQS does."""
         ...
 
     def open(self, queue: str) -> Queue:
@@ -147,6 +181,26 @@ class QueueAdmin(Protocol):
 
     def depth(self, queue: str) -> Depth:
         """As Queue.depth."""
+        ...
+
+    def next_ready_ms(self, queue: str) -> int | None:
+        """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
+        ...
+
+    def take_transfers(self) -> list[Transferred]:
+        """Dead letters that receives of this process made since the last call, in order."""
+        ...
+
+    def message_ids(self, receipts: Sequence[str]) -> list[str]:
+        """Which message each receipt names.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        ...
+
+    def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
+        """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
         ...
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:

@@ -6,7 +6,7 @@ Invariant: `appear` comes before this process's owner id is used in a claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
@@ -83,6 +83,17 @@ class Engine(Protocol):
 
     def notify(self) -> None:
         """Wake idle workers of all processes; called after messages were sent."""
+        ...
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
+        """Make calls of this engine one after another in one transaction with one sync.
+
+        Returns:
+            What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
+
+        Raises:
+            StorageBusy, StorageError: nothing of any call was written.
+        """
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:

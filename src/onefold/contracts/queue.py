@@ -176,6 +176,11 @@ class Leave(Struct, frozen=True, gc=False, tag=True):
 Settle = Ack | RetryIn | Bury | Leave
 
 
+Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
+"""How a message stands with one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
+received again since; deleted, or moved to another queue."""
+
+
 class Depth(Struct, frozen=True, kw_only=True, gc=False):
     """How many messages a queue holds. Approximate on SQS, exact on the embedded queue.
 
@@ -247,6 +252,10 @@ class Queue(Protocol):
         Raises:
             UsageError: the queue has no dead-letter queue.
         """
+        ...
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """Why a receipt holds what it holds; asked after a False. One that is in flight was refused by the 12 hours."""
         ...
 
     def depth(self) -> Depth:

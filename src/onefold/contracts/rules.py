@@ -295,12 +295,15 @@ def _check_redrive(settings: QueueSettings) -> None:
         )
 
 
-def check_target(source: QueueSettings, target: QueueSettings) -> None:
+def check_target(source: QueueSettings, target: QueueSettings, *, advised: bool = True) -> None:
     """Refuse `target` as the dead-letter or held queue of `source`.
 
     A dead-letter queue must be of the same type, allow the source, and keep messages longer than the source does (at
     SQS's maximum of 14 days, as long): a standard queue's dead letter keeps the time it was sent, so what is short of
     the source's retention may be gone before anybody looks. SQS only advises this; here it is an error.
+
+    Args:
+        advised: False leaves the retention alone, as SQS does.
 
     Raises:
         UsageError: with the two settings that do not fit, and the arithmetic.
@@ -315,7 +318,7 @@ def check_target(source: QueueSettings, target: QueueSettings) -> None:
         )
     if role == "held":
         return
-    if target.retention_ms <= source.retention_ms and target.retention_ms < limits.RETENTION_MS_MAX:
+    if advised and target.retention_ms <= source.retention_ms and target.retention_ms < limits.RETENTION_MS_MAX:
         raise errors.UsageError(
             f"Dead-letter queue {target.name!r} keeps messages for {_days(target.retention_ms)}, its source "
             f"{source.name!r} for {_days(source.retention_ms)}.",

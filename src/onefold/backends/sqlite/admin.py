@@ -19,9 +19,9 @@ from onefold.backends.sqlite import browse, dedup, groups, moving, retention
 from onefold.backends.sqlite.catalogue import Catalogue, names_in, stored_in
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
-from onefold.backends.sqlite.queue import SqliteQueue
-from onefold.backends.sqlite.rows import QueueRow, message_number
-from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings
+from onefold.backends.sqlite.queue import SqliteQueue, next_ready_ms
+from onefold.backends.sqlite.rows import QueueRow, message_number, receipt_numbers
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
 from onefold.contracts.queue import Depth
 from onefold.contracts.rules import check_settings, check_target, differences
 from onefold.entropy import Entropy, SystemEntropy
@@ -51,6 +51,7 @@ class SqliteQueues:
         self._entropy = entropy or SystemEntropy()
         migrate(engine)
         self._catalogue = Catalogue(engine, self._entropy)
+        self._token: str | None = None  # never changes in a file
 
     def open(self, queue: str) -> SqliteQueue:
         """The hot-path object of one queue.
@@ -71,8 +72,11 @@ class SqliteQueues:
 
     # -- queues ----------------------------------------------------------------------------------------------
 
-    def create(self, settings: QueueSettings) -> None:
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
         """Create a queue; again with equal settings does nothing.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
@@ -85,7 +89,7 @@ class SqliteQueues:
             if settings.name in names_in(connection):
                 _refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
                 return
-            self._check_targets(connection, settings)
+            self._check_targets(connection, settings, advised)
             connection.execute(
                 "INSERT INTO onefold_queue (name, settings) VALUES (?, ?)", (settings.name, _text(settings))
             )
@@ -94,8 +98,8 @@ class SqliteQueues:
         if settings not in self.settings():  # the usual case at every start needs no writer's turn
             self._engine.write(run)
 
-    def change(self, settings: QueueSettings) -> None:
-        """Replace an existing queue's settings.
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings; `advised` as for `create`.
 
         A new retention also applies to messages that wait; a new delay to those of FIFO queues, as on SQS.
 
@@ -107,9 +111,10 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, settings.name)
-            self._check_targets(connection, settings)
+            if (settings.dead_letter, settings.held) != (row.settings.dead_letter, row.settings.held) or advised:
+                self._check_targets(connection, settings, advised)
             for source in stored_in(connection):
-                if source.dead_letter == settings.name:
+                if source.dead_letter == settings.name and advised:
                     check_target(source, settings)
             if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
                 retention.expire_in(connection, row, self._clock.now_ms(), -1)
@@ -126,8 +131,11 @@ class SqliteQueues:
         """All queues, by name."""
         return self._engine.read(stored_in)
 
-    def drop(self, queue: str) -> None:
+    def drop(self, queue: str, *, referenced: bool = False) -> None:
         """Delete a queue with everything in it.
+
+        Args:
+            referenced: also when other queues name it, as SQS does; what they would send there then stays with them.
 
         Raises:
             UsageError: another queue dead-letters or holds its messages there.
@@ -137,7 +145,7 @@ class SqliteQueues:
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, queue)
             users = [other.name for other in stored_in(connection) if queue in (other.dead_letter, other.held)]
-            if users:
+            if users and not referenced:
                 raise errors.UsageError(
                     f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
                     meaning="Nothing was changed.",
@@ -177,6 +185,36 @@ class SqliteQueues:
             return _empty(connection, row.id)
 
         return self._engine.write(run)
+
+    def next_ready_ms(self, queue: str) -> int | None:
+        """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
+        return self._engine.read(
+            lambda connection: next_ready_ms(
+                connection, self._catalogue.row_in(connection, queue), self._clock.now_ms()
+            )
+        )
+
+    def take_transfers(self) -> list[Transferred]:
+        """Dead letters that receives of this process made since the last call, in order."""
+        return self._engine.take_transfers()
+
+    def message_ids(self, receipts: Sequence[str]) -> list[str]:
+        """Which message each receipt names.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        if self._token is None:
+            self._token = self._engine.read(self._catalogue.token_in)
+        return [f"{self._token}-{number}" for number in receipt_numbers(receipts)]
+
+    def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
+        """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
+        return self._engine.read(
+            lambda connection: dedup.remembered_in(
+                connection, self._catalogue.row_in(connection, queue), limit, self._clock.now_ms()
+            )
+        )
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -319,10 +357,10 @@ class SqliteQueues:
                 break
         return done
 
-    def _check_targets(self, connection: sqlite3.Connection, settings: QueueSettings) -> None:
+    def _check_targets(self, connection: sqlite3.Connection, settings: QueueSettings, advised: bool) -> None:
         for target in (settings.dead_letter, settings.held):
             if target is not None:
-                check_target(settings, self._catalogue.row_in(connection, target).settings)
+                check_target(settings, self._catalogue.row_in(connection, target).settings, advised=advised)
 
 
 def _text(settings: QueueSettings) -> str:

@@ -82,6 +82,10 @@ def stored_in(connection: sqlite3.Connection) -> list[QueueSettings]:
     ]
 
 
+def _is_there(connection: sqlite3.Connection, name: str) -> bool:
+    return connection.execute("SELECT 1 FROM onefold_queue WHERE name = ?", (name,)).fetchone() is not None
+
+
 def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool = False) -> QueueRow:
     found = connection.execute("SELECT id, settings FROM onefold_queue WHERE name = ?", (name,)).fetchone()
     if found is None:
@@ -96,6 +100,6 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
     if not alone:
         for role in ("dead_letter", "held"):
             target = getattr(settings, role)
-            if target is not None:
+            if target is not None and _is_there(connection, target):  # dropped though it was named: leads nowhere
                 targets[role] = _load(connection, target, token, alone=True)
     return QueueRow(id=found[0], settings=settings, token=token, **targets)

@@ -16,13 +16,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from onefold import errors
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.clock import Clock, SystemClock
+from onefold.contracts.admin import Transferred
 
 C = TypeVar("C", bound=sqlite3.Connection)
 T = TypeVar("T")
@@ -191,11 +192,15 @@ class Engine:
 
     # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
 
-    def begin_exclusive(self) -> LentConnection:
-        """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it."""
+    def begin_exclusive(self, *, synced: bool = True) -> LentConnection:
+        """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it.
+
+        Args:
+            synced: as for `write`, for everything that is written until then.
+        """
         self._turn.acquire()
         try:
-            self._sync(True)
+            self._sync(synced)
             self._begin()
         except BaseException as error:
             self._turn.release()
@@ -218,6 +223,38 @@ class Engine:
             self._roll_back()
             self._held_by = None
             self._turn.release()
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
+        """Make calls one after another in one transaction: each `write` in them has a savepoint of its own.
+
+        Returns:
+            What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
+
+        Raises:
+            StorageBusy, StorageError: nothing of any call was written.
+        """
+        connection = self.begin_exclusive(synced=synced)
+        answers: list[object] = []
+        done = False
+        try:
+            for call in calls:
+                try:
+                    answers.append(call())
+                except Exception as error:
+                    if not connection.in_transaction:
+                        raise  # SQLite rolled everything back (full disk): nobody's work is stored
+                    answers.append(error)
+            done = True
+        finally:
+            self.end_exclusive(commit=done)
+        return answers
+
+    def take_transfers(self) -> list[Transferred]:
+        """Dead letters that receives made since the last call, in order."""
+        taken = self._writer.transferred
+        if taken:
+            self._writer.transferred = []
+        return taken
 
     # -- readers -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import hashlib
 import sqlite3
 
 from onefold import limits
-from onefold.backends.sqlite.rows import QueueRow
+from onefold.backends.sqlite.rows import QueueRow, sequence_text
+from onefold.contracts.admin import Remembered
 
 
 class Memory:
@@ -67,6 +68,27 @@ class Memory:
 def body_digest(body: str) -> str:
     """The deduplication id SQS derives from a body: its SHA-256 (that it is in hexadecimal, SQS does not say)."""
     return hashlib.sha256(body.encode()).hexdigest()
+
+
+def remembered_in(connection: sqlite3.Connection, row: QueueRow, limit: int, now_ms: int) -> list[Remembered]:
+    """The newest ids of a queue whose window is not over."""
+    rows = connection.execute(
+        "SELECT d.position, d.message, d.accepted_at_ms, m.dedup_id, m.body, g.name FROM onefold_dedup d "
+        "LEFT JOIN onefold_message m ON m.id = d.message LEFT JOIN onefold_group g ON g.id = m.grp "
+        "WHERE d.queue = ? AND d.accepted_at_ms > ? ORDER BY d.position DESC LIMIT ?",
+        (row.id, now_ms - limits.DEDUP_WINDOW_MS, limit),
+    )
+    return [
+        Remembered(
+            message_id=f"{row.token}-{message}",
+            sequence=sequence_text(position) or "",
+            accepted_at_ms=at_ms,
+            until_ms=at_ms + limits.DEDUP_WINDOW_MS,
+            dedup_id=None if body is None else dedup_id or body_digest(body),
+            group=group,
+        )
+        for position, message, at_ms, dedup_id, body, group in rows
+    ]
 
 
 def forget_in(connection: sqlite3.Connection, now_ms: int, count_max: int) -> int:

@@ -7,7 +7,7 @@ and the presence lock is taken before the owner's id can appear in a claim.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.commit import SqliteCommit
@@ -85,6 +85,10 @@ class SqliteEngine:
     def notify(self) -> None:
         """Wake idle workers of all processes."""
         self._wakeup.notify()
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
+        """Make calls in one transaction with one sync; see `connection.Engine.together`."""
+        return self.database.together(calls, synced=synced)
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from onefold import errors
+from onefold.contracts.admin import Transferred
 
 _TRANSACTIONS: Final = frozenset(
     {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
@@ -44,6 +45,7 @@ class LentConnection(sqlite3.Connection):
         super().__init__(*args, **options)
         self._lent = False
         self._kept_away: Collection[str] = ()
+        self.transferred: list[Transferred] = []  # dead letters made here that nobody asked about yet
         # Once, here: setting an authorizer makes SQLite prepare every statement again.
         super().set_authorizer(self._allows)
 

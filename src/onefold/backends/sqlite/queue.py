@@ -39,6 +39,7 @@ from onefold.backends.sqlite.settle import (
     end_visibilities_in,
     set_visible_in,
     settle_in,
+    standing_in,
 )
 from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
 from onefold.contracts.queue import (
@@ -50,6 +51,7 @@ from onefold.contracts.queue import (
     Refused,
     RetryIn,
     Sent,
+    Standing,
 )
 from onefold.contracts.rules import check_entry
 
@@ -150,6 +152,16 @@ class SqliteQueue:
         """
         return self._engine.write(
             lambda connection: bury_in(connection, self._row(connection), burials, self._clock.now_ms())
+        )
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """Why a receipt holds what it holds, or nothing; asked after a False.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        return self._engine.read(
+            lambda connection: standing_in(connection, self._row(connection), receipts, self._clock.now_ms())
         )
 
     def depth(self) -> Depth:
@@ -398,6 +410,22 @@ def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -
             _span(row, now_ms)[:3],
         ).fetchone()[0]
     return bool(found)
+
+
+def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> int | None:
+    """The next instant after `now_ms` at which a message becomes visible; None when time alone brings none."""
+    tables = (
+        (("group", "ready_at_ms"), ("scheduled", "due_at_ms"))
+        if row.settings.fifo
+        else (("waiting", "visible_at_ms"), ("received", "visible_at_ms"))
+    )
+    found = [
+        connection.execute(
+            f"SELECT min({column}) FROM onefold_{table} WHERE queue = ? AND {column} > ?", (row.id, now_ms)
+        ).fetchone()[0]
+        for table, column in tables
+    ]
+    return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
 
 def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Depth:

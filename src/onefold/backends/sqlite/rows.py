@@ -180,6 +180,15 @@ def read_receipts(receipts: Iterable[str], fifo: bool) -> list[Receipt]:
     return parts
 
 
+def receipt_numbers(receipts: Iterable[str]) -> list[int]:
+    """The messages' rows that receipts of queues of either type name.
+
+    Raises:
+        UsageError: one of them was not made by a queue.
+    """
+    return [read_receipts([receipt], receipt.count(":") == 2)[0][0] for receipt in receipts]
+
+
 def sequence_text(position: int | None) -> str | None:
     """A FIFO position as a sequence number: 20 digits, so that order as text is order as number."""
     return None if position is None else f"{position:020d}"

@@ -17,7 +17,7 @@ from onefold import errors, limits
 from onefold.backends.sqlite import groups
 from onefold.backends.sqlite.rows import QueueRow, Receipt, read_receipts
 from onefold.backends.sqlite.transfer import transfer_in
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn, Settle
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn, Settle, Standing
 
 
 def settle_in(
@@ -166,6 +166,22 @@ def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_
     if row.settings.fifo and held.delivery != delivery:
         return False
     return now_ms + change.delay_ms <= held.received_at_ms + limits.VISIBILITY_MS_MAX
+
+
+def standing_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[Standing]:
+    """How the message of each receipt stands with that receipt."""
+    answers: list[Standing] = []
+    for message, delivery, _ in read_receipts(receipts, row.settings.fifo):
+        held = _held(connection, row, message, now_ms)
+        if held is None or held.queue != row.id or held.delivery < delivery:
+            answers.append("gone")
+        elif held.delivery > delivery:
+            answers.append("superseded")
+        elif held.visible_at_ms <= now_ms:
+            answers.append("expired" if row.settings.fifo else "visible")
+        else:
+            answers.append("in-flight")
+    return answers
 
 
 def check_visibility(visible_ms: int) -> None:

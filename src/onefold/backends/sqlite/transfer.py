@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from onefold.backends.sqlite import groups
+from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import Found, QueueRow, draw_ids, meta_text, read_meta
+from onefold.contracts.admin import Transferred
 from onefold.contracts.queue import Reason
+
+_TOLD_MAX: Final = 1_000  # dead letters remembered for a process that never asks for them
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
     """Whether one more receive would exceed the queue's maximum."""
     receives_max = row.settings.receives_max
-    return receives_max is not None and found.receives is not None and found.receives >= receives_max
+    if row.dead_letter is None or receives_max is None or found.receives is None:
+        return False
+    return found.receives >= receives_max
 
 
 def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence[Found], now_ms: int) -> None:
@@ -40,6 +47,13 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
         for found in worn
     ]
     transfer_in(connection, moves, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
+    if isinstance(connection, LentConnection) and len(connection.transferred) < _TOLD_MAX:
+        connection.transferred += [
+            Transferred(
+                f"{row.token}-{found.id}", row.settings.name, row.dead_letter.settings.name, found.receives or 0
+            )
+            for found in worn
+        ]
 
 
 def transfer_in(

@@ -1,0 +1,212 @@
+"""The faults of a running server: set and changed at any time, drawn from seeded chance, counted, and what needs memory.
+
+`LocalQueues` asks around every verb, the wire before every request, a function before every invocation. While no fault is
+set at a moment the answer is an empty one and nothing is drawn; `active` says in one look that none is set at all. Each
+fault has a stream of chance of its own, so what a poll draws does not move what a delete draws.
+
+What has memory are the copies of `deliver`: a standard queue honours any receipt of a message, so a copy is the same
+delivery with the same receipt and one more on its receive count. At most `copies_max` wait; they die with the process.
+
+Never here: the draws (`decide/faults.py`), the history, engine calls. Used on the server's loop only: no lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from zlib import crc32
+
+from msgspec import Struct, structs
+
+from onefold import limits
+from onefold.contracts.queue import Delivery, Entry
+from onefold.decide import faults as deciding
+from onefold.decide.faults import (
+    NO_FAULTS,
+    At,
+    Chance,
+    Fault,
+    Faults,
+    OnDeadLetter,
+    OnDelete,
+    OnInvoke,
+    OnReceive,
+    OnRequest,
+    OnSend,
+)
+from onefold.entropy import Entropy, SeededEntropy
+
+_COPIES_MAX = 10_000
+_SEED_BITS = 32  # of a seed nobody chose: short enough to be typed again
+
+
+class _Armed(Struct):
+    """A live fault: what is set, its chance, and how often it was injected."""
+
+    fault: Fault
+    chance: Chance
+    count: int = 0
+
+
+class FaultBox:
+    """The live faults.
+
+    Args:
+        settings: set from the start.
+        entropy: draws a seed where the settings name none; the seed that is used is in `report()`.
+        copies_max: how many copies may wait at a time over all queues; above it deliveries are not copied.
+    """
+
+    def __init__(self, settings: Faults, entropy: Entropy, *, copies_max: int = _COPIES_MAX) -> None:
+        self._entropy = entropy
+        self._copies_max = copies_max
+        self._copies: dict[str, deque[Delivery]] = {}
+        self._copies_count = 0
+        self.set(settings)
+
+    def set(self, settings: Faults) -> None:
+        """Replace all faults: counters and chance start anew, copies that wait are dropped."""
+        seed = settings.seed
+        if seed is None:
+            seed = int(self._entropy.fraction() * 2**_SEED_BITS) if settings.faults else 0
+        self.settings = structs.replace(settings, seed=seed) if settings.faults else settings
+        self._all = [
+            _Armed(fault, SeededEntropy(seed << 32 | crc32(f"{place} {fault.text}".encode())).fraction)
+            for place, fault in enumerate(settings.faults)
+        ]
+        self._copies.clear()
+        self._copies_count = 0
+        self._arm()
+
+    def clear(self) -> None:
+        """No faults any more."""
+        self.set(NO_FAULTS)
+
+    def _arm(self) -> None:
+        """Sort what is left by the moment it is drawn at; a fault injected as often as it may be is out."""
+        live = [one for one in self._all if one.fault.times is None or one.count < one.fault.times]
+        self.active = bool(live) or bool(self._copies)
+
+        def at(moment: At) -> list[tuple[Fault, Chance]]:
+            return [(one.fault, one.chance) for one in live if deciding.KINDS[one.fault.kind].at == moment]
+
+        self._send, self._receive, self._delete = at("send"), at("receive"), at("delete")
+        self._request, self._invoke, self._dead_letter = at("request"), at("invoke"), at("dead-letter")
+
+    def _injected(self, by: Sequence[Fault]) -> None:
+        for fault in by:
+            one = next(one for one in self._all if one.fault is fault)
+            one.count += 1
+            if one.count == fault.times:
+                self._arm()
+
+    # ------------------------------------------------------------------------------------------------- around the verbs
+
+    def sending(
+        self, queue: str, entries: Sequence[Entry], delay_ms: int = 0
+    ) -> tuple[Sequence[Entry], list[OnSend | None]]:
+        """The entries as they are to be sent, and what was done to each; the plans are empty where nothing was.
+
+        Args:
+            delay_ms: the queue's own delay, which holds for entries that name none.
+        """
+        if not self._send:
+            return entries, []
+        changed, plans = list(entries), list[OnSend | None]()
+        for place, entry in enumerate(entries):
+            plan = deciding.on_send(self._send, queue) if entry.run_at_ms is None else None
+            plans.append(plan)
+            if plan is not None:
+                asked_ms = delay_ms if entry.delay_ms is None else entry.delay_ms
+                late_ms = min(asked_ms + plan.delay_ms, limits.DELAY_MS_MAX)
+                changed[place] = structs.replace(entry, delay_ms=late_ms)
+                self._injected(plan.by)
+        return changed, plans
+
+    def received(self, queue: str, deliveries: Sequence[Delivery]) -> list[OnReceive | None]:
+        """What happens to each delivery the engine gave; empty where nothing does.
+
+        Copies are kept here and come from `copies`; for `expires_in_ms` the caller changes the visibility.
+        """
+        if not self._receive:
+            return []
+        plans = []
+        for delivery in deliveries:
+            plan = deciding.on_receive(self._receive, queue, delivery.visible_ms)
+            plans.append(plan)
+            if plan is not None:
+                self._injected(plan.by)
+                self._keep(delivery, plan.copies)
+        return plans
+
+    def deleting(self, queue: str, receipts: Sequence[str]) -> list[OnDelete | None]:
+        """What happens to each delete; empty where all are to be done as asked."""
+        if not self._delete:
+            return []
+        plans = []
+        for _ in receipts:
+            plan = deciding.on_delete(self._delete, queue)
+            plans.append(plan)
+            if plan is not None:
+                self._injected(plan.by)
+        return plans
+
+    def dead_lettered(self, queue: str) -> OnDeadLetter | None:
+        """What happens to a message that has just come into the dead-letter queue `queue`."""
+        plan = deciding.on_dead_letter(self._dead_letter, queue) if self._dead_letter else None
+        if plan is not None:
+            self._injected(plan.by)
+        return plan
+
+    def requested(self, operation: str, queue: str = "") -> OnRequest | None:
+        """What happens to a request; `queue` empty where the operation names none."""
+        plan = deciding.on_request(self._request, operation, queue) if self._request else None
+        if plan is not None:
+            self._injected(plan.by)
+        return plan
+
+    def invoking(self, queue: str = "") -> OnInvoke | None:
+        """What happens to an invocation for messages of `queue`; empty for one that somebody asked for directly."""
+        plan = deciding.on_invoke(self._invoke, queue) if self._invoke else None
+        if plan is not None:
+            self._injected(plan.by)
+        return plan
+
+    # ------------------------------------------------------------------------------------------------------------ copies
+
+    def _keep(self, delivery: Delivery, copies: int) -> None:
+        if not copies or self._copies_count + copies > self._copies_max:
+            return
+        waiting = self._copies.setdefault(delivery.queue, deque())
+        waiting.extend(
+            structs.replace(delivery, receive_count=delivery.receive_count + more) for more in range(1, copies + 1)
+        )
+        self._copies_count += copies
+        self.active = True
+
+    def has_copies(self, queue: str) -> bool:
+        """Whether a receive of this queue would find a copy now."""
+        return queue in self._copies
+
+    def copies(self, queue: str, count_max: int, now_ms: int) -> list[Delivery]:
+        """Up to `count_max` copies that wait, oldest first, each received now; each is given once."""
+        waiting = self._copies.get(queue)
+        if waiting is None:
+            return []
+        given = [structs.replace(waiting.popleft(), received_at_ms=now_ms) for _ in range(min(count_max, len(waiting)))]
+        self._copies_count -= len(given)
+        if not waiting:
+            del self._copies[queue]
+            self._arm()
+        return given
+
+    def forget(self, queue: str) -> None:
+        """Drop the copies of a queue that was purged or deleted."""
+        self._copies_count -= len(self._copies.pop(queue, ()))
+        self._arm()
+
+    # ------------------------------------------------------------------------------------------------------------ report
+
+    def report(self) -> dict[str, object]:
+        """The settings as `Faults.to_json`, and how often each fault was injected so far, in the same order."""
+        return {**self.settings.to_json(), "injected": [one.count for one in self._all], "copies": self._copies_count}

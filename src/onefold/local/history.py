@@ -1,0 +1,347 @@
+"""What happened to each message of a local server, in order, and why: a bounded ring in memory, for people who ask.
+
+Telling is cheap, because every verb tells: one tuple into the ring, no sentence. Each event names the number of the one
+before it of the same message, so a message's story is a walk backwards and the index holds one number per message.
+Sentences are made when somebody reads (`why`), from the event and those before it.
+
+Never here: a message body or an attribute's value; HTML (`wire/history_page.py`); what must survive the process (that is the
+engine's ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
+Used on the server's loop only: no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from onefold.watch import wording
+
+EVENTS_MAX = 10_000
+
+What = Literal[
+    "sent",
+    "deduplicated",
+    "received",
+    "hidden",
+    "released",
+    "deleted",
+    "delete-refused",
+    "dead-lettered",
+    "moved",
+    "purged",
+    "expired",
+    "invoked",
+    "answered",
+    "fault",
+]
+WHATS: tuple[What, ...] = get_args(What)
+
+Detail = str | int | None
+_Row = tuple[int, int, str, str, What, str, str, dict[str, Detail], int]
+
+
+class Event(Struct, frozen=True, gc=False):
+    """One thing that happened to one message.
+
+    Args:
+        number: position in the history since the server started, from 0; rises by one per event.
+        at_ms: when, milliseconds since the epoch, the server's clock.
+        queue: where the message stood when it happened.
+        message_id: the engine's id (the wire shows it as a UUID).
+        what: see `What`.
+        told: the sentence of whoever told it; empty where `History.why` makes one.
+        via: who asked: `sqs`, `mapping <uuid>`, `admin`, or empty.
+        detail: by `what`; see `History.told`.
+        before: number of the event before this one of the same message; -1 for none.
+    """
+
+    number: int
+    at_ms: int
+    queue: str
+    message_id: str
+    what: What
+    told: str
+    via: str
+    detail: Mapping[str, Detail]
+    before: int
+
+
+class History:
+    """The newest events of all messages.
+
+    Args:
+        limit: how many events are kept, 0 (nothing is) or more. 10,000 take about 4 MB.
+    """
+
+    def __init__(self, limit: int = EVENTS_MAX) -> None:
+        self.limit = limit
+        self._ring: list[_Row | None] = [None] * limit
+        self._last: dict[str, int] = {}
+        self._next = 0
+        self._oldest = 0  # number of the first event that counts: later than the ring's first after `clear`
+
+    def told(
+        self, queue: str, message_id: str, what: What, *, at_ms: int, why: str = "", via: str = "", **detail: Detail
+    ) -> None:
+        """Remember one event; about a microsecond.
+
+        Args:
+            queue: where the message stands as it happens; for `dead-lettered` and `moved` where it came from.
+            message_id: the engine's id; for `deduplicated` that of the first message; empty for a fault that met a
+                request and no message in particular.
+            what: what happened.
+            at_ms: when.
+            why: one sentence for a person; empty lets `why()` make one from `detail` and the events before.
+            via: who asked.
+            **detail: short facts, never a body. What the sentences use: received `receive_count`, `visible_ms`,
+                `copy` (1 for a copy that a fault made);
+                hidden `visible_ms`; sent `delay_ms`, `group`; dead-lettered `to`, `receive_count`, `receives_max`;
+                moved `to`, `new_message_id`, `old_message_id`; delete-refused `standing`; invoked and answered
+                `function`, `request_id`, `messages`, `outcome`.
+        """
+        if not self.limit:
+            return
+        number = self._next
+        self._next = number + 1
+        last = self._last
+        slot = number % self.limit
+        gone = self._ring[slot]
+        if gone is not None and last.get(gone[3]) == gone[0]:
+            del last[gone[3]]
+        self._ring[slot] = (number, at_ms, queue, message_id, what, why, via, detail, last.get(message_id, -1))
+        last[message_id] = number
+
+    def of(self, message_id: str) -> list[Event]:
+        """The events of one message that are still remembered, oldest first; empty for an unknown one."""
+        events = list(self._back_from(self._last.get(message_id, -1)))
+        events.reverse()
+        return events
+
+    def all(self, queue: str | None = None, after: int | None = None, limit: int = 1_000) -> list[Event]:
+        """Events of all messages, oldest first.
+
+        Args:
+            queue: only those that happened in this queue.
+            after: only those with a larger number; None: the newest `limit`.
+            limit: how many at most, 1 or more.
+        """
+        if after is not None:
+            found = self._each(range(max(after + 1, self._first()), self._next))
+            return _some(found, queue, limit)
+        newest = _some(self._each(range(self._next - 1, self._first() - 1, -1)), queue, limit)
+        newest.reverse()
+        return newest
+
+    def messages(self, queue: str | None = None, limit: int = 500) -> list[str]:
+        """Ids of messages something happened to (in `queue`), the one with the newest event first."""
+        seen: dict[str, None] = {}
+        for event in self._each(range(self._next - 1, self._first() - 1, -1)):
+            if event.message_id and (queue is None or event.queue == queue):
+                seen[event.message_id] = None
+                if len(seen) == limit:
+                    break
+        return list(seen)
+
+    def queues(self) -> list[str]:
+        """Names of queues that something happened in, sorted."""
+        return sorted({row[2] for row in self._ring if row is not None and row[2]})
+
+    def why(self, event: Event) -> str:
+        """One sentence that says what happened and why, as far as the events before it are still remembered."""
+        return event.told or _sentence(event, self._back_from(event.before))
+
+    def clear(self) -> None:
+        """Forget everything; numbers go on."""
+        self._ring = [None] * self.limit
+        self._last.clear()
+        self._oldest = self._next
+
+    def __len__(self) -> int:
+        return self._next - self._first()
+
+    def _first(self) -> int:
+        return max(self._oldest, self._next - self.limit)
+
+    def _back_from(self, number: int) -> Iterator[Event]:
+        """The event of this number and those before it of the same message, newest first."""
+        while number >= self._first() and number >= 0:
+            row = self._ring[number % self.limit]
+            assert row is not None, "a number within the ring has its row"
+            yield Event(*row)
+            number = row[8]
+
+    def _each(self, numbers: range) -> Iterator[Event]:
+        for number in numbers:
+            row = self._ring[number % self.limit]
+            assert row is not None, "a number within the ring has its row"
+            yield Event(*row)
+
+
+def _some(events: Iterator[Event], queue: str | None, limit: int) -> list[Event]:
+    found: list[Event] = []
+    for event in events:
+        if queue is None or event.queue == queue:
+            found.append(event)
+            if len(found) >= limit:
+                break
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- sentences
+
+
+def span(ms: int) -> str:
+    """A duration in a sentence: `300 ms`, `4.1 s`, `30 s`, and from a minute on `3m12s`."""
+    text = wording.pause(ms)
+    return text.replace(".0 s", " s")
+
+
+def time_of_day(at_ms: int) -> str:
+    """`12:00:31`, UTC."""
+    return datetime.fromtimestamp(at_ms // 1000, tz=UTC).strftime("%H:%M:%S")
+
+
+def ordinal(count: int) -> str:
+    """`1st`, `2nd`, `3rd`, `11th`."""
+    ending = "th" if 10 <= count % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count:,}{ending}"
+
+
+def _number(event: Event, name: str) -> int | None:
+    value = event.detail.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _sent(event: Event) -> str:
+    delay_ms, group = _number(event, "delay_ms"), event.detail.get("group")
+    into = f" into group {group}" if group else ""
+    return f"sent{into}, delayed for {span(delay_ms)}" if delay_ms else f"sent{into}"
+
+
+def _deduplicated(event: Event, before: Iterator[Event]) -> str:
+    first = next((earlier for earlier in before if earlier.what == "sent"), None)
+    seen = "less than 5 minutes ago" if first is None else f"{span(event.at_ms - first.at_ms)} ago"
+    return f"accepted but not delivered: deduplication id seen {seen}"
+
+
+def _received(event: Event, before: Iterator[Event]) -> str:
+    count, visible_ms = _number(event, "receive_count") or 1, _number(event, "visible_ms")
+    if event.detail.get("copy"):
+        return "given once more: a copy of the receive before, with the same receipt"
+    hidden = "" if visible_ms is None else f"hidden for {span(visible_ms)}" if visible_ms else "not hidden"
+    again = _received_again(event, before)
+    if count < 2 and not again:
+        return f"received, {hidden}" if hidden else "received"
+    past = again or " (the receive before is no longer remembered)"
+    return f"received for the {ordinal(count)} time{past}" + (f"; {hidden}" if hidden else "")
+
+
+def _received_again(event: Event, before: Iterator[Event]) -> str:
+    """Why a message could be received once more, from what was told since its last receive."""
+    faulty = False
+    for earlier in before:
+        faulty = faulty or earlier.what == "fault"
+        if earlier.what == "dead-lettered":
+            return f", now from {event.queue}"
+        if earlier.what == "deleted":
+            return f": it came back after its delete at {time_of_day(earlier.at_ms)}"
+        if earlier.what == "released":
+            return f": it was given back at {time_of_day(earlier.at_ms)}"
+        if earlier.what == "hidden" or (earlier.what == "received" and not earlier.detail.get("copy")):
+            return f": {_hidden_until(earlier, event.at_ms, faulty)}"
+    return ""
+
+
+def _hidden_until(hold: Event, now_ms: int, faulty: bool) -> str:
+    visible_ms = _number(hold, "visible_ms")
+    how = "after the fault before" if faulty else "without a delete"
+    if visible_ms is None:
+        return f"received at {time_of_day(hold.at_ms)} {how}"
+    end_ms = hold.at_ms + visible_ms
+    if end_ms > now_ms:
+        early = f"{span(now_ms - hold.at_ms)} into its visibility of {span(visible_ms)}"
+        return f"{early}, {how}" if faulty else early
+    return f"its visibility of {span(visible_ms)} ended at {time_of_day(end_ms)} {how}"
+
+
+def _hidden(event: Event) -> str:
+    visible_ms = _number(event, "visible_ms")
+    if visible_ms is None:
+        return "its visibility was changed"
+    return f"its visibility was changed: hidden for {span(visible_ms)} from now"
+
+
+def _deleted(event: Event, before: Iterator[Event]) -> str:
+    held = next((earlier for earlier in before if earlier.what == "received"), None)
+    return "deleted" if held is None else f"deleted, {span(event.at_ms - held.at_ms)} after it was received"
+
+
+_STANDINGS = {
+    "expired": "the receipt has expired: its visibility was over",
+    "superseded": "the message has been received again since: this receipt is not the newest",
+    "visible": "nobody holds the message: its visibility was over",
+    "gone": "the message is gone",
+}
+
+
+def _delete_refused(event: Event) -> str:
+    reason = _STANDINGS.get(str(event.detail.get("standing")), "the receipt has expired")
+    return f"not deleted: {reason}"
+
+
+def _dead_lettered(event: Event) -> str:
+    to, count, most = event.detail.get("to"), _number(event, "receive_count"), _number(event, "receives_max")
+    times = "as often as it may be" if count is None else "once" if count == 1 else f"{count} times"
+    return f"moved to {to}: received {times}" + ("" if most is None else f", the maximum is {most}")
+
+
+def _moved(event: Event) -> str:
+    to, new, old = (event.detail.get(name) for name in ("to", "new_message_id", "old_message_id"))
+    if old:
+        return f"moved here from {event.detail.get('source')}, where it was message {old}"
+    return f"moved to {to}" + (f", where it is message {new}" if new else "")
+
+
+def _invoked(event: Event) -> str:
+    messages, request_id = _number(event, "messages"), event.detail.get("request_id")
+    batch = f" in a batch of {messages}" if messages else ""
+    return f"handed to {event.detail.get('function')}{batch}" + (f", request {request_id}" if request_id else "")
+
+
+def _answered(event: Event, before: Iterator[Event]) -> str:
+    invoked = next((earlier for earlier in before if earlier.what == "invoked"), None)
+    after = "" if invoked is None else f" after {span(event.at_ms - invoked.at_ms)}"
+    return f"{event.detail.get('function')} answered{after}: {event.detail.get('outcome', 'done')}"
+
+
+_PLAIN: Mapping[What, str] = {
+    "released": "given back: visible at once",
+    "purged": "removed: the queue was purged",
+    "expired": "removed: its retention ended without a delete",
+    "fault": "a fault was injected",
+}
+_ALONE: Mapping[What, Callable[[Event], str]] = {
+    "sent": _sent,
+    "hidden": _hidden,
+    "delete-refused": _delete_refused,
+    "dead-lettered": _dead_lettered,
+    "moved": _moved,
+    "invoked": _invoked,
+}
+_WITH_BEFORE: Mapping[What, Callable[[Event, Iterator[Event]], str]] = {
+    "deduplicated": _deduplicated,
+    "received": _received,
+    "deleted": _deleted,
+    "answered": _answered,
+}
+
+
+def _sentence(event: Event, before: Iterator[Event]) -> str:
+    if event.what in _PLAIN:
+        return _PLAIN[event.what]
+    if event.what in _ALONE:
+        return _ALONE[event.what](event)
+    return _WITH_BEFORE[event.what](event, before)

@@ -1,0 +1,193 @@
+"""Receivers that wait for a message, in the order they came: one line per queue, no busy loop, no herd.
+
+A line is looked at when something changed in its queue, and at the next instant at which time makes a message visible. Then
+the first in line receives, and the next, until a receive comes back empty. So a thousand receivers cost nothing while
+nothing happens, and one message wakes one of them.
+Never here: how a receive is made (it is handed in). Invariant: a message received for somebody who has left is given back.
+Used on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from onefold import errors
+from onefold.contracts.queue import Delivery
+from onefold.local.pace import Pace, Timer
+
+
+class Place:
+    """One receiver in a line."""
+
+    __slots__ = ("answer", "count_max", "ends", "gone", "via", "visible_ms")
+
+    def __init__(
+        self,
+        answer: asyncio.Future[list[Delivery]],
+        count_max: int,
+        visible_ms: int | None,
+        via: str,
+        gone: Callable[[], bool] | None,
+    ) -> None:
+        self.answer = answer
+        self.count_max = count_max
+        self.visible_ms = visible_ms
+        self.via = via
+        self.gone = gone
+        self.ends: list[Timer | asyncio.TimerHandle] = []
+
+
+class _Line:
+    """The receivers of one queue, and when it is looked at again."""
+
+    __slots__ = ("again", "alarm", "places", "task")
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.again = False
+        self.alarm: Timer | None = None
+
+
+class Lines:
+    """All lines of one engine.
+
+    Args:
+        pace: time.
+        receive: makes one receive for a place, without waiting.
+        next_ready_ms: the next instant at which time alone makes something receivable in a queue.
+        give_back: makes messages visible again that were received for somebody who has left.
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        receive: Callable[[str, Place], Awaitable[list[Delivery]]],
+        next_ready_ms: Callable[[str], int | None],
+        give_back: Callable[[str, list[Delivery]], None],
+    ) -> None:
+        self._pace = pace
+        self._receive = receive
+        self._next_ready_ms = next_ready_ms
+        self._give_back = give_back
+        self._lines: dict[str, _Line] = {}
+        self._count = 0
+
+    def waiting(self) -> dict[str, int]:
+        """How many wait, by queue; queues without a receiver are left out."""
+        return {queue: len(line.places) for queue, line in self._lines.items() if line.places}
+
+    def has(self, queue: str) -> bool:
+        """Whether somebody waits there."""
+        return queue in self._lines
+
+    async def join(self, queue: str, place: Place, wait_ms: int) -> list[Delivery]:
+        """Stand in line until there is a message, or until the time is over: then an empty answer.
+
+        On a manual clock the time is over after `wait_ms` of that clock or of real time, whichever ends first, so that a
+        client that waits for its own answer before it moves the clock cannot hang.
+
+        Raises:
+            NotFoundError: the queue was dropped meanwhile.
+        """
+        number = self._count = self._count + 1
+        line = self._lines.setdefault(queue, _Line())
+        line.places[number] = place
+
+        def over() -> None:
+            self._leave(queue, number)
+            if not place.answer.done():
+                place.answer.set_result([])
+
+        place.ends.append(self._pace.call_at(self._pace.now_ms() + wait_ms, over))
+        if self._pace.is_manual:
+            place.ends.append(self._pace.loop.call_later(wait_ms / 1000, over))
+        self.look(queue)
+        try:
+            return await place.answer
+        except asyncio.CancelledError:
+            answer = place.answer
+            if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result():
+                self._give_back(queue, answer.result())
+            raise
+        finally:
+            self._leave(queue, number)
+
+    def _leave(self, queue: str, number: int) -> None:
+        line = self._lines.get(queue)
+        place = None if line is None else line.places.pop(number, None)
+        if place is None or line is None:
+            return
+        for end in place.ends:
+            end.cancel()
+        if not line.places:
+            if line.alarm is not None:
+                line.alarm.cancel()
+            del self._lines[queue]
+
+    def look(self, queue: str) -> None:
+        """Something may be receivable: let those in line receive."""
+        line = self._lines.get(queue)
+        if line is None:
+            return
+        line.again = True
+        if line.task is None:
+            line.task = self._pace.loop.create_task(self._serve(queue, line))
+
+    def look_everywhere(self) -> None:
+        """Somebody else changed something: look at every line."""
+        for queue in list(self._lines):
+            self.look(queue)
+
+    def fail(self, queue: str, error: Exception) -> None:
+        """Answer everybody in line with an error: the queue is gone."""
+        line = self._lines.get(queue)
+        for place in list(line.places.values()) if line is not None else ():
+            if not place.answer.done():
+                place.answer.set_exception(error)
+
+    def end(self) -> None:
+        """Answer everybody with nothing: the server stops."""
+        for line in list(self._lines.values()):
+            for place in list(line.places.values()):
+                if not place.answer.done():
+                    place.answer.set_result([])
+
+    async def _serve(self, queue: str, line: _Line) -> None:
+        try:
+            while line.again:
+                line.again = False
+                await self._serve_once(queue, line)
+        except errors.NotFoundError as error:
+            self.fail(queue, error)
+        except Exception as error:  # noqa: BLE001 - it is the answer of those who wait
+            self.fail(queue, error)
+        finally:
+            line.task = None
+
+    async def _serve_once(self, queue: str, line: _Line) -> None:
+        while line.places:
+            number, place = next(iter(line.places.items()))
+            if place.answer.done() or (place.gone is not None and place.gone()):
+                self._leave(queue, number)
+                if not place.answer.done():
+                    place.answer.set_result([])
+                continue
+            deliveries = await self._receive(queue, place)
+            if not deliveries:
+                self._arm(queue, line)
+                return
+            if place.answer.done():  # left while the receive was under way
+                self._give_back(queue, deliveries)
+                continue
+            self._leave(queue, number)
+            place.answer.set_result(deliveries)
+
+    def _arm(self, queue: str, line: _Line) -> None:
+        if line.alarm is not None:
+            line.alarm.cancel()
+            line.alarm = None
+        at_ms = self._next_ready_ms(queue)
+        if at_ms is not None and line.places:
+            line.alarm = self._pace.call_at(at_ms, lambda: self.look(queue))

@@ -1,0 +1,111 @@
+"""Time for one event loop: timers at instants of a clock, real or manual.
+
+On the system clock a timer is the loop's own. On a manual clock nothing passes by itself: `moved` fires what has come due,
+in the order of time, after somebody advanced the clock; `next_at_ms` says how far the next step may go.
+Never here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
+Used on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from onefold.clock import Clock, ManualClock
+
+_LOOK_AGAIN_MS = 60_000  # a wall clock may be set while a timer waits: how long that can go unnoticed
+
+
+class Timer:
+    """One call in the future; `cancel` forgets it."""
+
+    __slots__ = ("_call", "at_ms", "real")
+
+    def __init__(self, at_ms: int, call: Callable[[], None]) -> None:
+        self.at_ms = at_ms
+        self._call: Callable[[], None] | None = call
+        self.real: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Never call it; harmless when it was called already."""
+        self._call = None
+        if self.real is not None:
+            self.real.cancel()
+            self.real = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether there is nothing to call any more."""
+        return self._call is None
+
+    def fire(self) -> None:
+        """Call it now, and never again."""
+        call, self._call, self.real = self._call, None, None
+        if call is not None:
+            call()
+
+
+class Pace:
+    """The timers of one loop.
+
+    Args:
+        clock: a `ManualClock` moves the timers only when `moved` is called.
+        loop: the loop they fire on.
+    """
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.clock = clock
+        self.loop = loop
+        self.is_manual = isinstance(clock, ManualClock)
+        self._due: list[tuple[int, int, Timer]] = []
+        self._count = 0
+
+    def now_ms(self) -> int:
+        """The clock's wall time in milliseconds since the epoch."""
+        return self.clock.now_ms()
+
+    def call_at(self, at_ms: int, call: Callable[[], None]) -> Timer:
+        """Call `call()` on the loop once the clock shows `at_ms`; soon when it already does."""
+        timer = Timer(at_ms, call)
+        if self.is_manual and at_ms > self.now_ms():
+            self._count += 1
+            heapq.heappush(self._due, (at_ms, self._count, timer))
+        else:
+            self._arm(timer)
+        return timer
+
+    def _arm(self, timer: Timer) -> None:
+        left_ms = timer.at_ms - self.now_ms()
+        if left_ms <= 0:
+            timer.real = self.loop.call_later(0, timer.fire)
+            return
+        # One more: the loop's clock runs in fractions and may be early by less than a millisecond.
+        timer.real = self.loop.call_later((min(left_ms, _LOOK_AGAIN_MS) + 1) / 1000, self._reached, timer)
+
+    def _reached(self, timer: Timer) -> None:
+        if timer.at_ms <= self.now_ms():
+            timer.fire()
+        elif not timer.cancelled:
+            self._arm(timer)
+
+    async def sleep_until(self, at_ms: int) -> None:
+        """Wait until the clock shows `at_ms`."""
+        reached: asyncio.Future[None] = self.loop.create_future()
+        timer = self.call_at(at_ms, lambda: None if reached.done() else reached.set_result(None))
+        try:
+            await reached
+        finally:
+            timer.cancel()
+
+    def next_at_ms(self) -> int | None:
+        """When the next timer of a manual clock is due; None when there is none."""
+        while self._due and self._due[0][2].cancelled:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def moved(self) -> None:
+        """The manual clock was advanced: fire what is due, in the order of time."""
+        now_ms = self.now_ms()
+        while (next_ms := self.next_at_ms()) is not None and next_ms <= now_ms:
+            heapq.heappop(self._due)[2].fire()

@@ -1,0 +1,368 @@
+"""The queues of one engine as one event loop sees them: what the wire and the mappings use.
+
+Verbs of the Queue contract, awaited: engine calls go through `Turns`, long polls stand in `Lines`, what happens is told to
+the `History`, and the `FaultBox` may change it. No fault set costs one look at a flag.
+Never here: HTTP, AWS's shapes, functions. Invariant: what a verb answers has happened (or a fault that says so was
+injected), and a message received for a caller who has left is given back uncounted.
+Used on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from onefold import errors
+from onefold.contracts.engine import Engine
+from onefold.contracts.queue import Delivery, Entry, Queue, Refused, RetryIn, Sent
+from onefold.decide.faults import OnSend
+from onefold.local.faults import FaultBox
+from onefold.local.history import History
+from onefold.local.lines import Lines, Place
+from onefold.local.pace import Pace, Timer
+from onefold.local.turns import Turns
+
+T = TypeVar("T")
+
+UPKEEP_MS = 1_000  # how often what expired is looked for
+MOVING_MS = 50  # the same while a move task runs
+_FOREIGN_WAIT_S = 3_600.0
+_NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
+
+
+class LocalQueues:
+    """The queues of one engine for one loop.
+
+    Args:
+        engine: used by nobody else in this process.
+        pace: time, on the loop that everything here runs on.
+        history: told what happens.
+        faults: asked around every verb.
+    """
+
+    def __init__(self, engine: Engine, pace: Pace, history: History, faults: FaultBox) -> None:
+        self.engine = engine
+        self.pace = pace
+        self.history = history
+        self.faults = faults
+        self.turns = Turns(engine, pace.loop)
+        self._open: dict[str, Queue] = {}
+        self._lines = Lines(pace, self._receive_for, engine.queues.next_ready_ms, self._give_back)
+        self._upkeep: Timer | None = None
+        self._given_back: set[asyncio.Task[list[bool]]] = set()
+        self._notifies = False
+        self._bridge: _Bridge | None = None
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    async def send(self, queue: str, entries: Sequence[Entry], *, via: str = "") -> list[Sent | Refused]:
+        """Accept messages; as `Queue.send`.
+
+        Args:
+            via: who asks, for the history.
+
+        Raises:
+            NotFoundError: no such queue. StorageBusy: nothing was accepted.
+        """
+        plans: list[OnSend | None] = []
+        if self.faults.active:
+            entries, plans = self.faults.sending(queue, entries, self._delay_ms(queue))
+        answers = await self.turns.run(lambda: self._queue(queue).send(entries))
+        now_ms = self.pace.now_ms()
+        accepted = False
+        for place, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
+            if isinstance(answer, Refused):
+                continue
+            if answer.duplicate:
+                self.history.told(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
+                continue
+            accepted = True
+            self.history.told(
+                queue, answer.message_id, "sent", at_ms=now_ms, via=via, delay_ms=entry.delay_ms, group=entry.group
+            )
+            if plans and (plan := plans[place]) is not None:
+                self.history.told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
+        if accepted:
+            self.changed(queue)
+            self._notify()
+        return answers
+
+    async def receive(
+        self,
+        queue: str,
+        count_max: int,
+        *,
+        visible_ms: int | None = None,
+        wait_ms: int = 0,
+        via: str = "",
+        gone: Callable[[], bool] | None = None,
+    ) -> list[Delivery]:
+        """Receive up to `count_max` messages, waiting up to `wait_ms` for a first one.
+
+        Receivers that wait are served in the order they came. Cancelling loses nothing: what was received is given back.
+
+        Args:
+            visible_ms: how long the messages are hidden; None: the queue's setting.
+            wait_ms: 0 asks once.
+            via: who asks, for the history.
+            gone: whether the caller has left; asked before a message is received for it.
+
+        Raises:
+            NotFoundError: no such queue, also when it is dropped while the caller waits.
+            OverLimitError: standard queue at its in-flight cap, with `wait_ms` 0; with a wait it waits.
+            UsageError: `count_max` or `visible_ms` out of range.
+        """
+        answer: asyncio.Future[list[Delivery]] = self.pace.loop.create_future()
+        place = Place(answer, count_max, visible_ms, via, gone)
+        if not wait_ms:
+            return await self._receive_once(queue, place)
+        if not self._lines.has(queue):
+            found = await self._receive_for(queue, place)
+            if found:
+                return found
+        return await self._lines.join(queue, place, wait_ms)
+
+    async def delete(self, queue: str, receipts: Sequence[str], *, via: str = "") -> list[bool]:
+        """Delete each receipt's message; as `Queue.delete`.
+
+        Raises:
+            NotFoundError: no such queue. UsageError: a malformed receipt; nothing was deleted.
+        """
+        ids = self.engine.queues.message_ids(receipts)
+        plans = self.faults.deleting(queue, receipts) if self.faults.active else []
+
+        def call() -> list[bool]:
+            opened = self._queue(queue)
+            if not any(plans):
+                return opened.delete(receipts)
+            answers = [True] * len(receipts)
+            places = [place for place, plan in enumerate(plans) if plan is None]
+            for place, done in zip(places, opened.delete([receipts[place] for place in places]), strict=True):
+                answers[place] = done
+            again = [
+                (receipts[place], RetryIn(0))
+                for place, plan in enumerate(plans)
+                if plan is not None and plan.how == "repeat"
+            ]
+            opened.set_visible_in(again)
+            return answers
+
+        answers = await self.turns.run(call)
+        now_ms = self.pace.now_ms()
+        for place, (message_id, done) in enumerate(zip(ids, answers, strict=True)):
+            plan = plans[place] if plans else None
+            if plan is not None:
+                self.history.told(queue, message_id, "fault", at_ms=now_ms, why=plan.why)
+            elif done:
+                self.history.told(queue, message_id, "deleted", at_ms=now_ms, via=via)
+            else:
+                standing = self._queue(queue).standing([receipts[place]])[0]
+                self.history.told(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
+        self.changed(queue)  # the next of a FIFO group, room under the cap, or a message that a fault gave back
+        return answers
+
+    async def set_visible_in(self, queue: str, changes: Sequence[tuple[str, RetryIn]], *, via: str = "") -> list[bool]:
+        """Hide each receipt's message for a new time from now; as `Queue.set_visible_in`.
+
+        Raises:
+            NotFoundError: no such queue. UsageError: a malformed receipt or a time out of range; nothing was changed.
+        """
+        ids = self.engine.queues.message_ids([receipt for receipt, _ in changes])
+        answers = await self.turns.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
+        now_ms = self.pace.now_ms()
+        for message_id, (_, change), done in zip(ids, changes, answers, strict=True):
+            if done and change.delay_ms:
+                self.history.told(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
+            elif done:
+                self.history.told(queue, message_id, "released", at_ms=now_ms, via=via)
+        self.changed(queue)
+        return answers
+
+    async def call(self, run: Callable[[], T], *, synced: bool = True) -> T:
+        """Make any other engine call, in this turn's transaction; raises what it raises."""
+        return await self.turns.run(run, synced=synced)
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    async def _receive_for(self, queue: str, place: Place) -> list[Delivery]:
+        """A receive for somebody who may wait: the in-flight cap is a reason to wait, as on SQS."""
+        try:
+            return await self._receive_once(queue, place)
+        except errors.OverLimitError:
+            return []
+
+    async def _receive_once(self, queue: str, place: Place) -> list[Delivery]:
+        copies: list[Delivery] = []
+        now_ms = self.pace.now_ms()
+        if self.faults.active:
+            copies = self.faults.copies(queue, place.count_max, now_ms)
+            for copy in copies:
+                self._tell_received(queue, copy, place.via, now_ms, copy=1)
+            if len(copies) == place.count_max:
+                return copies
+        count_max = place.count_max - len(copies)
+        found = await self.turns.run(
+            lambda: self._queue(queue).receive(count_max, place.visible_ms),
+            synced=False,
+            undo=lambda late: self._give_back(queue, late),
+        )
+        now_ms = self.pace.now_ms()
+        for delivery in found:
+            self._tell_received(queue, delivery, place.via, now_ms)
+        self._tell_transfers(now_ms)
+        if self.faults.active and found:
+            await self._expire_early(queue, found, now_ms)
+        return copies + found if copies else found
+
+    def _tell_received(self, queue: str, delivery: Delivery, via: str, now_ms: int, copy: int | None = None) -> None:
+        self.history.told(
+            queue, delivery.message_id, "received", at_ms=now_ms, via=via,
+            receive_count=delivery.receive_count, visible_ms=delivery.visible_ms, copy=copy,
+        )  # fmt: skip
+
+    async def _expire_early(self, queue: str, found: Sequence[Delivery], now_ms: int) -> None:
+        """Let a fault end visibilities before their time, and keep copies to be given once more."""
+        changes = []
+        for delivery, plan in zip(found, self.faults.received(queue, found), strict=False):
+            if plan is None:
+                continue
+            self.history.told(queue, delivery.message_id, "fault", at_ms=now_ms, why=plan.why)
+            if plan.expires_in_ms is not None:
+                changes.append((delivery.receipt, RetryIn(plan.expires_in_ms)))
+        if changes:
+            await self.turns.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
+        self.changed(queue)
+
+    def _give_back(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+        """Nobody is there any more for whom these were received: as if they had not been."""
+        changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
+        task = self.pace.loop.create_task(self.set_visible_in(queue, changes, via="left before the answer"))
+        self._given_back.add(task)
+        task.add_done_callback(self._given_back.discard)
+
+    def _tell_transfers(self, now_ms: int) -> None:
+        for moved in self.engine.queues.take_transfers():
+            self.history.told(
+                moved.source, moved.message_id, "dead-lettered", at_ms=now_ms,
+                to=moved.target, receive_count=moved.receive_count,
+                receives_max=moved.receive_count,
+            )  # fmt: skip
+            self.changed(moved.target)
+            plan = self.faults.dead_lettered(moved.target) if self.faults.active else None
+            if plan is not None:
+                self.history.told(moved.target, moved.message_id, "fault", at_ms=now_ms, why=plan.why)
+                self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, moved.message_id))
+
+    def _send_back(self, message_id: str) -> None:
+        """A fault redrives one dead letter."""
+        try:
+            (moved,) = self.engine.queues.move([(message_id, None, None)])
+        except errors.OnefoldError:
+            return  # received or gone meanwhile, or its source is
+        if moved is not None:
+            now_ms = self.pace.now_ms()
+            self.history.told(
+                moved.queue, message_id, "moved", at_ms=now_ms, via="fault", to=moved.queue,
+                new_message_id=moved.new_message_id,
+            )  # fmt: skip
+            self.history.told(
+                moved.queue, moved.new_message_id, "moved", at_ms=now_ms, via="fault",
+                source="the dead-letter queue", old_message_id=message_id,
+            )  # fmt: skip
+            self.changed(moved.queue)
+
+    # -- what changes ------------------------------------------------------------------------------------------------
+
+    def changed(self, queue: str) -> None:
+        """Something may be receivable sooner: let those who wait look."""
+        self._lines.look(queue)
+
+    def dropped(self, queue: str) -> None:
+        """The queue is gone: those who wait are told, and so is everybody after them."""
+        self._open.pop(queue, None)
+        self.faults.forget(queue)
+        gone = errors.NotFoundError(
+            f"Queue {queue!r} was deleted while a receive waited.", todo="Create it again, or stop polling it."
+        )
+        self._lines.fail(queue, gone)
+
+    def waiting(self) -> Mapping[str, int]:
+        """How many receivers wait, by queue."""
+        return self._lines.waiting()
+
+    def _queue(self, queue: str) -> Queue:
+        found = self._open.get(queue)
+        if found is None:
+            found = self._open[queue] = self.engine.queues.open(queue)
+        return found
+
+    def _delay_ms(self, queue: str) -> int:
+        return next((one.delay_ms for one in self.engine.queues.settings() if one.name == queue), 0)
+
+    # -- upkeep and other processes ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin upkeep, and listen to other processes that use the same file."""
+        if self.engine.shared:
+            self._bridge = _Bridge(self.engine, self.pace.loop, self._lines.look_everywhere)
+        self._maintain()
+
+    async def stop(self) -> None:
+        """End upkeep; everybody who waits is answered with nothing. The engine stays open."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        self._lines.end()
+        if self._bridge is not None:
+            self._bridge.stop()
+        await asyncio.gather(*self._given_back, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """A move task was started: do the next piece of upkeep now."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            self._maintain()
+
+    def _maintain(self) -> None:
+        try:
+            done = self.engine.maintain(lambda _: None)
+        except errors.StorageBusy:
+            done = 0  # another process holds the file: next time
+        if done:
+            self._lines.look_everywhere()
+        pause_ms = MOVING_MS if done else UPKEEP_MS
+        self._upkeep = self.pace.call_at(self.pace.now_ms() + pause_ms, self._maintain)
+
+    def _notify(self) -> None:
+        """Wake workers of other processes, once for everything sent in a moment."""
+        if self._bridge is not None and not self._notifies:
+            self._notifies = True
+            self.pace.loop.call_later(_NOTIFY_S, self._notify_now)
+
+    def _notify_now(self) -> None:
+        self._notifies = False
+        self.engine.notify()
+
+
+class _Bridge:
+    """A thread that waits for a wake-up of another process and passes it to the loop."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
+        self._waiter = engine.waiter()
+        self._loop = loop
+        self._woken = woken
+        self._stopped = False
+        self._thread = threading.Thread(target=self._listen, name="onefold-wake-up", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._stopped:
+            if self._waiter.wait(_FOREIGN_WAIT_S) and not self._stopped:
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._waiter.wake()
+        self._thread.join(timeout=5)
