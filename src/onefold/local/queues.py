@@ -204,11 +204,16 @@ class LocalQueues:
             if len(copies) == place.count_max:
                 return copies
         count_max = place.count_max - len(copies)
-        found = await self.turns.run(
-            lambda: self._queue(queue).receive(count_max, place.visible_ms),
-            synced=False,
-            undo=lambda late: self._give_back(queue, late),
-        )
+        try:
+            found = await self.turns.run(
+                lambda: self._queue(queue).receive(count_max, place.visible_ms),
+                synced=False,
+                undo=lambda late: self._give_back(queue, late),
+            )
+        except errors.OverLimitError:
+            if not copies:
+                raise
+            found = []
         now_ms = self.pace.now_ms()
         for delivery in found:
             self._tell_received(queue, delivery, place.via, now_ms)
@@ -254,9 +259,9 @@ class LocalQueues:
             plan = self.faults.dead_lettered(moved.target) if self.faults.active else None
             if plan is not None:
                 self.history.told(moved.target, moved.message_id, "fault", at_ms=now_ms, why=plan.why)
-                self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, moved.message_id))
+                self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, moved.message_id, moved.target))
 
-    def _send_back(self, message_id: str) -> None:
+    def _send_back(self, message_id: str, source: str) -> None:
         """A fault redrives one dead letter."""
         try:
             (moved,) = self.engine.queues.move([(message_id, None, None)])
@@ -265,12 +270,12 @@ class LocalQueues:
         if moved is not None:
             now_ms = self.pace.now_ms()
             self.history.told(
-                moved.queue, message_id, "moved", at_ms=now_ms, via="fault", to=moved.queue,
+                source, message_id, "moved", at_ms=now_ms, via="fault", to=moved.queue,
                 new_message_id=moved.new_message_id,
             )  # fmt: skip
             self.history.told(
                 moved.queue, moved.new_message_id, "moved", at_ms=now_ms, via="fault",
-                source="the dead-letter queue", old_message_id=message_id,
+                source=source, old_message_id=message_id,
             )  # fmt: skip
             self.changed(moved.queue)
 

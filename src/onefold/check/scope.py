@@ -1,0 +1,205 @@
+"""What names in a template stand for: parameters, pseudo parameters, conditions, tables, names and ARNs of resources.
+
+Never here: what a queue or function consists of. A resource gets the name its template gives it, or its logical id
+(CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs, whatever else
+is referred to stays unresolved, since it does not exist here.
+Invariant: a name that leads back to itself is unresolved, never a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from onefold.check.documents import Document
+from onefold.check.facts import Unresolved
+from onefold.check.intrinsics import NO_VALUE, Intrinsics, flag, text_of
+from onefold.errors import UsageError
+
+QUEUE: Final = "AWS::SQS::Queue"
+FUNCTIONS: Final = frozenset({"AWS::Lambda::Function", "AWS::Serverless::Function"})
+PARAMETER_CHARS_MAX: Final = 4_096  # CloudFormation quotas: parameter value, 4,096 bytes
+STACK_NAME: Final = "local"
+
+
+class Scope:
+    """The names of one template. `endpoint` begins the URLs that `Ref` of a queue gives."""
+
+    def __init__(
+        self, document: Document, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = ""
+    ) -> None:
+        self.document = document
+        self.account = account
+        self.region = region
+        self.functions = Intrinsics(self)
+        self._endpoint = endpoint.rstrip("/") or f"https://sqs.{region}.amazonaws.com"
+        self._stack_id = f"arn:aws:cloudformation:{region}:{account}:stack/{STACK_NAME}/{STACK_NAME}"
+        self._pseudo: dict[str, Any] = {
+            "AWS::AccountId": account,
+            "AWS::NoValue": NO_VALUE,
+            "AWS::NotificationARNs": [],
+            "AWS::Partition": _partition(region),
+            "AWS::Region": region,
+            "AWS::StackId": self._stack_id,
+            "AWS::StackName": STACK_NAME,
+            "AWS::URLSuffix": "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com",
+        }
+        self.resources = self.section("Resources")
+        self._conditions = self.section("Conditions")
+        self._tables = self.section("Mappings")
+        self._decided: dict[str, bool | Unresolved] = {}
+        self._named: dict[str, tuple[str, Unresolved | None]] = {}
+        self._naming: set[str] = set()
+        self._circles: set[str] = set()
+        self.parameters = self._parameters(parameters)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section of the template, empty when it has none.
+
+        Raises:
+            UsageError: the section is no mapping.
+        """
+        found = self.document.data.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            line = self.document.line((name,))
+            raise UsageError(
+                f"{self.document.file}:{line} section {name} is no mapping.", todo="Correct it; nothing was read."
+            )
+        return found
+
+    def resolve(self, value: Any) -> Any:
+        """The value with every function in it evaluated; unresolved when names lead on too far to follow."""
+        try:
+            return self.functions.resolve(value)
+        except RecursionError:
+            return Unresolved("functions and names are nested too deep")
+
+    # -------------------------------------------------------------------------------------- parameters
+
+    def _parameters(self, given: Mapping[str, str]) -> dict[str, Any]:
+        declared = self.section("Parameters")
+        if unknown := sorted(set(given) - set(declared)):
+            raise UsageError(
+                f"{self.document.file} has no parameter {', '.join(unknown)}.",
+                todo=f"It has: {', '.join(sorted(declared)) or 'none'}.",
+            )
+        return {name: self._parameter(name, about, given.get(name)) for name, about in declared.items()}
+
+    def _parameter(self, name: str, about: Any, given: str | None) -> Any:
+        about = about if isinstance(about, dict) else {}
+        kind = str(about.get("Type", "String"))
+        allowed = about.get("AllowedValues")
+        if given is not None:
+            if len(given) > PARAMETER_CHARS_MAX:
+                raise UsageError(
+                    f"Parameter {name} is longer than {PARAMETER_CHARS_MAX} characters.", todo="Shorten it."
+                )
+            if isinstance(allowed, list) and given not in (choices := [text_of(choice) for choice in allowed]):
+                raise UsageError(f"Parameter {name} is {given!r}.", todo=f"It takes one of {choices}.")
+            value: Any = given
+        elif kind.startswith("AWS::SSM::Parameter::Value"):
+            return Unresolved(f"parameter {name} is read from SSM at deployment")
+        elif "Default" in about:
+            value = text_of(about["Default"])
+        else:
+            return Unresolved(f"parameter {name} has no default and was not given")
+        if isinstance(value, str) and (kind == "CommaDelimitedList" or "List<" in kind):
+            return [part.strip() for part in value.split(",")]
+        return value
+
+    # ---------------------------------------------------------------------------------- names of things
+
+    def ref(self, name: str) -> Any:
+        """`Ref`: a parameter's value, a queue's URL, a function's name."""
+        if name in self._pseudo:
+            return self._pseudo[name]
+        if name in self.parameters:
+            return self.parameters[name]
+        match self.type_of(name):
+            case None:
+                return Unresolved(f"{name} is neither a parameter nor a resource of this template")
+            case kind if kind == QUEUE:
+                return f"{self._endpoint}/{self.account}/{self.name_of(name)[0]}"
+            case kind if kind in FUNCTIONS:
+                return self.name_of(name)[0]
+            case kind:
+                return Unresolved(f"{name} is a resource of type {kind}, which does not exist here")
+
+    def attribute(self, name: str, attribute: str) -> Any:
+        """`Fn::GetAtt`: ARN, name and URL of queues, ARN of functions."""
+        kind = self.type_of(name)
+        if kind == QUEUE and attribute in {"Arn", "QueueName", "QueueUrl"}:
+            known = self.name_of(name)[0]
+            return {"Arn": self.queue_arn(known), "QueueName": known, "QueueUrl": self.ref(name)}[attribute]
+        if kind in FUNCTIONS and attribute == "Arn":
+            return self.function_arn(self.name_of(name)[0])
+        if kind is None:
+            return Unresolved(f"{name} is not a resource of this template")
+        return Unresolved(f"attribute {attribute} of {name} ({kind}) does not exist here")
+
+    def queue_arn(self, name: str) -> str:
+        """ARN of a queue of this account and region."""
+        return f"arn:{_partition(self.region)}:sqs:{self.region}:{self.account}:{name}"
+
+    def function_arn(self, name: str) -> str:
+        """ARN of a function of this account and region."""
+        return f"arn:{_partition(self.region)}:lambda:{self.region}:{self.account}:function:{name}"
+
+    def type_of(self, logical_id: str) -> str | None:
+        """A resource's type; None when there is no such resource."""
+        resource = self.resources.get(logical_id)
+        kind = resource.get("Type") if isinstance(resource, dict) else None
+        return kind if isinstance(kind, str) else None
+
+    def name_of(self, logical_id: str) -> tuple[str, Unresolved | None]:
+        """Name of a queue or function, and why it is not the one the template gives, if so."""
+        if logical_id in self._naming:
+            self._circles.add(logical_id)
+            return self._logical_name(logical_id), None
+        if logical_id not in self._named:
+            self._naming.add(logical_id)
+            given = self._given_name(logical_id)
+            self._naming.discard(logical_id)
+            if logical_id in self._circles:
+                given = Unresolved(f"the name of {logical_id} refers to itself")
+            why = given if isinstance(given, Unresolved) else None
+            name = given if isinstance(given, str) and given else self._logical_name(logical_id)
+            self._named[logical_id] = name, why
+        return self._named[logical_id]
+
+    def _given_name(self, logical_id: str) -> str | Unresolved | None:
+        properties = self.resources[logical_id].get("Properties")
+        key = "QueueName" if self.type_of(logical_id) == QUEUE else "FunctionName"
+        if not isinstance(properties, dict) or key not in properties:
+            return None
+        value = self.resolve(properties[key])
+        return None if value is NO_VALUE else text_of(value)
+
+    def _logical_name(self, logical_id: str) -> str:
+        properties = self.resources[logical_id].get("Properties")
+        fifo = self.resolve(properties.get("FifoQueue")) if isinstance(properties, dict) else None
+        queue = self.type_of(logical_id) == QUEUE
+        return f"{logical_id}.fifo" if queue and text_of(fifo or False) == "true" else logical_id
+
+    # -------------------------------------------------------------------------------- conditions, tables
+
+    def condition(self, name: str) -> bool | Unresolved:
+        """Whether a condition holds; asked once, a circle is unresolved."""
+        if name not in self._conditions:
+            return Unresolved(f"there is no condition {name}")
+        if name not in self._decided:
+            self._decided[name] = Unresolved(f"condition {name} refers to itself")
+            self._decided[name] = flag(self.resolve(self._conditions[name]))
+        return self._decided[name]
+
+    def mapping(self, name: str) -> Mapping[str, Any] | Unresolved:
+        """A table of the section Mappings."""
+        table = self._tables.get(name)
+        return table if isinstance(table, dict) else Unresolved(f"there is no table {name} in Mappings")
+
+
+def _partition(region: str) -> str:
+    known = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
+    return next((name for prefix, name in known.items() if region.startswith(f"{prefix}-")), "aws")

@@ -1,0 +1,249 @@
+"""One request of a client to one answer: which protocol it speaks, who signed it, which fault meets it, what became of it.
+
+SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or the query string); Lambda's paths begin with
+its API's date; what onefold adds stands under `/_onefold`. Every error is one of AWS's. What is none is a defect: it is
+answered InternalFailure, and its traceback goes to standard error.
+
+Never here: what an operation does (`wire/operations`), sockets (`wire/connection.py`). Invariant: an operation runs only for a
+request that was signed as this server asks; a page of another site in the user's browser can ask for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from onefold import errors as ours
+from onefold.decide.faults import OnRequest
+from onefold.entropy import Entropy
+from onefold.wire import errors, json_protocol, query_protocol, signing
+from onefold.wire.connection import Request, Response
+from onefold.wire.desk import Caller, Desk
+from onefold.wire.errors import AwsError
+from onefold.wire.model import Model, Operation
+from onefold.wire.operations import OPERATIONS
+
+OURS = "/_onefold"
+LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin with
+
+_JSON = ((b"content-type", json_protocol.CONTENT_TYPE),)
+_XML = ((b"content-type", query_protocol.CONTENT_TYPE),)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_VIA = "sqs"
+_WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
+
+Part = Callable[[Request, str], Awaitable[Response]]
+
+
+class Stops(Protocol):
+    """What ends the answers that are held."""
+
+    def is_set(self) -> bool:
+        """Whether the server stops."""
+        ...
+
+
+class App:
+    """Answers all requests of one server.
+
+    Args:
+        desk: what operations work on.
+        model: SQS's operations.
+        key: the key that requests must be signed with; None takes any request.
+        parts: what answers other paths, by how they begin: `LAMBDA`, `OURS`; called with the request and its id.
+        entropy: the random part of request ids.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        model: Model,
+        *,
+        key: signing.Key | None,
+        parts: Mapping[str, Part],
+        entropy: Entropy,
+    ) -> None:
+        self._desk = desk
+        self._model = model
+        self._key = key
+        self._parts = parts
+        self._stopping = asyncio.Event()
+        self._count = 0
+        token = entropy.token()
+        self._ids = f"{token[:8]}-{token[8:12]}-4{token[12:15]}-8{entropy.token()[:3]}-"
+
+    def stop(self) -> None:
+        """The server stops: answers that a fault holds leave now, and nobody waits for messages any more."""
+        self._stopping.set()
+
+    # ------------------------------------------------------------------------------------------------ one request
+
+    async def handle(self, request: Request) -> Response | None:
+        """The answer to a request; None closes the connection without one, which only a fault does."""
+        self._count += 1
+        request_id = f"{self._ids}{self._count:012x}"
+        path = request.path
+        if path.startswith(OURS):
+            return await self._parts[OURS](request, request_id)
+        target = request.headers.get(b"x-amz-target")
+        try:
+            self._check_origin(request)
+            if self._key is not None:
+                self._check_signature(request, self._key)
+            if path.startswith(LAMBDA):
+                return await self._parts[LAMBDA](request, request_id)
+            if target is not None:
+                operation, ask = self._json(request, target)
+            else:
+                operation, ask = self._query(request)
+            return await self._perform(operation, ask, request, request_id)
+        except AwsError as error:
+            return _error(error, query=target is None, request_id=request_id)
+
+    def _json(self, request: Request, target: bytes) -> tuple[Operation, Any]:
+        if request.method != "POST":
+            raise _method(request.method, "POST")
+        operation = json_protocol.operation_of(self._model, target.decode("latin-1"))
+        if not request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json-1."):
+            said = request.header(b"content-type")
+            raise errors.malformed_input(f"Content-Type is {said!r}; it must be application/x-amz-json-1.0.")
+        return operation, json_protocol.decode(operation, request.body)
+
+    def _query(self, request: Request) -> tuple[Operation, Any]:
+        if request.method not in ("POST", "GET"):
+            raise _method(request.method, "POST or GET")
+        if request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json"):
+            raise errors.unknown_operation("")
+        path = unquote(request.path, errors="replace")
+        return query_protocol.decode(self._model, request.body, path, request.query)
+
+    # -------------------------------------------------------------------------------------------- one operation
+
+    async def _perform(self, operation: Operation, ask: Any, request: Request, request_id: str) -> Response | None:
+        desk, name = self._desk, operation.name
+        query = b"x-amz-target" not in request.headers
+        plan = self._plan(name, ask) if desk.queues.faults.active else None
+        if plan is not None and plan.before is not None:
+            raise errors.internal_failure() if plan.before == "error" else errors.request_throttled()
+        if name == _WAITS:
+            request.abandoned = True
+        caller = Caller(
+            protocol="query" if query else "json",
+            access_key=signing.access_key_of(request.headers, request.query),
+            host=request.header(b"host"),
+            gone=lambda: request.gone or self._stopping.is_set(),
+        )
+        try:
+            result = await OPERATIONS[name](desk, ask, caller)
+        except ours.OnefoldError as error:
+            raise aws_error(error, query=query) from error
+        if plan is not None:
+            await self._hold(plan, request)
+            if plan.after == "drop":
+                return None
+            if plan.after == "error":
+                raise errors.internal_failure()
+        if query:
+            return Response(200, query_protocol.encode(operation, result, request_id), _XML, request_id)
+        return Response(200, json_protocol.encode(result), _JSON, request_id)
+
+    def _plan(self, name: str, ask: Any) -> OnRequest | None:
+        """What a fault does to this request; told to the history."""
+        desk = self._desk
+        url = getattr(ask, "QueueUrl", None) or getattr(ask, "QueueName", None) or ""
+        queue = url.rstrip("/").rpartition("/")[2]
+        plan = desk.queues.faults.requested(name, queue)
+        if plan is not None:
+            desk.queues.history.told(
+                queue, "", "fault", at_ms=desk.queues.pace.now_ms(), why=plan.why, via=_VIA, operation=name
+            )
+        return plan
+
+    async def _hold(self, plan: OnRequest, request: Request) -> None:
+        if not plan.hold_ms:
+            return
+        request.abandoned = True
+        pace = self._desk.queues.pace
+        over = asyncio.ensure_future(pace.sleep_until(pace.now_ms() + plan.hold_ms))
+        stops = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((over, stops), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            stops.cancel()
+
+    # ------------------------------------------------------------------------------------------------ who asks
+
+    def _check_signature(self, request: Request, key: signing.Key) -> None:
+        signed = signing.Signed(request.method, request.path, request.query, request.headers, request.body)
+        signing.verify(signed, key, self._desk.queues.pace.now_ms())
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what a page of another site makes the user's browser send: no key is needed here to delete a queue."""
+        origin = request.headers.get(b"origin")
+        site = request.headers.get(b"sec-fetch-site")
+        if origin is None and site is None:
+            return
+        if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
+            raise errors.access_denied("Requests of web pages from other sites are refused.")
+
+    # ------------------------------------------------------------------------------ what never was a request
+
+    def refused(self, status: int, why: str) -> Response:
+        """The answer to what is no request, or too much of one."""
+        shape = {408: "RequestTimeoutException", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
+        return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id="")
+
+    def failed(self, request: Request) -> Response:
+        """The answer to a request whose handling raised."""
+        query = b"x-amz-target" not in request.headers
+        return _error(errors.internal_failure(), query=query, request_id=f"{self._ids}{self._count:012x}")
+
+
+def is_local(origin: str) -> bool:
+    """Whether an Origin, or a URL, names this machine."""
+    try:
+        host = urlsplit(origin).hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name, without its port, can only be this machine's."""
+    return host in _LOOPBACK or host.endswith(".localhost") or _is_in_127(host)
+
+
+def _is_in_127(host: str) -> bool:
+    parts = host.split(".")
+    return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
+
+
+def aws_error(error: ours.OnefoldError, *, query: bool) -> AwsError:
+    """What an error of onefold is on AWS's wire, where an operation has not said it better.
+
+    Raises:
+        OnefoldError: `error` itself, where it is a defect.
+    """
+    if isinstance(error, ours.NotFoundError):
+        return errors.queue_does_not_exist(query=query)
+    if isinstance(error, ours.OverLimitError):
+        return errors.over_limit(error.what)
+    if isinstance(error, ours.StorageBusy | ours.StorageError):
+        return errors.service_unavailable(str(error))
+    if isinstance(error, ours.UsageError):
+        return errors.invalid_parameter_value(str(error))
+    raise error
+
+
+def _method(got: str, wanted: str) -> AwsError:
+    text = f"The method {got} is not allowed here; it must be {wanted}."
+    return AwsError("MethodNotAllowed", text, status=405, modelled=False)
+
+
+def _error(error: AwsError, *, query: bool, request_id: str) -> Response:
+    encode = query_protocol.encode_error if query else json_protocol.encode_error
+    status, headers, body = encode(error, request_id)
+    return Response(status, body, tuple(headers))

@@ -1,0 +1,417 @@
+"""One HTTP/1.1 connection: bytes to requests, answers to bytes, in order, within bounds of size and time.
+
+The parser is llhttp (Node's, by httptools). A request reaches the handler when it is complete; requests that a client sends
+ahead wait here. What the handler answers is written in one piece. Sizes and times are bounded before anything is kept:
+`Bounds`. A client that hangs up is noticed at once, also while its request is in hand.
+
+Time here is the loop's own: sockets live in real time, whatever clock the queues run on.
+Never here: what a path means, AWS, JSON. Invariant: no byte of a request ends up in an answer's head unchecked, and answers
+leave in the order of their requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Protocol, cast
+
+import httptools
+from msgspec import Struct
+
+_MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
+_NAME = re.compile(rb"[A-Za-z0-9-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What one client may take.
+
+    Args:
+        body_bytes: of one request; more is answered 413. SQS itself takes 1 MiB, which base64 and escapes make longer.
+        head_bytes: request line and header fields; more is answered 431.
+        head_fields: how many header fields.
+        request_s: seconds from a request's first byte to its last; later is answered 408.
+        idle_s: seconds between two requests; longer than SDKs keep an idle connection, so that they close it, not we.
+        stalled_s: seconds for which a client may leave an answer unread.
+        linger_s: seconds for which the rest of a refused request is read and thrown away, so that its answer arrives.
+    """
+
+    body_bytes: int = 2 * 1024 * 1024
+    head_bytes: int = 64 * 1024
+    head_fields: int = 100
+    request_s: float = 30.0
+    idle_s: float = 120.0
+    stalled_s: float = 60.0
+    linger_s: float = 2.0
+
+
+class Request:
+    """One complete request.
+
+    Attributes:
+        method: for example `POST`.
+        path: as it was sent, percent signs and all; begins with `/`.
+        query: what followed the question mark, as it was sent; empty when nothing did.
+        headers: names in lower case; a field that came more than once has its values joined by commas.
+        body: all of it.
+        keep_alive: the client wants the connection kept.
+        gone: the client has hung up.
+        abandoned: set by the handler: when the client hangs up, stop handling (an asyncio cancel).
+    """
+
+    __slots__ = ("abandoned", "body", "gone", "headers", "keep_alive", "method", "path", "query")
+
+    def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.keep_alive = True
+        self.gone = False
+        self.abandoned = False
+
+    def is_gone(self) -> bool:
+        """Whether the client has hung up."""
+        return self.gone
+
+    def header(self, name: bytes) -> str:
+        """A header field as text; empty when it did not come."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+class Response(Struct, frozen=True, gc=False):
+    """One answer.
+
+    Args:
+        status: HTTP's.
+        body: may be empty.
+        headers: beside Date, Content-Length and Connection. A tuple that comes again is quick: its bytes are kept.
+        request_id: the value of `x-amzn-requestid`; empty where there is none, or it stands in `headers`.
+    """
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    request_id: str = ""
+
+
+class Handler(Protocol):
+    """What answers requests."""
+
+    async def handle(self, request: Request) -> Response | None:
+        """The answer; None closes the connection without one."""
+        ...
+
+    def refused(self, status: int, why: str) -> Response:
+        """The answer to what is not a request we take: 400, 408, 413 or 431."""
+        ...
+
+    def failed(self, request: Request) -> Response:
+        """The answer to a request whose handling raised, which is a defect."""
+        ...
+
+
+class Front:
+    """What all connections of one server share.
+
+    Args:
+        handler: answers requests.
+        date: the value of the Date header now.
+        bounds: what one client may take.
+        loop: where they live.
+    """
+
+    def __init__(
+        self, handler: Handler, *, date: Callable[[], bytes], bounds: Bounds, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.handler = handler
+        self.date = date
+        self.bounds = bounds
+        self.loop = loop
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.draining = False
+        self.emptied = asyncio.Event()
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.emptied.set()
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection.
+
+    Args:
+        front: what it shares with the others.
+    """
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[Request | Response] = deque()  # a Response: a refusal, which ends the connection
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._arriving = False  # a request has begun and is not complete
+        self._in_body = False
+        self._refused = False
+        self._paused = False
+        self._stalled_at: float | None = None  # since when the client has not read
+        self.idle_at: float | None = front.loop.time()
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._fields = self._head_bytes = self._body_bytes = 0
+        self._body: list[bytes] = []
+
+    # ---------------------------------------------------------------------------------------------------- from the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio says."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._front.connections.add(self)
+        if self._front.draining:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        """The client has hung up, or we have closed: nobody waits for what is in hand."""
+        self._transport = None
+        self._refused = True
+        self._waiting.clear()
+        self._cancel_late()
+        if self._current is not None:
+            self._current.gone = True
+            if self._current.abandoned and self._task is not None:
+                self._task.cancel()
+        self._front.left(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._stalled_at = self._front.loop.time()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._stalled_at = None
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what is complete is handled, in order."""
+        if self._refused:
+            return
+        rest = memoryview(data)
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offer:  # h2c and the like: not taken; the request is one as any other
+                rest = rest[offer.args[0] :]
+                continue
+            except httptools.HttpParserError:
+                self._refuse(400, "This is not HTTP/1.1.")
+            break
+        if self._arriving:
+            self._check_arriving(len(data))
+        elif self._late is not None:
+            self._cancel_late()
+        if self._current is None:
+            self._next()
+
+    def _check_arriving(self, count: int) -> None:
+        if not self._in_body:
+            self._head_bytes += count
+            if self._head_bytes > self._front.bounds.head_bytes:
+                self._refuse(431, "The request's head is too long.")
+                return
+        if self._late is None:
+            self._late = self._front.loop.call_later(
+                self._front.bounds.request_s, self._refuse, 408, "The request did not arrive in time."
+            )
+
+    def _cancel_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    # ---------------------------------------------------------------------------------------------------- from the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._arriving, self._in_body = True, False
+        self.idle_at = None
+        self._url, self._headers, self._body = b"", {}, []
+        self._fields = self._head_bytes = self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header field, or one after a chunked body, which nobody asked for."""
+        if self._in_body:
+            return
+        self._fields += 1
+        if self._fields > self._front.bounds.head_fields:
+            return
+        name = name.lower()
+        if name in self._headers:
+            value = self._headers[name] + b"," + value
+        self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is there: refuse what is too much before its body comes."""
+        self._in_body = True
+        headers, bounds = self._headers, self._front.bounds
+        head_bytes = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
+        if head_bytes > bounds.head_bytes or self._fields > bounds.head_fields:
+            self._refuse(431, "The request's head is too long.")
+        elif b"content-length" in headers and int(headers[b"content-length"]) > bounds.body_bytes:
+            self._refuse(413, "The request's body is too long.")
+        elif b"expect" in headers and headers[b"expect"].lower() == b"100-continue" and self._is_free():
+            assert self._transport is not None
+            self._transport.write(_CONTINUE)
+
+    def _is_free(self) -> bool:
+        return self._current is None and not self._waiting and self._transport is not None
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._front.bounds.body_bytes:
+            self._refuse(413, "The request's body is too long.")
+        elif not self._refused:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._arriving = False
+        if self._refused:
+            return
+        path, _, query = self._url.decode("latin-1").partition("?")
+        if not path.startswith("/"):  # a proxy's form, http://host/path
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request = Request(self._parser.get_method().decode("ascii"), path, query, self._headers, body)
+        request.keep_alive = self._parser.should_keep_alive()
+        self._body = []
+        self._waiting.append(request)
+        if len(self._waiting) > _MAX_AHEAD and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Answer what is not a request we take, behind what is in hand; nothing more is read of this client."""
+        if self._refused:
+            return
+        self._refused = True
+        self._arriving = False
+        self._cancel_late()
+        self._waiting.append(self._front.handler.refused(status, why))
+        if self._current is None:
+            self._next()
+
+    # ---------------------------------------------------------------------------------------------------------- answering
+
+    def _next(self) -> None:
+        """Handle the next request, unless one is in hand or the client does not read."""
+        if self._transport is None or self._current is not None or self._stalled_at is not None:
+            return
+        if self._waiting:
+            one = self._waiting.popleft()
+            if isinstance(one, Response):
+                self._write(one, keep_alive=False)
+                self._front.loop.call_later(self._front.bounds.linger_s, self.close)
+                return
+            if self._paused and len(self._waiting) < _MAX_AHEAD // 2:
+                self._paused = False
+                self._transport.resume_reading()
+            self._current = one
+            self._task = task = self._front.loop.create_task(self._handle(one))
+            self._front.tasks.add(task)
+            task.add_done_callback(self._front.tasks.discard)
+        elif self._front.draining:
+            self.close()
+        elif not self._arriving:
+            self.idle_at = self._front.loop.time()
+
+    async def _handle(self, request: Request) -> None:
+        answer: Response | None = None
+        try:
+            answer = await self._front.handler.handle(request)
+        except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is answered, and the server goes on
+            sys.stderr.write("".join(traceback.format_exception(error)))
+            answer = self._front.handler.failed(request)
+        finally:
+            self._current = self._task = None
+            if self._transport is not None:
+                self._answer(request, answer)
+
+    def _answer(self, request: Request, answer: Response | None) -> None:
+        assert self._transport is not None
+        if answer is None:
+            self._transport.abort()
+            return
+        keep_alive = request.keep_alive and not self._front.draining
+        self._write(answer, keep_alive=keep_alive, bodiless=request.method == "HEAD")
+        if keep_alive:
+            self._next()
+        else:
+            self.close()
+
+    def _write(self, answer: Response, *, keep_alive: bool, bodiless: bool = False) -> None:
+        assert self._transport is not None
+        head = _head(answer.status, answer.headers, keep_alive)
+        length = b"" if answer.status == 204 else b"\r\ncontent-length: %d" % len(answer.body)
+        name = b"\r\nx-amzn-requestid: " + answer.request_id.encode("ascii") if answer.request_id else b""
+        body = b"" if bodiless or answer.status == 204 else answer.body
+        self._transport.write(b"".join((head, self._front.date(), name, length, b"\r\n\r\n", body)))
+
+    # ------------------------------------------------------------------------------------------------------------ ending
+
+    def drain(self) -> None:
+        """Close now, or behind what is in hand."""
+        if self._current is None and not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        """Close when what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check_idle(self, now: float) -> None:
+        """Close a connection that nobody uses, or whose client does not read; called every few seconds."""
+        bounds = self._front.bounds
+        if self.idle_at is not None and now - self.idle_at > bounds.idle_s:
+            self.close()
+        elif self._stalled_at is not None and now - self._stalled_at > bounds.stalled_s:
+            self.abort()
+
+
+@lru_cache(256)
+def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+    """Status line and fields up to the Date's value.
+
+    Raises:
+        ValueError: a name or a value would end its line.
+    """
+    lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
+    lines.append(b"connection: keep-alive" if keep_alive else b"connection: close")
+    for name, value in headers:
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(f"{name!r}: {value!r} is no header field")
+        lines.append(name + b": " + value)
+    lines.append(b"date: ")
+    return b"\r\n".join(lines)

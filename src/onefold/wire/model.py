@@ -1,0 +1,251 @@
+"""The operations of SQS as types, compiled from the service model that botocore carries.
+
+The model says which members an operation takes and answers with, of which types; every structure becomes a msgspec struct,
+so that a request is parsed and checked in one pass. Members are always optional (None): what is required is asked
+afterwards (`Operation.check`), because AWS answers that with another error. botocore is a source of data here: importing its
+modules would cost more than the rest of the start.
+
+Never here: ranges and rules of values (`wire/operations`), a protocol.
+Invariant: a struct of an ask has exactly the members of the model, under the model's names.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from onefold.errors import UsageError
+from onefold.wire import errors
+
+Kind = Literal["structure", "list", "map", "string", "integer", "long", "boolean", "blob"]
+
+_ENTRIES = "Entries"  # the member of a batch request that AWS calls empty rather than missing
+_GZIP = 31  # zlib: 32 KiB window, with gzip's header
+
+
+class Shape(Struct, frozen=True):
+    """A type of the model.
+
+    Args:
+        name: the model's name of it, such as `MessageBodyAttributeMap`.
+        kind: what it is.
+        members: of a structure, by name.
+        required: of a structure, the members that must be there.
+        item: of a list, the type of its elements; of a map, of its values (keys are strings).
+        type: what a value of it is in Python; of a structure a struct, named as the shape.
+    """
+
+    name: str
+    kind: Kind
+    members: Mapping[str, Shape] = {}
+    required: tuple[str, ...] = ()
+    item: Shape | None = None
+    type: Any = None
+
+
+class Operation(Struct, frozen=True):
+    """One operation.
+
+    Args:
+        name: such as `SendMessage`.
+        input: the structure that a request is.
+        output: the structure of the answer; None when a success says nothing.
+        input_type: a struct with the members of `input`, all optional.
+        decoder: reads JSON into `input_type`.
+    """
+
+    name: str
+    input: Shape
+    output: Shape | None
+    input_type: type[Struct]
+    decoder: msgspec.json.Decoder[Any]
+
+    def check(self, ask: Struct, *, query: bool = False) -> None:
+        """Refuse an ask that lacks what it must have, in itself or in the entries of a batch.
+
+        Args:
+            ask: an `input_type`.
+            query: the query protocol asks; some texts differ.
+
+        Raises:
+            AwsError: QueueDoesNotExist without a queue's URL, InvalidParameterValue without a queue's name (both
+                recorded), EmptyBatchRequest without entries, MissingParameter for any other member.
+        """
+        for name in self.input.required:
+            value = getattr(ask, name)
+            if value is None:
+                raise _missing(name, self.input.members[name], query=query)
+            if name == _ENTRIES:
+                _check_entries(value, self.input.members[name])
+
+
+def _missing(name: str, shape: Shape, *, query: bool) -> errors.AwsError:
+    if name == "QueueUrl":
+        return errors.queue_does_not_exist(query=query)
+    if name == "QueueName":
+        return errors.invalid_parameter_value(
+            "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
+        )
+    if name == _ENTRIES and shape.item is not None:
+        return errors.empty_batch_request(shape.item.name)
+    return errors.missing_parameter("Attribute.Name" if query and name == "Attributes" else name)
+
+
+def _check_entries(entries: list[Struct], shape: Shape) -> None:
+    entry_shape = shape.item
+    assert entry_shape is not None
+    if not entries:
+        raise errors.empty_batch_request(entry_shape.name)
+    for number, entry in enumerate(entries, 1):
+        for name in entry_shape.required:
+            if getattr(entry, name) is None:
+                raise errors.missing_parameter(f"{entry_shape.name}.{number}.{name}")
+
+
+class Model:
+    """All operations, by name."""
+
+    def __init__(self, operations: Mapping[str, Operation]) -> None:
+        self._operations = operations
+
+    def operation(self, name: str) -> Operation | None:
+        """The operation of that name, or None."""
+        return self._operations.get(name)
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """All of them."""
+        return self._operations
+
+
+# ---------------------------------------------------------------------------------------------- the model's file
+
+
+class _Ref(Struct):
+    shape: str
+
+
+class _RawShape(Struct):
+    type: Kind
+    members: dict[str, _Ref] = {}
+    required: tuple[str, ...] = ()
+    member: _Ref | None = None
+    value: _Ref | None = None
+
+
+class _RawOperation(Struct):
+    input: _Ref
+    output: _Ref | None = None
+
+
+class _File(Struct):
+    operations: dict[str, _RawOperation]
+    shapes: dict[str, _RawShape]
+
+
+def load() -> Model:
+    """The model of the botocore that is installed.
+
+    Raises:
+        UsageError: botocore is not installed, or its SQS model is not where it has always been.
+    """
+    spec = find_spec("botocore")  # looks it up, imports nothing of it
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            "botocore is not installed.",
+            meaning="The local SQS reads its operations from botocore's service model.",
+            todo="Install it with: pip install 'onefold[serve]'",
+        )
+    folder = Path(spec.origin).parent / "data" / "sqs" / "2012-11-05"
+    for name in ("service-2.json.gz", "service-2.json"):
+        try:
+            data = (folder / name).read_bytes()
+        except FileNotFoundError:
+            continue
+        return compile_model(data)
+    raise UsageError(
+        f"No SQS service model in {folder}.",
+        meaning="This botocore is incomplete, or lays out its data in a new way.",
+        todo="Reinstall botocore; `pip install 'botocore>=1.40'` is known to work.",
+    )
+
+
+def compile_model(data: bytes) -> Model:
+    """The operations of a service model in JSON, gzipped or not.
+
+    Raises:
+        UsageError: not a service model that this code understands.
+    """
+    try:
+        text = zlib.decompress(data, _GZIP) if data.startswith(b"\x1f\x8b") else data
+        file = msgspec.json.decode(text, type=_File)
+        return Model(_Compiler(file.shapes).operations(file.operations))
+    except (zlib.error, msgspec.MsgspecError, KeyError, RecursionError) as error:
+        raise UsageError(
+            f"The SQS service model cannot be read: {error}.",
+            meaning="It has another form than the models known so far.",
+            todo="Install another botocore, for instance with: pip install 'botocore>=1.40'",
+        ) from None
+
+
+class _Compiler:
+    """Turns the shapes of a file into shapes with types; each is made once."""
+
+    def __init__(self, raw: Mapping[str, _RawShape]) -> None:
+        self._raw = raw
+        self._shapes: dict[str, Shape] = {}
+
+    def operations(self, raw: Mapping[str, _RawOperation]) -> dict[str, Operation]:
+        return {name: self._operation(name, operation) for name, operation in raw.items()}
+
+    def _operation(self, name: str, raw: _RawOperation) -> Operation:
+        taken = self._shape(raw.input.shape)
+        return Operation(
+            name=name,
+            input=taken,
+            output=self._shape(raw.output.shape) if raw.output else None,
+            input_type=taken.type,
+            decoder=msgspec.json.Decoder(taken.type),
+        )
+
+    def _shape(self, name: str) -> Shape:
+        if name not in self._shapes:
+            raw = self._raw[name]
+            members = {member: self._shape(ref.shape) for member, ref in raw.members.items()}
+            ref = raw.member or raw.value
+            item = self._shape(ref.shape) if ref else None
+            self._shapes[name] = Shape(
+                name=name,
+                kind=raw.type,
+                members=members,
+                required=raw.required,
+                item=item,
+                type=_struct(name, members) if raw.type == "structure" else _plain(raw.type, item),
+            )
+        return self._shapes[name]
+
+
+def _struct(name: str, members: Mapping[str, Shape]) -> type[Struct]:
+    fields = [(member, shape.type | None, None) for member, shape in members.items()]
+    return msgspec.defstruct(name, fields, frozen=True, gc=False, module=__name__)
+
+
+def _plain(kind: Kind, item: Shape | None) -> Any:
+    if item is None:
+        return _SCALARS[kind]
+    return list[item.type] if kind == "list" else dict[str, item.type]  # type: ignore[name-defined]  # made at run time
+
+
+_SCALARS: Mapping[Kind, Any] = {
+    "string": str,
+    "integer": Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)],  # 32 bits in the model's language
+    "long": Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+    "boolean": bool,
+    "blob": bytes,
+}

@@ -1,0 +1,258 @@
+"""The older query protocol: a form into an ask, a result or an error into XML.
+
+The operation is the parameter `Action`; parameters come in the query string, the body or both, nested by dots and numbered
+lists. The queue is named by `QueueUrl` or by the path the request was sent to. Besides the flattened names that AWS
+documents, what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
+
+Never here: HTTP beyond headers of one answer, what an operation does, the names (`wire/query_names.py`).
+Invariant: `decode` answers an ask with all required members, or raises AwsError, whatever the bytes are; XML that leaves
+here has only characters that XML 1.0 allows.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from onefold.wire import errors, query_names
+from onefold.wire.errors import AwsError
+from onefold.wire.json_protocol import Headers
+from onefold.wire.model import Model, Operation, Shape
+
+CONTENT_TYPE = b"text/xml"
+
+_FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
+_DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
+_INDEX = re.compile(r"[0-9]{1,9}")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_BITS = {"integer": 31, "long": 63}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REPLACEMENT = "\ufffd"
+_HEAD = '<?xml version="1.0"?>'
+
+_Tree = dict[str, Any]  # by part of a name: text, or another tree when dots follow
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[Operation, Any]:
+    """The operation and the ask of a request.
+
+    Args:
+        model: the operations there are.
+        form: the body, form-encoded; empty for GET.
+        path: the path, decoded; its last part names the queue when there is no `QueueUrl`.
+        query_string: what stands after the `?`. A parameter of the body wins over it.
+
+    Raises:
+        AwsError: MalformedQueryString: cannot be read. MissingAction, InvalidAction. MalformedInput: a parameter of
+            another type, which is named. MissingParameter and what `Operation.check` raises: a required one is absent.
+    """
+    tree = _nested([*_fields(query_string), *_fields(form)])
+    action = tree.get("Action")
+    if not isinstance(action, str) or not action:
+        raise errors.missing_action()
+    operation = model.operation(action)
+    if operation is None:
+        raise errors.unknown_operation(action)
+    members = _members(operation.input, tree)
+    if "QueueUrl" in operation.input.members and "QueueUrl" not in members:
+        members["QueueUrl"] = path.rstrip("/").rpartition("/")[2] or None
+    ask = operation.input_type(**members)
+    operation.check(ask, query=True)
+    return operation, ask
+
+
+def _fields(form: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(form.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+    except UnicodeError:
+        raise errors.malformed_query_string("The parameters are not percent-encoded UTF-8.") from None
+    except ValueError:
+        raise errors.malformed_query_string(f"A request has at most {_FIELDS_MAX} parameters.") from None
+
+
+def _nested(fields: list[tuple[str, str]]) -> _Tree:
+    """Parameters nested by the dots of their names; of a repeated one the last counts."""
+    tree: _Tree = {}
+    for name, value in fields:
+        *parents, last = name.split(".", _DEPTH_MAX)
+        branch = tree
+        for part in parents:
+            inner = branch.get(part)
+            if not isinstance(inner, dict):
+                inner = branch[part] = {}
+            branch = inner
+        branch[last] = value
+    return tree
+
+
+def _members(shape: Shape, tree: _Tree) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, member in shape.members.items():
+        found = tree.get(_documented(name, member))
+        if found is None:
+            found = tree.get(name)
+        if found is not None:
+            members[name] = _value(name, member, found)
+    return members
+
+
+def _documented(name: str, shape: Shape) -> str:
+    """The name a member has in the query protocol."""
+    if shape.kind == "list":
+        return query_names.element_of(shape.name)
+    return query_names.pair_of(shape.name).element if shape.kind == "map" else name
+
+
+def _value(name: str, shape: Shape, found: str | _Tree) -> Any:
+    if shape.kind == "list":
+        assert shape.item is not None
+        return [_value(name, shape.item, item) for item in _items(shape, found)]
+    if shape.kind == "map":
+        return dict(_pair(name, shape, item) for item in _items(shape, found))
+    if shape.kind == "structure":
+        if isinstance(found, str):
+            raise _mismatch("STRING_VALUE can not be converted to a Structure", name)
+        return shape.type(**_members(shape, found))
+    if not isinstance(found, str):
+        raise _mismatch("Start of structure or map found where not expected.", name)
+    return _scalar(name, shape, found)
+
+
+def _items(shape: Shape, found: str | _Tree) -> list[Any]:
+    """The elements of a list or pairs of a map in the order of their numbers; one without a number is the only one."""
+    if isinstance(found, str):
+        return [found] if found else []  # an empty list is sent as an empty text
+    for level in ("member", "entry", _documented("", shape)):
+        if level in found:
+            inner = found[level]
+            if isinstance(inner, str):
+                return [inner]
+            return _numbered(inner)
+    return _numbered(found)
+
+
+def _numbered(tree: _Tree) -> list[Any]:
+    parts = sorted((part for part in tree if _INDEX.fullmatch(part)), key=int)
+    return [tree[part] for part in parts] if parts else [tree]
+
+
+def _pair(name: str, shape: Shape, found: str | _Tree) -> tuple[str, Any]:
+    pair = query_names.pair_of(shape.name)
+    assert shape.item is not None
+    if isinstance(found, str):
+        raise _mismatch("STRING_VALUE can not be converted to a Map", name)
+    key = found.get(pair.key, found.get("key"))
+    value = found.get(pair.value, found.get("value"))
+    if key is None:
+        raise errors.missing_parameter(f"{pair.element}.{pair.key}")
+    if not isinstance(key, str):
+        raise _mismatch("Start of structure or map found where not expected.", name)
+    if value is None:
+        if shape.item.kind != "structure":
+            raise errors.missing_parameter(f"{pair.element}.{pair.value}")
+        value = {}  # that it is empty is for the operation to say, with the attribute's name
+    return key, _value(name, shape.item, value)
+
+
+def _scalar(name: str, shape: Shape, text: str) -> Any:
+    if shape.kind in _BITS:
+        if not _INTEGER.fullmatch(text):
+            raise _mismatch("STRING_VALUE can not be converted to an Integer", name)
+        number = int(text)
+        if not -(2 ** _BITS[shape.kind]) <= number < 2 ** _BITS[shape.kind]:
+            raise _mismatch("NUMBER_VALUE is out of range", name)
+        return number
+    if shape.kind == "boolean":
+        if text not in {"true", "false"}:
+            raise _mismatch("STRING_VALUE can not be converted to a Boolean", name)
+        return text == "true"
+    if shape.kind == "blob":
+        try:
+            return b64decode(text, validate=True)
+        except ValueError:
+            raise _mismatch("Invalid base64 encoded string", name) from None
+    return text
+
+
+def _mismatch(text: str, name: str) -> AwsError:
+    return errors.malformed_input(f"{text} ({name})")
+
+
+# ------------------------------------------------------------------------------------------------------ writing
+
+
+def encode(operation: Operation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
+    """The body of a success. None values are left out; an operation without an output has no result element."""
+    name = operation.name
+    out = [_HEAD, f'<{name}Response xmlns="{query_names.NAMESPACE}">']
+    if operation.output is not None:
+        out.append(f"<{name}Result>")
+        _write_members(operation.output, result or {}, out)
+        out.append(f"</{name}Result>")
+    out.append(f"<ResponseMetadata><RequestId>{_text(request_id)}</RequestId></ResponseMetadata></{name}Response>")
+    return "".join(out).encode()
+
+
+def headers(request_id: str) -> Headers:
+    """The headers of every answer; their names in lower case, as ASGI wants them."""
+    return [(b"content-type", CONTENT_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
+
+
+def encode_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of an error."""
+    body = (
+        f'{_HEAD}<ErrorResponse xmlns="{query_names.NAMESPACE}"><Error><Type>{error.fault}</Type>'
+        f"<Code>{error.code}</Code><Message>{_text(error.message)}</Message><Detail/></Error>"
+        f"<RequestId>{_text(request_id)}</RequestId></ErrorResponse>"
+    )
+    return error.status, headers(request_id), body.encode()
+
+
+def _write_members(shape: Shape, value: Mapping[str, Any], out: list[str]) -> None:
+    for name, member in shape.members.items():
+        found = value.get(name)
+        if found is not None:
+            _write(name, member, found, out)
+
+
+def _write(name: str, shape: Shape, value: Any, out: list[str]) -> None:
+    if shape.kind == "list":
+        assert shape.item is not None
+        element = query_names.element_of(shape.name)
+        for item in value:
+            _write(element, shape.item, item, out)
+    elif shape.kind == "map":
+        assert shape.item is not None
+        pair = query_names.pair_of(shape.name)
+        for key, item in value.items():
+            out.append(f"<{pair.element}><{pair.key}>{_text(key)}</{pair.key}>")
+            _write(pair.value, shape.item, item, out)
+            out.append(f"</{pair.element}>")
+    elif shape.kind == "structure":
+        out.append(f"<{name}>")
+        _write_members(shape, value, out)
+        out.append(f"</{name}>")
+    else:
+        out.append(f"<{name}>{_plain(value)}</{name}>")
+
+
+def _plain(value: str | bytes | bool | int) -> str:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _text(text: str) -> str:
+    """Text as an element's content. A carriage return would be read as a line feed, so it is spelt out."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#xD;")
+    return _NOT_XML.sub(_REPLACEMENT, text)

@@ -1,0 +1,141 @@
+"""The listening sockets of one server, and its end: nothing more is accepted, what is in hand is finished.
+
+Bytes are `wire/connection.py`'s. Never here: what is answered, what runs beside the sockets, signals and threads
+(`service/serving.py`). Invariant: when `stop` returns, no connection is open and no request is in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from datetime import UTC, datetime
+
+from onefold import errors, limits
+from onefold.clock import Clock
+from onefold.wire.connection import Bounds, Connection, Front, Handler
+
+_BACKLOG = 2_048
+_CHECKS = 4  # looks at idle connections per time that they may be idle
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class Dates:
+    """The Date header of answers, written once a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second = -1
+        self._text = b""
+
+    def now(self) -> bytes:
+        """For example `Sat, 21 Nov 2026 04:18:54 GMT`."""
+        second = self._clock.now_ms() // limits.SECOND_MS
+        if second != self._second:
+            at = datetime.fromtimestamp(second, tz=UTC)
+            text = f"{_DAYS[at.weekday()]}, {at:%d} {_MONTHS[at.month - 1]} {at:%Y %H:%M:%S} GMT"
+            self._second, self._text = second, text.encode()
+        return self._text
+
+
+class Server:
+    """An HTTP server on this loop.
+
+    Args:
+        handler: answers requests.
+        host: name or address to listen on; a name with several addresses listens on all of them.
+        port: 0 to 65,535; 0 takes a free one.
+        clock: what the Date header tells.
+        bounds: what one client may take.
+    """
+
+    def __init__(self, handler: Handler, *, host: str, port: int, clock: Clock, bounds: Bounds | None = None) -> None:
+        self.host = host
+        self.port = port
+        self._bounds = bounds or Bounds()
+        self._handler = handler
+        self._clock = clock
+        self._front: Front | None = None
+        self._server: asyncio.Server | None = None
+        self._check: asyncio.TimerHandle | None = None
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches it, for example `http://127.0.0.1:9324`."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104 - compared
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._front.connections) if self._front is not None else 0
+
+    async def start(self) -> None:
+        """Listen; afterwards `port` and `url` are the real ones.
+
+        Raises:
+            UsageError: the port is taken or may not be used, or the host is not of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        front = self._front = Front(self._handler, date=Dates(self._clock).now, bounds=self._bounds, loop=loop)
+        try:
+            self._server = await loop.create_server(lambda: Connection(front), self.host, self.port, backlog=_BACKLOG)
+        except OSError as error:
+            raise _unusable(self.host, self.port, error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        assert self._front is not None
+        loop = self._front.loop
+        for connection in tuple(self._front.connections):
+            connection.check_idle(loop.time())
+        self._check = loop.call_later(min(self._bounds.idle_s, self._bounds.stalled_s) / _CHECKS, self._check_idle)
+
+    def drain(self) -> None:
+        """Accept nobody any more, close connections that are idle, and the others behind what is in hand."""
+        if self._front is None or self._server is None:
+            return
+        self._server.close()
+        self._front.draining = True
+        for connection in tuple(self._front.connections):
+            connection.drain()
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Drain, and wait until everybody has left; after `grace_s` seconds whoever is left is cut off. Harmless twice.
+
+        What waits for something else than the clients (a long poll) must be told to end by its owner, after `drain`.
+        """
+        self.drain()
+        front, self._front = self._front, None
+        if front is None:
+            return
+        if self._check is not None:
+            self._check.cancel()
+        if front.connections:
+            front.emptied.clear()
+            try:
+                await asyncio.wait_for(front.emptied.wait(), grace_s)
+            except TimeoutError:
+                for connection in tuple(front.connections):
+                    connection.abort()
+        left = tuple(front.tasks)
+        if left:
+            _, late = await asyncio.wait(left, timeout=grace_s)
+            for task in late:
+                task.cancel()
+
+
+def _unusable(host: str, port: int, error: OSError) -> errors.UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return errors.UsageError(
+            f"Port {port} of {host} is taken by another program.",
+            meaning="Nothing was started.",
+            todo="End that program, or choose another port with --port; --port 0 takes a free one.",
+        )
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return errors.UsageError(
+            f"{host!r} is no address of this machine.", todo="Use 127.0.0.1, or 0.0.0.0 for all addresses."
+        )
+    return errors.UsageError(f"{host}:{port} cannot be listened on: {error.strerror or error}.", todo="Choose another.")
