@@ -113,16 +113,20 @@ class Edit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transferred(Struct, frozen=True, gc=False):
-    """A receive moved a message to the dead-letter queue instead of giving it.
+    """A message went from one queue to another without being sent and deleted by somebody.
 
     Args:
-        message_id: stays the same; source, target: queue names; receive_count: how often it had been received.
+        message_id: the one it had. source, target: queue names.
+        receive_count: how often it had been received.
+        new_message_id: the one it has since, moved by a task or an operator; None: a receive dead-lettered it, and it
+            keeps its own.
     """
 
     message_id: str
     source: str
     target: str
     receive_count: int
+    new_message_id: str | None = None
 
 
 class Remembered(Struct, frozen=True, gc=False):
@@ -167,6 +171,22 @@ class QueueAdmin(Protocol):
         """All queues, by name."""
         ...
 
+    def settings_of(self, queue: str) -> QueueSettings:
+        """One queue; costs the same with ten queues and with ten thousand.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        ...
+
+    def setting(self, queue: str) -> QueueSettings:
+        """One queue's settings.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        ...
+
     def drop(self, queue: str, *, referenced: bool = False) -> None:
         """Delete a queue with everything in it; `referenced`: also when other queues name it, as SQS does."""
         ...
@@ -187,8 +207,15 @@ class QueueAdmin(Protocol):
         """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
         ...
 
+    def moving(self) -> bool:
+        """Whether a move task is running."""
+        ...
+
     def take_transfers(self) -> list[Transferred]:
-        """Dead letters that receives of this process made since the last call, in order."""
+        """What receives of this process dead-lettered, and what it moved, since the last call, in order.
+
+        At most 1,000 are remembered for a process that never asks.
+        """
         ...
 
     def message_ids(self, receipts: Sequence[str]) -> list[str]:

@@ -77,8 +77,8 @@ class Engine(Protocol):
         """Take the presence lock of this process; the lock file's path for child processes, None where there is none."""
         ...
 
-    def waiter(self) -> WakeableWaiter:
-        """What an idle worker waits on: woken by senders in any process."""
+    def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
+        """What an idle worker waits on: woken by senders in any process; `foreign`: in any other process only."""
         ...
 
     def notify(self) -> None:
@@ -86,7 +86,7 @@ class Engine(Protocol):
         ...
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls of this engine one after another in one transaction with one sync.
+        """Make calls of this engine one after another in one transaction with one sync; inside a call, part of it.
 
         Returns:
             What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
@@ -94,6 +94,10 @@ class Engine(Protocol):
         Raises:
             StorageBusy, StorageError: nothing of any call was written.
         """
+        ...
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process has written since this was last asked; wake-ups tell of sends only."""
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:

@@ -4,15 +4,17 @@ SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or
 its API's date; what onefold adds stands under `/_onefold`. Every error is one of AWS's. What is none is a defect: it is
 answered InternalFailure, and its traceback goes to standard error.
 
-Never here: what an operation does (`wire/operations`), sockets (`wire/connection.py`). Invariant: an operation runs only for a
-request that was signed as this server asks; a page of another site in the user's browser can ask for nothing.
+Never here: what an operation does (`wire/operations`), sockets (`wire/connection.py`). Invariant: an operation runs only for
+a request that was signed as this server asks; a page of another site in the user's browser can ask for nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from onefold import errors as ours
@@ -35,14 +37,6 @@ _VIA = "sqs"
 _WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
 
 Part = Callable[[Request, str], Awaitable[Response]]
-
-
-class Stops(Protocol):
-    """What ends the answers that are held."""
-
-    def is_set(self) -> bool:
-        """Whether the server stops."""
-        ...
 
 
 class App:
@@ -82,8 +76,7 @@ class App:
 
     async def handle(self, request: Request) -> Response | None:
         """The answer to a request; None closes the connection without one, which only a fault does."""
-        self._count += 1
-        request_id = f"{self._ids}{self._count:012x}"
+        request_id = self._request_id()
         path = request.path
         if path.startswith(OURS):
             return await self._parts[OURS](request, request_id)
@@ -117,7 +110,7 @@ class App:
         if request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json"):
             raise errors.unknown_operation("")
         path = unquote(request.path, errors="replace")
-        return query_protocol.decode(self._model, request.body, path, request.query)
+        return query_protocol.decode(self._model, request.body, path, request.query.encode("latin-1"))
 
     # -------------------------------------------------------------------------------------------- one operation
 
@@ -189,17 +182,25 @@ class App:
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
             raise errors.access_denied("Requests of web pages from other sites are refused.")
 
-    # ------------------------------------------------------------------------------ what never was a request
+    # ------------------------------------------------------------------------------------------ when all else fails
 
     def refused(self, status: int, why: str) -> Response:
         """The answer to what is no request, or too much of one."""
-        shape = {408: "RequestTimeoutException", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
-        return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id="")
+        shape = {408: "RequestTimeout", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
+        return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id=self._request_id())
 
-    def failed(self, request: Request) -> Response:
-        """The answer to a request whose handling raised."""
-        query = b"x-amz-target" not in request.headers
-        return _error(errors.internal_failure(), query=query, request_id=f"{self._ids}{self._count:012x}")
+    def failed(self, request: Request, error: Exception) -> Response:
+        """The answer to a request whose handling raised: a defect, with its traceback on standard error."""
+        request_id = self._request_id()
+        trace = "".join(traceback.format_exception(error))
+        sys.stderr.write(
+            f"onefold: InternalFailure, request {request_id}: a defect of onefold, please report it\n{trace}"
+        )
+        return _error(errors.internal_failure(), query=b"x-amz-target" not in request.headers, request_id=request_id)
+
+    def _request_id(self) -> str:
+        self._count += 1
+        return f"{self._ids}{self._count:012x}"
 
 
 def is_local(origin: str) -> bool:

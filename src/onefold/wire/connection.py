@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -114,8 +112,8 @@ class Handler(Protocol):
         """The answer to what is not a request we take: 400, 408, 413 or 431."""
         ...
 
-    def failed(self, request: Request) -> Response:
-        """The answer to a request whose handling raised, which is a defect."""
+    def failed(self, request: Request, error: Exception) -> Response:
+        """The answer to a request whose handling raised `error`, which is a defect."""
         ...
 
 
@@ -208,22 +206,37 @@ class Connection(asyncio.Protocol):
         """Parse; what is complete is handled, in order."""
         if self._refused:
             return
-        rest = memoryview(data)
+        rest = data
         while rest:
             try:
                 self._parser.feed_data(rest)
-            except httptools.HttpParserUpgrade as offer:  # h2c and the like: not taken; the request is one as any other
-                rest = rest[offer.args[0] :]
-                continue
+                break
+            except httptools.HttpParserUpgrade as offer:
+                rest = self._declined(rest[offer.args[0] :])
             except httptools.HttpParserError:
                 self._refuse(400, "This is not HTTP/1.1.")
-            break
+                break
         if self._arriving:
             self._check_arriving(len(data))
         elif self._late is not None:
             self._cancel_late()
         if self._current is None:
             self._next()
+
+    def _declined(self, rest: bytes) -> bytes:
+        """What to read on with after a request that offers another protocol, as curl and Java do: itself, without its offer.
+
+        The parser ended at the head, since the bytes behind it could be of the other protocol.
+        """
+        if self._parser.get_method() == b"CONNECT":
+            self._refuse(400, "This is no proxy.")
+            return b""
+        head = [self._parser.get_method() + b" " + self._url + b" HTTP/1.1"]
+        head += [
+            name + b": " + value for name, value in self._headers.items() if name not in (b"upgrade", b"connection")
+        ]
+        self._parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def _check_arriving(self, count: int) -> None:
         if not self._in_body:
@@ -293,7 +306,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._arriving = False
-        if self._refused:
+        if self._refused or self._parser.should_upgrade():
             return
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):  # a proxy's form, http://host/path
@@ -347,8 +360,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = await self._front.handler.handle(request)
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is answered, and the server goes on
-            sys.stderr.write("".join(traceback.format_exception(error)))
-            answer = self._front.handler.failed(request)
+            answer = self._front.handler.failed(request, error)
         finally:
             self._current = self._task = None
             if self._transport is not None:
@@ -360,7 +372,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         keep_alive = request.keep_alive and not self._front.draining
-        self._write(answer, keep_alive=keep_alive, bodiless=request.method == "HEAD")
+        bodiless = request.method == "HEAD"
+        try:
+            self._write(answer, keep_alive=keep_alive, bodiless=bodiless)
+        except ValueError as error:  # nothing of it was written
+            self._write(self._front.handler.failed(request, error), keep_alive=keep_alive, bodiless=bodiless)
         if keep_alive:
             self._next()
         else:

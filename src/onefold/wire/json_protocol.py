@@ -69,8 +69,8 @@ def _mismatch(text: str) -> str:
     found = _PATH.search(text)
     where = f" ({found['path']})" if found and found["path"] else ""
     said = _MISMATCH.match(text)
-    if said is None:  # out of range, not base64
-        return text.partition(" - at `")[0] + where
+    if said is None:
+        return ("Invalid base64 encoded string" if "base64" in text else "NUMBER_VALUE is out of range") + where
     got, wanted = said["got"], said["wanted"]
     if got in _STARTS:
         return f"Start of {_STARTS[got]} found where not expected.{where}"

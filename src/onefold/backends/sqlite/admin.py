@@ -16,7 +16,7 @@ import msgspec
 
 from onefold import errors, limits
 from onefold.backends.sqlite import browse, dedup, groups, moving, retention
-from onefold.backends.sqlite.catalogue import Catalogue, names_in, stored_in
+from onefold.backends.sqlite.catalogue import Catalogue, is_there, names_in, stored_in
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.queue import SqliteQueue, next_ready_ms
@@ -29,6 +29,7 @@ from onefold.entropy import Entropy, SystemEntropy
 PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
 _SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds
 _SWEEPS_MAX: Final = 20  # pieces a call and queue, so that a sweep ends
+_QUEUES_SWEPT: Final = 500  # queues a call: a few milliseconds when there is nothing to do
 
 
 class SqliteQueues:
@@ -52,6 +53,7 @@ class SqliteQueues:
         migrate(engine)
         self._catalogue = Catalogue(engine, self._entropy)
         self._token: str | None = None  # never changes in a file
+        self._swept = ""  # the queue where the last sweep stopped
 
     def open(self, queue: str) -> SqliteQueue:
         """The hot-path object of one queue.
@@ -86,7 +88,7 @@ class SqliteQueues:
         check_settings(settings)
 
         def run(connection: sqlite3.Connection) -> None:
-            if settings.name in names_in(connection):
+            if is_there(connection, settings.name):
                 _refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
                 return
             self._check_targets(connection, settings, advised)
@@ -95,8 +97,14 @@ class SqliteQueues:
             )
             self._catalogue.changed_in(connection)
 
-        if settings not in self.settings():  # the usual case at every start needs no writer's turn
+        if not self._engine.read(lambda connection: self._is_so(connection, settings)):  # usual at every start
             self._engine.write(run)
+
+    def _is_so(self, connection: sqlite3.Connection, settings: QueueSettings) -> bool:
+        return (
+            is_there(connection, settings.name)
+            and self._catalogue.row_in(connection, settings.name).settings == settings
+        )
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
         """Replace an existing queue's settings; `advised` as for `create`.
@@ -113,8 +121,8 @@ class SqliteQueues:
             row = self._catalogue.row_in(connection, settings.name)
             if (settings.dead_letter, settings.held) != (row.settings.dead_letter, row.settings.held) or advised:
                 self._check_targets(connection, settings, advised)
-            for source in stored_in(connection):
-                if source.dead_letter == settings.name and advised:
+            for source in stored_in(connection) if advised else ():
+                if source.dead_letter == settings.name:
                     check_target(source, settings)
             if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
                 retention.expire_in(connection, row, self._clock.now_ms(), -1)
@@ -131,6 +139,22 @@ class SqliteQueues:
         """All queues, by name."""
         return self._engine.read(stored_in)
 
+    def settings_of(self, queue: str) -> QueueSettings:
+        """One queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
+
+    def setting(self, queue: str) -> QueueSettings:
+        """One queue's settings.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
+
     def drop(self, queue: str, *, referenced: bool = False) -> None:
         """Delete a queue with everything in it.
 
@@ -144,8 +168,9 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, queue)
-            users = [other.name for other in stored_in(connection) if queue in (other.dead_letter, other.held)]
-            if users and not referenced:
+            others = () if referenced else stored_in(connection)
+            users = [other.name for other in others if queue in (other.dead_letter, other.held)]
+            if users:
                 raise errors.UsageError(
                     f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
                     meaning="Nothing was changed.",
@@ -195,7 +220,7 @@ class SqliteQueues:
         )
 
     def take_transfers(self) -> list[Transferred]:
-        """Dead letters that receives of this process made since the last call, in order."""
+        """What receives of this process dead-lettered, and what it moved, since the last call, in order."""
         return self._engine.take_transfers()
 
     def message_ids(self, receipts: Sequence[str]) -> list[str]:
@@ -318,6 +343,10 @@ class SqliteQueues:
         running = self._engine.read(moving.running_in)
         return sum(self._engine.write(partial(step, handle=handle)) for handle in running)
 
+    def moving(self) -> bool:
+        """Whether a move task is running."""
+        return bool(self._engine.read(moving.running_in))
+
     def moves(self, source: str) -> list[MoveTask]:
         """The tasks of a source queue, newest first."""
         return self._engine.read(lambda connection: moving.tasks_in(connection, source))
@@ -336,16 +365,23 @@ class SqliteQueues:
     def sweep(self) -> int:
         """Give back what time took: expired messages, deduplication ids past their window; let due messages in.
 
-        Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number.
+        Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number of
+        rows and queues, and the next call goes on with the queues that come after.
         """
         now_ms = self._clock.now_ms()
 
         def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
-            if name not in names_in(connection):
+            if not is_there(connection, name):
                 return 0  # dropped meanwhile
             return retention.sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
 
-        done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(names_in))
+        def to_sweep(connection: sqlite3.Connection) -> list[str]:
+            names = names_in(connection, after=self._swept, limit=_QUEUES_SWEPT)
+            self._swept = names[-1] if len(names) == _QUEUES_SWEPT else ""
+            rows = [self._catalogue.row_in(connection, name) for name in names]
+            return [row.settings.name for row in rows if retention.anything_to_sweep(connection, row, now_ms)]
+
+        done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(to_sweep))
         return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
 
     def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:

@@ -9,6 +9,7 @@ Invariant: a row that was looked up is the queue as the open transaction sees it
 from __future__ import annotations
 
 import sqlite3
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.rows import QueueRow
 from onefold.contracts.admin import QueueSettings
 from onefold.entropy import Entropy
+
+_NAMED_MAX: Final = 30  # queues that an error names
 
 
 class Catalogue:
@@ -69,9 +72,10 @@ class Catalogue:
         connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
 
 
-def names_in(connection: sqlite3.Connection) -> list[str]:
-    """All queues' names, sorted."""
-    return [name for (name,) in connection.execute("SELECT name FROM onefold_queue ORDER BY name")]
+def names_in(connection: sqlite3.Connection, *, after: str = "", limit: int = -1) -> list[str]:
+    """Queues' names, sorted: those after `after`, at most `limit` (-1: all)."""
+    found = connection.execute("SELECT name FROM onefold_queue WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
+    return [name for (name,) in found]
 
 
 def stored_in(connection: sqlite3.Connection) -> list[QueueSettings]:
@@ -82,17 +86,19 @@ def stored_in(connection: sqlite3.Connection) -> list[QueueSettings]:
     ]
 
 
-def _is_there(connection: sqlite3.Connection, name: str) -> bool:
+def is_there(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a queue of that name."""
     return connection.execute("SELECT 1 FROM onefold_queue WHERE name = ?", (name,)).fetchone() is not None
 
 
 def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool = False) -> QueueRow:
     found = connection.execute("SELECT id, settings FROM onefold_queue WHERE name = ?", (name,)).fetchone()
     if found is None:
-        there = names_in(connection)
+        there = names_in(connection, limit=_NAMED_MAX + 1)
+        named = ", ".join(there[:_NAMED_MAX]) + (", and more" if len(there) > _NAMED_MAX else "")
         raise errors.NotFoundError(
             f"There is no queue {name!r}.",
-            meaning=f"The queues of this file are: {', '.join(there)}." if there else "This file has no queue.",
+            meaning=f"The queues of this file are: {named}." if there else "This file has no queue.",
             todo="Check the name, or create the queue.",
         )
     settings = msgspec.json.decode(found[1], type=QueueSettings)
@@ -100,6 +106,6 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
     if not alone:
         for role in ("dead_letter", "held"):
             target = getattr(settings, role)
-            if target is not None and _is_there(connection, target):  # dropped though it was named: leads nowhere
+            if target is not None and is_there(connection, target):  # dropped though it was named: leads nowhere
                 targets[role] = _load(connection, target, token, alone=True)
     return QueueRow(id=found[0], settings=settings, token=token, **targets)

@@ -88,6 +88,7 @@ class Engine:
         self._closed = False
         self._syncs = True
         self._writer = self._connect(LentConnection)
+        self._seen_version = _data_version(self._writer)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
@@ -153,10 +154,12 @@ class Engine:
                 work.done = True
 
     def _in_savepoint(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        told = len(self._writer.transferred)
         self._writer.execute("SAVEPOINT onefold_work")
         try:
             value = run(self._writer)
         except BaseException as error:  # noqa: BLE001 - raised again below, as onefold's own
+            del self._writer.transferred[told:]  # that did not happen
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK TO onefold_work")
                 self._writer.execute("RELEASE onefold_work")
@@ -187,6 +190,7 @@ class Engine:
                 return
 
     def _roll_back(self) -> None:
+        self._writer.transferred = []  # that did not happen
         if self._writer.in_transaction:  # SQLite may have rolled back by itself (full disk, I/O error)
             self._writer.execute(_ROLLBACK)
 
@@ -217,15 +221,17 @@ class Engine:
         try:
             if commit:
                 self._writer.execute(_COMMIT)
+            else:
+                self._roll_back()
         except BaseException as error:
+            self._roll_back()
             raise translate(error, self.path) from error
         finally:
-            self._roll_back()
             self._held_by = None
             self._turn.release()
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls one after another in one transaction: each `write` in them has a savepoint of its own.
+        """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
 
         Returns:
             What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
@@ -233,28 +239,43 @@ class Engine:
         Raises:
             StorageBusy, StorageError: nothing of any call was written.
         """
-        connection = self.begin_exclusive(synced=synced)
-        answers: list[object] = []
+        if self._held_by == threading.get_ident():
+            return self._one_by_one(calls)
+        self.begin_exclusive(synced=synced)
         done = False
         try:
-            for call in calls:
-                try:
-                    answers.append(call())
-                except Exception as error:
-                    if not connection.in_transaction:
-                        raise  # SQLite rolled everything back (full disk): nobody's work is stored
-                    answers.append(error)
+            answers = self._one_by_one(calls)
             done = True
         finally:
             self.end_exclusive(commit=done)
         return answers
 
+    def _one_by_one(self, calls: Sequence[Callable[[], object]]) -> list[object]:
+        answers: list[object] = []
+        for call in calls:
+            try:
+                answers.append(self._in_savepoint(lambda _, call=call: call()))  # type: ignore[misc]
+            except Exception as error:
+                if not self._writer.in_transaction:
+                    raise  # SQLite rolled everything back (full disk): nobody's work is stored
+                answers.append(error)
+        return answers
+
     def take_transfers(self) -> list[Transferred]:
-        """Dead letters that receives made since the last call, in order."""
+        """What was dead-lettered or moved since the last call, in order."""
         taken = self._writer.transferred
         if taken:
             self._writer.transferred = []
         return taken
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
+        self._check_open()
+        with self._turn, self._writer.engine_time():
+            version: int = self._translated(_data_version, self._writer)
+        changed = version != self._seen_version
+        self._seen_version = version
+        return changed
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
@@ -349,6 +370,11 @@ def refuse_foreign(path: str, application: int, version: int, tables: int) -> No
             meaning="Nothing was changed.",
             todo="Give onefold a file of its own.",
         )
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
 
 
 def _primary(error: sqlite3.Error) -> int:

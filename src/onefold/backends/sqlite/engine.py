@@ -76,9 +76,9 @@ class SqliteEngine:
                 self._presence = Presence(self.database.path, self._owner)
             return str(self._presence.lock_file)
 
-    def waiter(self) -> WakeableWaiter:
-        """What an idle worker waits on; closed with the engine."""
-        waiter = self._wakeup.waiter()
+    def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
+        """What an idle worker waits on; closed with the engine. `foreign`: `notify` of this process does not wake it."""
+        waiter = self._wakeup.waiter(foreign=foreign)
         self._waiters.append(waiter)
         return waiter
 
@@ -89,6 +89,10 @@ class SqliteEngine:
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
         """Make calls in one transaction with one sync; see `connection.Engine.together`."""
         return self.database.together(calls, synced=synced)
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process has written since this was last asked."""
+        return self.database.changed_elsewhere()
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""

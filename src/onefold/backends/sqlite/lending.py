@@ -25,6 +25,7 @@ _TRANSACTIONS: Final = frozenset(
 _PRAGMAS_THAT_READ: Final = frozenset(
     {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
 )
+_TOLD_MAX: Final = 1_000
 # For these actions SQLite names the table second.
 _TABLE_IS_SECOND: Final = frozenset(
     {
@@ -45,9 +46,14 @@ class LentConnection(sqlite3.Connection):
         super().__init__(*args, **options)
         self._lent = False
         self._kept_away: Collection[str] = ()
-        self.transferred: list[Transferred] = []  # dead letters made here that nobody asked about yet
+        self.transferred: list[Transferred] = []  # what went to other queues and nobody asked about yet
         # Once, here: setting an authorizer makes SQLite prepare every statement again.
         super().set_authorizer(self._allows)
+
+    def tell(self, one: Transferred) -> None:
+        """Remember for whoever asks that a message went to another queue; a process that never asks forgets the rest."""
+        if len(self.transferred) < _TOLD_MAX:
+            self.transferred.append(one)
 
     def lend(self, own_tables: Collection[str]) -> None:
         """From now on a handler uses the connection.

@@ -16,6 +16,7 @@ from typing import Any, Final
 from onefold import errors, limits
 from onefold.backends.sqlite import browse, groups
 from onefold.backends.sqlite.catalogue import Catalogue, stored_in
+from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import (
     Meta,
     QueueRow,
@@ -26,7 +27,7 @@ from onefold.backends.sqlite.rows import (
     meta_text,
     packed,
 )
-from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Transferred
 
 _MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
 _COLUMNS: Final = "handle, source, target, per_second_max, status, to_move, moved, started_at_ms, failure"
@@ -100,7 +101,11 @@ def _send_on(
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, standing.key,
           meta_text(meta), edit.body if edit else standing.body)],
     )  # fmt: skip
-    return Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
+    moved = Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
+    if isinstance(connection, LentConnection):
+        count = standing.receive_count
+        connection.tell(Transferred(moved.message_id, standing.queue, moved.queue, count, moved.new_message_id))
+    return moved
 
 
 def _check_types(source: QueueRow, target: QueueRow) -> None:

@@ -14,6 +14,18 @@ from onefold.backends.sqlite import fifo, groups
 from onefold.backends.sqlite.rows import QueueRow, erase
 
 
+def anything_to_sweep(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
+    """Whether `sweep_in` would find something."""
+    expired_at_ms = row.expired_at_ms(now_ms)
+    found = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms <= ?3) "
+        "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ?1 AND sent_at_ms <= ?3) "
+        "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ?1 AND due_at_ms <= ?4)",
+        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, now_ms),
+    ).fetchone()[0]
+    return bool(found)
+
+
 def sweep_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
     """Delete up to `count_max` expired messages of a queue and let in as many due ones; how many were found."""
     found = expire_in(connection, row, now_ms, count_max)

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Final
 
 from onefold.backends.sqlite import groups
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import Found, QueueRow, draw_ids, meta_text, read_meta
 from onefold.contracts.admin import Transferred
 from onefold.contracts.queue import Reason
-
-_TOLD_MAX: Final = 1_000  # dead letters remembered for a process that never asks for them
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
@@ -47,13 +44,10 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
         for found in worn
     ]
     transfer_in(connection, moves, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
-    if isinstance(connection, LentConnection) and len(connection.transferred) < _TOLD_MAX:
-        connection.transferred += [
-            Transferred(
-                f"{row.token}-{found.id}", row.settings.name, row.dead_letter.settings.name, found.receives or 0
-            )
-            for found in worn
-        ]
+    if isinstance(connection, LentConnection):
+        target = row.dead_letter.settings.name
+        for found in worn:
+            connection.tell(Transferred(f"{row.token}-{found.id}", row.settings.name, target, found.receives or 0))
 
 
 def transfer_in(

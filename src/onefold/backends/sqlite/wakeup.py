@@ -154,6 +154,7 @@ class Wakeup:
         self._bell = Bell()
         self._directory: Path | None = None
         self._sender: socket.socket | None = None
+        self._foreign: set[str] = set()  # sockets that only other processes wake; names are never used twice
         self.polls: str | None = None
         if path == ":memory:":
             return
@@ -166,15 +167,25 @@ class Wakeup:
             self._directory = None
             self.polls = f"{type(error).__name__}: {error}"
 
-    def waiter(self) -> LocalWaiter | SocketWaiter:
-        """A new waiter for one thread; close it after use."""
+    def waiter(self, *, foreign: bool = False) -> LocalWaiter | SocketWaiter:
+        """A new waiter for one thread; close it after use.
+
+        Args:
+            foreign: `notify` of this process does not wake it.
+        """
         if self._directory is None:
-            return LocalWaiter(self._bell, None if self.polls is None else POLL_S)
+            bell = Bell() if foreign else self._bell
+            return LocalWaiter(bell, None if self.polls is None else POLL_S)
         while True:
+            name = self._entropy.token()
             try:
-                return SocketWaiter(self._directory / self._entropy.token())
+                waiter = SocketWaiter(self._directory / name)
             except FileNotFoundError:  # the last one to leave has just removed the folder
                 self._directory = _private_directory(self._path)
+            else:
+                if foreign:
+                    self._foreign.add(name)
+                return waiter
 
     def notify(self) -> None:
         """Wake all waiters of all processes. Never blocks, never fails."""
@@ -187,7 +198,7 @@ class Wakeup:
         except FileNotFoundError:
             return
         for name in names:
-            if not name.startswith(_UNREADY):
+            if not name.startswith(_UNREADY) and name not in self._foreign:
                 _wake(self._sender, f"{self._directory}/{name}")
 
     def close(self) -> None:

@@ -1,0 +1,117 @@
+"""Names on the wire: queue URLs and ARNs, message ids, receipt handles, sequence numbers, task handles.
+
+AWS's forms over the engine's own ids, both ways and without memory: a message id is a UUID that holds the file's token and
+the message's number; a handle is opaque text that holds queue and receipt, so one queue's handle is refused by another.
+Never here: whether the named thing exists. Invariant: what is given out here is read back here, in any later process.
+
+Sources: SQS developer guide, "Identifiers for Amazon SQS queues"; API reference, GetQueueUrl.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from functools import lru_cache
+
+from msgspec import Struct
+
+from onefold.wire import errors
+
+_ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,17})")
+_UUID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-4([0-9a-f]{3})-([89ab][0-9a-f]{3})-([0-9a-f]{12})")
+_RECEIPT = re.compile(r"[0-9]{1,18}:[0-9]{1,18}(:[0-9]{1,18})?")
+_NUMBER_BITS = 58  # of a UUID's 128: 64 are the file's token, 6 are version and variant
+_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+_SPREAD = 0x2545F4914F6CDD1D  # any odd constant: neighbouring ids should not look like neighbours of another file
+_SEQUENCE_START = 18_849_496_460_467_696_128  # sequence numbers of AWS have 20 digits
+_SEQUENCE_STEP = 256  # and are not consecutive
+
+
+class Address(Struct, frozen=True):
+    """Where this server's queues are.
+
+    Args:
+        account: 12 digits.
+        region: for example `us-east-1`.
+        host: host and port of URLs, where a request named none.
+    """
+
+    account: str
+    region: str
+    host: str
+
+    def queue_url(self, name: str, host: str = "") -> str:
+        """The URL of a queue, on the host that the client called: one that it can reach."""
+        return f"http://{host or self.host}/{self.account}/{name}"
+
+    def arn(self, name: str) -> str:
+        """The ARN of a queue."""
+        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+
+    def name_of_arn(self, arn: str) -> str | None:
+        """The queue of an ARN; None when it is no ARN of this account's queues in this region."""
+        start, _, name = arn.rpartition(":")
+        return name if name and start == f"arn:aws:sqs:{self.region}:{self.account}" else None
+
+
+def name_of_url(url: str) -> str:
+    """The queue a `QueueUrl` names: the last part of a URL, or a bare name, as AWS takes it too (recorded)."""
+    return url.rstrip("/").rpartition("/")[2]
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def message_uuid(message_id: str) -> str:
+    """The engine's message id as AWS shows one; another text as it is."""
+    found = _ID.fullmatch(message_id)
+    if found is None:
+        return message_id
+    token, mask = found[1], _mask(found[1])
+    low = f"{1 << 63 | int(token[15], 16) << _NUMBER_BITS & _NUMBER_HIGH | (int(found[2]) ^ mask):016x}"
+    return f"{token[:8]}-{token[8:12]}-4{token[12:15]}-{low[:4]}-{low[4:]}"
+
+
+def message_id_of(uuid: str) -> str:
+    """The engine's id of a message that the wire shows as `uuid`; another text as it is."""
+    found = _UUID.fullmatch(uuid)
+    if found is None:
+        return uuid
+    low = int(found[4] + found[5], 16)
+    token = found[1] + found[2] + found[3] + f"{low >> _NUMBER_BITS & 0xF:x}"
+    return f"{token}-{low & _NUMBER_MASK ^ _mask(token)}"
+
+
+_NUMBER_HIGH = 0xF << _NUMBER_BITS  # the token's last digit, above the number
+
+
+@lru_cache(16)
+def _mask(token: str) -> int:
+    return int(token, 16) * _SPREAD & _NUMBER_MASK
+
+
+def sequence_number(sequence: str | None) -> str | None:
+    """The engine's sequence as AWS shows one: 20 digits, larger for later messages, not consecutive."""
+    return None if sequence is None else str(_SEQUENCE_START + _SEQUENCE_STEP * int(sequence))
+
+
+def handle_of(queue: str, receipt: str) -> str:
+    """The receipt handle of one receive."""
+    return b64encode(f"onefold {queue} {receipt}".encode()).decode()
+
+
+def receipt_of(handle: str, queue: str) -> str:
+    """The receipt that a handle of this queue holds.
+
+    Raises:
+        AwsError: ReceiptHandleIsInvalid: not a handle, or another queue's.
+    """
+    try:
+        start, name, receipt = a2b_base64(handle, strict_mode=True).decode().split(" ")
+    except (Base64Error, ValueError):
+        raise errors.receipt_handle_is_invalid(handle) from None
+    if start != "onefold" or name != queue or not _RECEIPT.fullmatch(receipt):
+        raise errors.receipt_handle_is_invalid(handle)
+    return receipt

@@ -1,0 +1,305 @@
+"""Queue attributes: AWS's names and text values on one side, the engine's settings and the card on the other.
+
+`apply` reads the attributes of CreateQueue and SetQueueAttributes, `shown` writes those of GetQueueAttributes. Every value
+is text on the wire. What has no effect here (policies, keys, encryption) is checked for its form, kept, and given back.
+Never here: whether a queue exists, storage. Invariant: what `apply` takes, `shown` gives back with the same meaning.
+
+Sources: SQS API reference, CreateQueue and SetQueueAttributes; texts as recorded from AWS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from onefold import limits
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Depth
+from onefold.contracts.rules import REDRIVE_SOURCES_MAX
+from onefold.wire import errors
+from onefold.wire.addresses import Address
+from onefold.wire.cards import Card
+
+WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
+POLICY_BYTES_MAX: Final = 8_192  # SQS developer guide, policy quotas
+FIFO_ONLY: Final = frozenset({"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"})
+READ_ONLY: Final = frozenset(
+    {
+        "ApproximateNumberOfMessages",
+        "ApproximateNumberOfMessagesDelayed",
+        "ApproximateNumberOfMessagesNotVisible",
+        "CreatedTimestamp",
+        "LastModifiedTimestamp",
+        "QueueArn",
+    }
+)
+
+
+class Wanted(Struct, frozen=True):
+    """A queue as the attributes describe it."""
+
+    settings: QueueSettings
+    card: Card
+
+
+Change = Callable[[Wanted, str, Address], Wanted]
+
+
+def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, creates: bool) -> Wanted:
+    """The queue with these attributes changed.
+
+    Args:
+        base: as it stands; for a queue to be created, its defaults.
+        creates: for CreateQueue, where the type is chosen.
+
+    Raises:
+        AwsError: InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue; nothing may be stored then.
+    """
+    wanted = base
+    fifo = base.settings.fifo
+    for name, value in attributes.items():
+        if name not in _CHANGES and name != "FifoQueue":
+            raise errors.invalid_attribute_name(name)
+        if name in FIFO_ONLY and not fifo:
+            raise errors.invalid_attribute_name(name)
+        if name == "FifoQueue":
+            _check_type(value, creates)
+        else:
+            wanted = _CHANGES[name](wanted, value, address)
+    if wanted.card.by_group and wanted.settings.dedup_scope != "messageGroup":
+        raise errors.invalid_attribute_value(
+            "FifoThroughputLimit", "perMessageGroupId is allowed only when DeduplicationScope is messageGroup."
+        )
+    return wanted
+
+
+def _check_type(value: str, creates: bool) -> None:
+    if value not in ("true", "false"):
+        raise errors.invalid_attribute_value("FifoQueue")
+    if value == "false":
+        raise errors.invalid_attribute_value("FifoQueue", "" if creates else "Modifying queue type is not supported.")
+
+
+# -- one attribute each ------------------------------------------------------------------------------------------------
+
+
+def _whole(name: str, value: str, least: int, most: int) -> int:
+    text = value.strip()
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 12 and least <= int(text) <= most):
+        raise errors.invalid_attribute_value(name)
+    return int(text)
+
+
+def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> Change:
+    def change(wanted: Wanted, value: str, _: Address) -> Wanted:
+        seconds = _whole(name, value, least_ms // limits.SECOND_MS, most_ms // limits.SECOND_MS)
+        return _set(wanted, **{field: seconds * limits.SECOND_MS})
+
+    return change
+
+
+def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any], Wanted]) -> Change:
+    def change(wanted: Wanted, value: str, _: Address) -> Wanted:
+        if value not in choices:
+            raise errors.invalid_attribute_value(name)
+        return set_(wanted, choices[value])
+
+    return change
+
+
+def _set(wanted: Wanted, **fields: Any) -> Wanted:
+    return structs.replace(wanted, settings=structs.replace(wanted.settings, **fields))
+
+
+def _note(wanted: Wanted, **fields: Any) -> Wanted:
+    return structs.replace(wanted, card=structs.replace(wanted.card, **fields))
+
+
+def _keep(wanted: Wanted, name: str, value: str) -> Wanted:
+    """Keep an attribute that changes nothing here; empty text removes it."""
+    kept = {other: text for other, text in wanted.card.kept.items() if other != name}
+    return _note(wanted, kept=kept | {name: value} if value else kept)
+
+
+def _wait(wanted: Wanted, value: str, _: Address) -> Wanted:
+    return _note(wanted, wait_ms=_whole("ReceiveMessageWaitTimeSeconds", value, 0, WAIT_S_MAX) * limits.SECOND_MS)
+
+
+def _size(wanted: Wanted, value: str, _: Address) -> Wanted:
+    size = _whole("MaximumMessageSize", value, limits.MESSAGE_BYTES_MIN, limits.MESSAGE_BYTES_MAX)
+    return _set(wanted, message_bytes_max=size)
+
+
+def _policy(wanted: Wanted, value: str, _: Address) -> Wanted:
+    if value and (len(value.encode()) > POLICY_BYTES_MAX or not isinstance(_json(value), dict)):
+        raise errors.invalid_attribute_value("Policy")
+    return _keep(wanted, "Policy", value)
+
+
+def _key(wanted: Wanted, value: str, _: Address) -> Wanted:
+    kept = _keep(wanted, "KmsMasterKeyId", value)
+    return _keep(kept, "SqsManagedSseEnabled", "false" if value else "")
+
+
+def _key_reuse(wanted: Wanted, value: str, _: Address) -> Wanted:
+    if value:
+        _whole("KmsDataKeyReusePeriodSeconds", value, 60, 86_400)
+    return _keep(wanted, "KmsDataKeyReusePeriodSeconds", value)
+
+
+def _managed(wanted: Wanted, value: str, _: Address) -> Wanted:
+    if value not in ("true", "false"):
+        raise errors.invalid_attribute_value("SqsManagedSseEnabled")
+    if value == "true" and "KmsMasterKeyId" in wanted.card.kept:
+        raise errors.invalid_attribute_value(
+            "SqsManagedSseEnabled", "You can use one type of server-side encryption (SSE) at one time."
+        )
+    return _keep(wanted, "SqsManagedSseEnabled", "" if value == "true" else value)
+
+
+def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:
+    if not value:
+        return _set(wanted, dead_letter=None, receives_max=None)
+    policy = _map("RedrivePolicy", value, "Redrive policy")
+    for member in ("deadLetterTargetArn", "maxReceiveCount"):
+        if policy.get(member) in (None, ""):
+            reason = f"Redrive policy does not contain mandatory attribute: {member}."
+            raise errors.invalid_value(value, "RedrivePolicy", reason)
+    count = str(policy["maxReceiveCount"])
+    if not (count.isascii() and count.isdigit() and len(count) < 8 and 1 <= int(count) <= limits.RECEIVES_MAX):
+        reason = f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {limits.RECEIVES_MAX} both inclusive."
+        raise errors.invalid_value(value, "RedrivePolicy", reason)
+    target = address.name_of_arn(str(policy["deadLetterTargetArn"]))
+    if target is None:
+        raise errors.invalid_value(value, "RedrivePolicy", "Dead letter target does not exist.")
+    return _set(wanted, dead_letter=target, receives_max=int(count))
+
+
+def _redrive_allow(wanted: Wanted, value: str, address: Address) -> Wanted:
+    if not value:
+        return _set(wanted, redrive_allow="allowAll", redrive_sources=())
+    name = "RedriveAllowPolicy"
+    policy = _map(name, value, "Redrive allow policy")
+    permission, arns = policy.get("redrivePermission"), policy.get("sourceQueueArns")
+    if permission not in ("allowAll", "denyAll", "byQueue"):
+        raise errors.invalid_value(value, name, "Invalid value for redrivePermission.")
+    if permission != "byQueue" and arns is not None:
+        raise errors.invalid_value(value, name, "sourceQueueArns is allowed only when redrivePermission is byQueue.")
+    if permission != "byQueue":
+        return _set(wanted, redrive_allow=permission, redrive_sources=())
+    if not isinstance(arns, list) or not 1 <= len(arns) <= REDRIVE_SOURCES_MAX:
+        raise errors.invalid_value(value, name, f"sourceQueueArns must hold 1 to {REDRIVE_SOURCES_MAX} ARNs.")
+    names = [address.name_of_arn(str(arn)) for arn in arns]
+    if None in names:
+        raise errors.invalid_value(value, name, "sourceQueueArns holds what is no ARN of a queue here.")
+    return _set(wanted, redrive_allow=permission, redrive_sources=tuple(names))
+
+
+def _map(name: str, value: str, words: str) -> dict[str, Any]:
+    found = _json(value)
+    if not isinstance(found, dict):
+        raise errors.invalid_value(value, name, f"{words} is not a valid JSON map.")
+    return found
+
+
+def _json(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+_YES_NO: Final = {"true": True, "false": False}
+_CHANGES: Final[Mapping[str, Change]] = {
+    "ContentBasedDeduplication": _one_of(
+        "ContentBasedDeduplication", _YES_NO, lambda wanted, on: _set(wanted, content_dedup=on)
+    ),
+    "DeduplicationScope": _one_of(
+        "DeduplicationScope",
+        {"queue": "queue", "messageGroup": "messageGroup"},
+        lambda wanted, scope: _set(wanted, dedup_scope=scope),
+    ),
+    "DelaySeconds": _seconds("DelaySeconds", "delay_ms", 0, limits.DELAY_MS_MAX),
+    "FifoThroughputLimit": _one_of(
+        "FifoThroughputLimit",
+        {"perQueue": False, "perMessageGroupId": True},
+        lambda wanted, by_group: _note(wanted, by_group=by_group),
+    ),
+    "KmsDataKeyReusePeriodSeconds": _key_reuse,
+    "KmsMasterKeyId": _key,
+    "MaximumMessageSize": _size,
+    "MessageRetentionPeriod": _seconds(
+        "MessageRetentionPeriod", "retention_ms", limits.RETENTION_MS_MIN, limits.RETENTION_MS_MAX
+    ),
+    "Policy": _policy,
+    "ReceiveMessageWaitTimeSeconds": _wait,
+    "RedriveAllowPolicy": _redrive_allow,
+    "RedrivePolicy": _redrive,
+    "SqsManagedSseEnabled": _managed,
+    "VisibilityTimeout": _seconds("VisibilityTimeout", "visibility_ms", 0, limits.VISIBILITY_MS_MAX),
+}
+NAMES: Final = frozenset({*_CHANGES, *FIFO_ONLY, *READ_ONLY})
+_COUNTS: Final = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
+
+
+# -- the other way ---------------------------------------------------------------------------------------------------
+
+
+def counts(names: Collection[str]) -> bool:
+    """Whether one of these attributes needs the queue's messages counted."""
+    return "All" in names or any(name in _COUNTS for name in names)
+
+
+def shown(
+    settings: QueueSettings, card: Card, address: Address, depth: Depth | None, names: Collection[str] = ("All",)
+) -> dict[str, str]:
+    """Attributes as GetQueueAttributes answers them: those that were asked for and that this queue has.
+
+    Args:
+        depth: None where no count was asked for.
+
+    Raises:
+        AwsError: InvalidAttributeName for a name that no queue has.
+    """
+    for name in names:
+        if name != "All" and name not in NAMES:
+            raise errors.invalid_attribute_name(name)
+    everything = _everything(settings, card, address, depth)
+    return everything if "All" in names else {name: everything[name] for name in names if name in everything}
+
+
+def _everything(settings: QueueSettings, card: Card, address: Address, depth: Depth | None) -> dict[str, str]:
+    found = {
+        "VisibilityTimeout": str(settings.visibility_ms // limits.SECOND_MS),
+        "MessageRetentionPeriod": str(settings.retention_ms // limits.SECOND_MS),
+        "DelaySeconds": str(settings.delay_ms // limits.SECOND_MS),
+        "MaximumMessageSize": str(settings.message_bytes_max),
+        "ReceiveMessageWaitTimeSeconds": str(card.wait_ms // limits.SECOND_MS),
+        "CreatedTimestamp": str(card.created_at_ms // limits.SECOND_MS),
+        "LastModifiedTimestamp": str(card.changed_at_ms // limits.SECOND_MS),
+        "QueueArn": address.arn(settings.name),
+        "SqsManagedSseEnabled": "true",
+    }
+    if depth is not None:
+        found["ApproximateNumberOfMessages"] = str(depth.visible)
+        found["ApproximateNumberOfMessagesNotVisible"] = str(depth.in_flight)
+        found["ApproximateNumberOfMessagesDelayed"] = str(depth.delayed)
+    if settings.fifo:
+        found["FifoQueue"] = "true"
+        found["ContentBasedDeduplication"] = "true" if settings.content_dedup else "false"
+        found["DeduplicationScope"] = settings.dedup_scope
+        found["FifoThroughputLimit"] = "perMessageGroupId" if card.by_group else "perQueue"
+    if settings.dead_letter is not None:
+        policy = {"deadLetterTargetArn": address.arn(settings.dead_letter), "maxReceiveCount": settings.receives_max}
+        found["RedrivePolicy"] = json.dumps(policy, separators=(",", ":"))
+    if settings.redrive_allow != "allowAll":
+        allow: dict[str, object] = {"redrivePermission": settings.redrive_allow}
+        if settings.redrive_sources:
+            allow["sourceQueueArns"] = [address.arn(name) for name in settings.redrive_sources]
+        found["RedriveAllowPolicy"] = json.dumps(allow, separators=(",", ":"))
+    if "KmsMasterKeyId" in card.kept:
+        found["KmsDataKeyReusePeriodSeconds"] = "300"
+    return found | dict(card.kept)

@@ -1,0 +1,278 @@
+"""What onefold adds beside AWS's API, under `/_onefold`: look without receiving, the history, the faults of the moment.
+
+Only who sits at this machine may ask: the Host header must name it, which a page that rebinds its name to 127.0.0.1 cannot
+fake. A server that others can reach asks for its admin token instead, also of the one who sits there.
+Never here: how the history is drawn (`wire/history_page.py`), what a fault does. Invariant: a GET changes nothing, and
+nothing here counts as a receive.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct, structs
+
+from onefold import errors as ours
+from onefold.contracts.admin import Peeked
+from onefold.decide.faults import Faults
+from onefold.local.queues import LocalQueues
+from onefold.wire import history_page, history_view
+from onefold.wire.addresses import message_id_of, message_uuid
+from onefold.wire.app import OURS, is_local, is_loopback
+from onefold.wire.connection import Request, Response
+
+_JSON = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+_PAGE_DEFAULT = 100
+_PAGE_MAX = 1_000
+_SCAN_MAX = 20_000  # messages looked at for one page of those in one state
+_REALM = (b"www-authenticate", b'Basic realm="onefold: any user, the admin token as password"')
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a server says of itself.
+
+    Args:
+        data: the data file; None in memory.
+        started_at_ms: by the server's clock.
+        admin_token: must be given; None: nobody needs one.
+        is_open: other machines can reach this server.
+    """
+
+    data: str | None
+    started_at_ms: int
+    admin_token: str | None = None
+    is_open: bool = False
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, what: str, todo: str = "") -> None:
+        self.status, self.what, self.todo = status, what, todo
+        super().__init__(what)
+
+
+class Peek:
+    """Answers everything under `/_onefold`.
+
+    Args:
+        queues: what is looked at.
+        facts: of this server.
+        mappings: functions and event source mappings as JSON.
+        reset: forgets every queue; None where a file keeps them.
+    """
+
+    def __init__(
+        self,
+        queues: LocalQueues,
+        facts: Facts,
+        *,
+        mappings: Callable[[], Mapping[str, object]],
+        reset: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._queues = queues
+        self._facts = facts
+        self._mappings = mappings
+        self._reset = reset
+        self._gets: Mapping[str, Callable[[Mapping[str, str]], object]] = {
+            "": lambda _: {"paths": [f"{OURS}/{name}" for name in (*self._gets, "history") if name]},
+            "health": self._health,
+            "queues": self._all_queues,
+            "messages": lambda query: self._messages(query, None),
+            "in-flight": lambda query: self._messages(query, "in_flight"),
+            "delayed": lambda query: self._messages(query, "delayed"),
+            "dedup": self._dedup,
+            "waiting": lambda _: {"waiting": dict(self._queues.waiting())},
+            "faults": lambda _: self._queues.faults.report(),
+            "mappings": lambda _: self._mappings(),
+        }
+
+    async def handle(self, request: Request, request_id: str) -> Response:
+        """The answer to one request."""
+        try:
+            name = request.path.removeprefix(OURS).strip("/")
+            self._check(request, name)
+            query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=50))
+            if request.method in ("GET", "HEAD"):
+                return self._get(name, query, request, request_id)
+            return _json(await self._change(name, request), request_id)
+        except _Refusal as refusal:
+            said = {"what": refusal.what, "meaning": "", "todo": refusal.todo}
+            return _json({"error": said}, request_id, refusal.status)
+        except ours.OnefoldError as error:
+            status = 404 if isinstance(error, ours.NotFoundError) else 400
+            status = 503 if isinstance(error, ours.StorageBusy) else status
+            said = {"what": error.what, "meaning": error.meaning, "todo": error.todo}
+            return _json({"error": said}, request_id, status)
+        except ValueError:
+            return _json({"error": {"what": "The query string cannot be read."}}, request_id, 400)
+
+    # ----------------------------------------------------------------------------------------------------- who may ask
+
+    def _check(self, request: Request, name: str) -> None:
+        origin = request.header(b"origin")
+        if origin and not is_local(origin):
+            raise _Refusal(403, f"Pages of {origin} may not ask this server.")
+        if name == "health":
+            return
+        facts = self._facts
+        if facts.admin_token is not None:
+            if not _has_token(request.header(b"authorization"), facts.admin_token):
+                raise _Refusal(401, "The admin token is missing or wrong.", "Send it: Authorization: Bearer TOKEN.")
+        elif facts.is_open:
+            raise _Refusal(403, "Other machines can reach this server.", f"Start it with --admin-token to use {OURS}.")
+        elif not is_loopback(_host(request.header(b"host"))):
+            raise _Refusal(403, f"{OURS} answers to 127.0.0.1 and localhost only.", "Or start with --admin-token.")
+        if request.method == "POST" and not request.header(b"content-type").startswith("application/json"):
+            # PUT and DELETE of another site's page are stopped by the browser, which asks us first and gets no leave.
+            raise _Refusal(415, "Content-Type must be application/json.")
+
+    # ------------------------------------------------------------------------------------------------------------- GET
+
+    def _get(self, name: str, query: Mapping[str, str], request: Request, request_id: str) -> Response:
+        if name == "history":
+            return self._history(query, request, request_id)
+        found = self._gets.get(name)
+        if found is None:
+            raise _Refusal(404, f"There is no {OURS}/{name}.", f"GET {OURS} lists what there is.")
+        return _json(found(query), request_id)
+
+    def _health(self, _: Mapping[str, str]) -> dict[str, object]:
+        import onefold  # here: the version is looked up when somebody asks, not at every start
+
+        facts = self._facts
+        return {
+            "status": "ok",
+            "version": onefold.__version__,
+            "data": facts.data,
+            "queues": len(self._queues.engine.queues.settings()),
+            "uptime_ms": self._queues.pace.now_ms() - facts.started_at_ms,
+        }
+
+    def _all_queues(self, _: Mapping[str, str]) -> dict[str, object]:
+        admin, waiting = self._queues.engine.queues, self._queues.waiting()
+        return {
+            "queues": [
+                {
+                    **structs.asdict(settings),
+                    **structs.asdict(admin.depth(settings.name)),
+                    "receivers_waiting": waiting.get(settings.name, 0),
+                }
+                for settings in admin.settings()
+            ]
+        }
+
+    def _messages(self, query: Mapping[str, str], state: str | None) -> dict[str, object]:
+        queue, limit, after = _queue(query), _limit(query), query.get("after")
+        admin = self._queues.engine.queues
+        admin.open(queue)  # says when there is none
+        cursor = message_id_of(after) if after else None
+        found: list[Peeked] = []
+        scanned, more = 0, True
+        while more and len(found) < limit and scanned < _SCAN_MAX:
+            some = admin.peek(queue, limit=limit, after=cursor)
+            more, scanned = len(some) == limit, scanned + len(some)
+            for one in some:
+                cursor = one.message_id
+                if state is None or one.state == state:
+                    found.append(one)
+                    if len(found) == limit:
+                        more = True
+                        break
+        following = message_uuid(cursor) if more and cursor is not None else None
+        return {"messages": [_shown(one) for one in found], "next": following}
+
+    def _dedup(self, query: Mapping[str, str]) -> dict[str, object]:
+        admin, queue = self._queues.engine.queues, _queue(query)
+        admin.open(queue)
+        found = admin.dedup_memory(queue, limit=_limit(query))
+        return {"remembered": [{**structs.asdict(one), "message_id": message_uuid(one.message_id)} for one in found]}
+
+    def _history(self, query: Mapping[str, str], request: Request, request_id: str) -> Response:
+        page = history_page.render(
+            self._queues.history,
+            history_view.asked_from(query, message_id_of),
+            history_view.format_for(query.get("format"), request.header(b"accept")),
+            now_ms=self._queues.pace.now_ms(),
+            name_of=message_uuid,
+            path=f"{OURS}/history",
+        )
+        headers = tuple((name.lower().encode(), value.encode()) for name, value in page.headers.items())
+        return Response(200, page.body, headers, request_id)
+
+    # --------------------------------------------------------------------------------------------------------- changes
+
+    async def _change(self, name: str, request: Request) -> object:
+        if (request.method, name) == ("PUT", "faults"):
+            try:
+                value = msgspec.json.decode(request.body)
+            except (msgspec.DecodeError, RecursionError):
+                raise _Refusal(400, "The body is not JSON.", 'Send {"faults": ["lose-ack=0.1"], "seed": 7}.') from None
+            self._queues.faults.set(Faults.from_json(value))
+            return self._queues.faults.report()
+        if (request.method, name) == ("DELETE", "faults"):
+            self._queues.faults.clear()
+            return self._queues.faults.report()
+        if (request.method, name) == ("POST", "reset"):
+            if self._reset is None:
+                raise _Refusal(
+                    409, "The queues are in a file.", "Stop the server and remove the file; or use --memory."
+                )
+            await self._reset()
+            return {}
+        raise _Refusal(405, f"{request.method} {OURS}/{name} does nothing.", f"GET {OURS} lists what there is.")
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def _queue(query: Mapping[str, str]) -> str:
+    name = query.get("queue")
+    if not name:
+        raise _Refusal(400, "Which queue?", "Add ?queue=NAME.")
+    return name
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    text = query.get("limit", str(_PAGE_DEFAULT))
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= _PAGE_MAX):
+        raise _Refusal(400, f"limit={text!r} is out of range.", f"It is 1 to {_PAGE_MAX}.")
+    return int(text)
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _has_token(header: str, token: str) -> bool:
+    scheme, _, said = header.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            said = b64decode(said, validate=True).decode("latin-1").partition(":")[2]
+        except ValueError:
+            return False
+    return hmac.compare_digest(said.encode("latin-1", "replace"), token.encode())
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+
+
+def _shown(one: Peeked) -> dict[str, Any]:
+    shown = structs.asdict(one)
+    shown["message_id"] = message_uuid(one.message_id)
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def _json(value: object, request_id: str, status: int = 200) -> Response:
+    headers = (*_JSON, _REALM) if status == 401 else _JSON
+    return Response(status, msgspec.json.encode(value) + b"\n", headers, request_id)
