@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from onefold.wire import errors
 
-_ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,17})")
+_TOKEN = re.compile(r"[0-9a-f]{16}")
 _UUID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-4([0-9a-f]{3})-([89ab][0-9a-f]{3})-([0-9a-f]{12})")
 _RECEIPT = re.compile(r"[0-9]{1,18}:[0-9]{1,18}(:[0-9]{1,18})?")
 _NUMBER_BITS = 58  # of a UUID's 128: 64 are the file's token, 6 are version and variant
@@ -66,12 +66,13 @@ def name_of_url(url: str) -> str:
 
 def message_uuid(message_id: str) -> str:
     """The engine's message id as AWS shows one; another text as it is."""
-    found = _ID.fullmatch(message_id)
-    if found is None:
+    token, _, number = message_id.partition("-")
+    parts = _parts(token)
+    if parts is None or not number.isdigit():
         return message_id
-    token, mask = found[1], _mask(found[1])
-    low = f"{1 << 63 | int(token[15], 16) << _NUMBER_BITS & _NUMBER_HIGH | (int(found[2]) ^ mask):016x}"
-    return f"{token[:8]}-{token[8:12]}-4{token[12:15]}-{low[:4]}-{low[4:]}"
+    start, high, mask = parts
+    low = f"{high | (int(number) ^ mask):016x}"
+    return f"{start}{low[:4]}-{low[4:]}"
 
 
 def message_id_of(uuid: str) -> str:
@@ -81,15 +82,17 @@ def message_id_of(uuid: str) -> str:
         return uuid
     low = int(found[4] + found[5], 16)
     token = found[1] + found[2] + found[3] + f"{low >> _NUMBER_BITS & 0xF:x}"
-    return f"{token}-{low & _NUMBER_MASK ^ _mask(token)}"
-
-
-_NUMBER_HIGH = 0xF << _NUMBER_BITS  # the token's last digit, above the number
+    parts = _parts(token)
+    return uuid if parts is None else f"{token}-{low & _NUMBER_MASK ^ parts[2]}"
 
 
 @lru_cache(16)
-def _mask(token: str) -> int:
-    return int(token, 16) * _SPREAD & _NUMBER_MASK
+def _parts(token: str) -> tuple[str, int, int] | None:
+    """Of a file's token: how its UUIDs start, what stands above the number, and what the number is mixed with."""
+    if not _TOKEN.fullmatch(token):
+        return None
+    high = 1 << 63 | int(token[15], 16) << _NUMBER_BITS
+    return f"{token[:8]}-{token[8:12]}-4{token[12:15]}-", high, int(token, 16) * _SPREAD & _NUMBER_MASK
 
 
 def sequence_number(sequence: str | None) -> str | None:

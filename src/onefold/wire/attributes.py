@@ -170,7 +170,8 @@ def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:
             raise errors.invalid_value(value, "RedrivePolicy", reason)
     count = str(policy["maxReceiveCount"])
     if not (count.isascii() and count.isdigit() and len(count) < 8 and 1 <= int(count) <= limits.RECEIVES_MAX):
-        reason = f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {limits.RECEIVES_MAX} both inclusive."
+        bounds = f"from 1 to {limits.RECEIVES_MAX} both inclusive"
+        reason = f"Invalid value for maxReceiveCount: {count}, valid values are {bounds}."
         raise errors.invalid_value(value, "RedrivePolicy", reason)
     target = address.name_of_arn(str(policy["deadLetterTargetArn"]))
     if target is None:

@@ -48,6 +48,10 @@ class Cards:
         self._state = state
         self._known: dict[str, Card] = {}
 
+    def known(self, queue: str) -> Card | None:
+        """The card of a queue, if it was read before."""
+        return self._known.get(queue)
+
     def of(self, queue: str, now_ms: int) -> Card:
         """The card of a queue that exists."""
         known = self._known.get(queue)

@@ -76,5 +76,12 @@ class Desk:
         return self.queues.engine.queues.setting(name_of_url(url))
 
     def card(self, queue: str) -> Card:
-        """The card of a queue that exists."""
-        return self.cards.of(queue, self.queues.pace.now_ms())
+        """The card of a queue.
+
+        Raises:
+            NotFoundError: there is no such queue (of one whose card is known this is not asked again).
+        """
+        known = self.cards.known(queue)
+        if known is None:
+            known = self.cards.of(self.settings(queue).name, self.queues.pace.now_ms())
+        return known

@@ -31,7 +31,7 @@ async def receive_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any
     count_max = _within(ask.MaxNumberOfMessages, "MaxNumberOfMessages", 1, limits.BATCH_ENTRIES_MAX) or 1
     wait_s = _within(ask.WaitTimeSeconds, "WaitTimeSeconds", 0, WAIT_S_MAX)
     visible_s = _within(ask.VisibilityTimeout, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
-    wait_ms = desk.card(desk.settings(ask.QueueUrl).name).wait_ms if wait_s is None else wait_s * limits.SECOND_MS
+    wait_ms = desk.card(queue).wait_ms if wait_s is None else wait_s * limits.SECOND_MS
     visible_ms = None if visible_s is None else visible_s * limits.SECOND_MS
     attempt_id = ask.ReceiveRequestAttemptId
     if attempt_id is not None and queue.endswith(_FIFO):

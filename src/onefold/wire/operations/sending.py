@@ -22,6 +22,7 @@ from onefold.wire.errors import AwsError
 from onefold.wire.operations.batches import check_entries
 
 BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
+_CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
 _TRACE = "AWSTraceHeader"
 _DECIMAL = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*?)0*)?")
 _FIFO = ".fifo"
@@ -48,10 +49,7 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
             made.append((each.Id, *_entry(each)))
         except AwsError as error:
             failed.append(error.entry(each.Id))
-    size = sum(_bytes(entry, attributes) for _, entry, attributes in made)
-    if size > BATCH_BYTES_MAX:
-        desk.settings(ask.QueueUrl)
-        raise errors.batch_request_too_long(size, BATCH_BYTES_MAX)
+    _check_size(desk, ask, made)
     if queue.endswith(_FIFO):
         _check_fifo(desk, ask, [entry for _, entry, _ in made])
     answers = await desk.queues.send(queue, [entry for _, entry, _ in made], via="sqs")
@@ -62,6 +60,16 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
         else:
             successful.append({"Id": entry_id, **_accepted(entry, attributes, answer)})
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
+
+
+def _check_size(desk: Desk, ask: Any, made: Sequence[tuple[str, Entry, Mapping[str, Attribute]]]) -> None:
+    chars = sum([len(entry.body) for _, entry, _ in made])
+    if chars * _CHAR_BYTES_MAX <= BATCH_BYTES_MAX and not any(attributes for _, _, attributes in made):
+        return
+    size = sum(_bytes(entry, attributes) for _, entry, attributes in made)
+    if size > BATCH_BYTES_MAX:
+        desk.settings(ask.QueueUrl)
+        raise errors.batch_request_too_long(size, BATCH_BYTES_MAX)
 
 
 def _check_fifo(desk: Desk, ask: Any, entries: Sequence[Entry]) -> None:
@@ -147,14 +155,16 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
 
 
 def _accepted(entry: Entry, attributes: Mapping[str, Attribute], answer: Sent) -> dict[str, Any]:
-    found = {"MessageId": message_uuid(answer.message_id), "MD5OfMessageBody": digests.body_md5(entry.body)}
+    found: dict[str, Any] = {
+        "MessageId": message_uuid(answer.message_id),
+        "MD5OfMessageBody": digests.body_md5(entry.body),
+    }
     if attributes:
         found["MD5OfMessageAttributes"] = digests.attributes_md5(attributes) or ""
     if entry.trace is not None:
         found["MD5OfMessageSystemAttributes"] = digests.trace_md5(entry.trace) or ""
-    sequence = sequence_number(answer.sequence)
-    if sequence is not None:
-        found["SequenceNumber"] = sequence
+    if answer.sequence is not None:
+        found["SequenceNumber"] = sequence_number(answer.sequence)
     return found
 
 
