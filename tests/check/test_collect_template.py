@@ -167,6 +167,29 @@ def test_everything_else_is_listed_with_a_reason(sam: TemplateFacts) -> None:
     assert [one.place.line for one in sam.left_out] == sorted(one.place.line for one in sam.left_out)
 
 
+def test_parts_of_a_function_may_hang_on_a_condition(tmp_path: Path) -> None:
+    none = {"Ref": "AWS::NoValue"}
+    event = {"Type": "SQS", "Properties": {"Queue": {"Fn::GetAtt": ["Q", "Arn"]}}}
+    function = {
+        "Type": "AWS::Serverless::Function",
+        "Properties": {
+            "InlineCode": "def main(event, context): ...",
+            "Handler": "index.main",
+            "Runtime": "python3.12",
+            "Environment": {"Fn::If": ["No", {"Variables": {"A": "1"}}, none]},
+            "Events": {"On": {"Fn::If": ["No", none, event]}, "Off": {"Fn::If": ["No", event, none]}},
+        },
+    }
+    facts = resources(
+        tmp_path,
+        {"Q": {"Type": "AWS::SQS::Queue"}, "F": function},
+        Conditions={"No": {"Fn::Equals": ["a", "b"]}},
+    )
+    assert [mapping.logical_id for mapping in facts.mappings_that_run] == ["FOn"]
+    assert facts.functions[0].environment == {}
+    assert facts.left_out == ()
+
+
 def test_parameters_given_change_what_is_read(tmp_path: Path) -> None:
     facts = collect(tmp_path, SAM, Stage="prod", Owner="ada")
     assert [queue.name for queue in facts.queues] == ["orders-prod-dead", "orders-prod", "Archive"]

@@ -103,6 +103,17 @@ def test_a_notice_reaches_every_waiter(wakeup: Wakeup) -> None:
         waiter.close()
 
 
+def test_who_listens_to_others_does_not_hear_its_own_process(tmp_path: Path, wakeup: Wakeup) -> None:
+    deaf, hears = wakeup.waiter(foreign=True), wakeup.waiter()
+    wakeup.notify()
+    assert hears.wait(SOON_S)
+    assert not deaf.wait(0)
+    deaf.wake()
+    assert deaf.wait(SOON_S)
+    for waiter in (deaf, hears):
+        waiter.close()
+
+
 def test_wake_is_for_one_waiter_only(wakeup: Wakeup) -> None:
     first, second = wakeup.waiter(), wakeup.waiter()
     for _ in range(1000):

@@ -89,7 +89,12 @@ def json_request(operation: str, params: dict[str, Any]) -> tuple[str, bytes]:
 def query_request(operation: str, params: dict[str, Any]) -> bytes:
     """What a client of the older protocol sends as a form."""
     sent = QuerySerializer().serialize_to_request(params, query_model().operation_model(operation))
-    return urlencode(sent["body"]).encode()
+    return form(list(sent["body"].items()))
+
+
+def form(fields: list[tuple[str, str]]) -> bytes:
+    """Parameters as a form; a text that is no UTF-8 is sent as somebody careless would."""
+    return urlencode(fields, errors="surrogatepass").encode()
 
 
 def json_answer(operation: str, body: bytes, *, status: int = 200, headers: Any = ()) -> dict[str, Any]:

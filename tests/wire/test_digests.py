@@ -25,11 +25,13 @@ from onefold.wire.digests import attributes_md5, body_md5, trace_md5
         ),
     ],
 )
+@pytest.mark.conformance(operation="Protocol", case="MD5 of message attributes", source="1.7 MD5 digests [O]")
 def test_attributes_recorded_from_aws(attributes, digest):
     assert attributes_md5(attributes) == digest
     assert attributes_md5(dict(reversed(attributes.items()))) == digest
 
 
+@pytest.mark.conformance(operation="Protocol", case="MD5 of bodies", source="1.7 MD5 digests [O]")
 def test_bodies_recorded_from_aws():
     assert body_md5("hello") == "5d41402abc4b2a76b9719d911017c592"
     assert body_md5("fine") == "fff25994ee3941b225ba898fd17d186f"

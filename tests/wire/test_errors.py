@@ -78,6 +78,9 @@ SAMPLES: dict[str, AwsError] = {
          "IncompleteSignature", 400),
     ],
 )  # fmt: skip
+@pytest.mark.conformance(
+    operation="Errors", case="JSON shape, legacy code and HTTP status of each error", source="1.2 errors [O]"
+)
 def test_names_and_statuses_recorded_from_aws(error, kind, code, status):
     assert (error.type, error.code, error.status) == (kind, code, status)
 
@@ -96,6 +99,7 @@ def test_names_fit_into_a_header_and_say_who_must_act(error):
     assert str(error) == error.message != ""
 
 
+@pytest.mark.conformance(operation="Errors", case="texts of errors", source="1.3 messages [O]")
 def test_texts_recorded_from_aws():
     assert errors.queue_does_not_exist().message == "The specified queue does not exist."
     assert errors.queue_does_not_exist(query=True).message == (

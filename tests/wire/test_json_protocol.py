@@ -14,6 +14,12 @@ MODEL = model.load()
 SEND = MODEL.operations["SendMessage"]
 
 
+@pytest.mark.conformance(
+    operation="Protocol",
+    case="a request of botocore in JSON is read member by member",
+    source="1.1 protocol",
+    protocol="json",
+)
 def test_reads_what_a_client_sends():
     target, body = aws_side.json_request(
         "SendMessage",
@@ -46,6 +52,12 @@ def test_of_a_repeated_member_the_last_counts():
 
 
 @pytest.mark.parametrize("target", ["", "AmazonSQS.Bogus", "AmazonSQS.", "SendMessage", "DynamoDB_20120810.ListTables"])
+@pytest.mark.conformance(
+    operation="Errors",
+    case="unknown operation or none: UnknownOperationException, InvalidAction",
+    source="1.2 errors [O]",
+    protocol="json",
+)
 def test_unknown_operations(target):
     with pytest.raises(AwsError) as caught:
         json_protocol.operation_of(MODEL, target)
@@ -79,6 +91,12 @@ def test_unknown_operations(target):
     ],
     ids=lambda body: repr(body[:30]),
 )
+@pytest.mark.conformance(
+    operation="Errors",
+    case="a body that is not JSON: SerializationException, MalformedInput",
+    source="1.2 errors [O]",
+    protocol="json",
+)
 def test_what_is_not_json(body):
     with pytest.raises(AwsError) as caught:
         json_protocol.decode(SEND, body)
@@ -99,10 +117,10 @@ def test_what_is_not_json(body):
         (b'{"DelaySeconds": "10"}', "STRING_VALUE can not be converted to an Integer (DelaySeconds)"),
         (b'{"DelaySeconds": 1.0}', "DECIMAL_VALUE can not be converted to an Integer (DelaySeconds)"),
         (b'{"DelaySeconds": true}', "BOOLEAN_VALUE can not be converted to an Integer (DelaySeconds)"),
-        (b'{"DelaySeconds": 2147483648}', "Expected `int` <= 2147483647 (DelaySeconds)"),
-        (b'{"DelaySeconds": -2147483649}', "Expected `int` >= -2147483648 (DelaySeconds)"),
-        (b'{"DelaySeconds": 1e999}', "Number out of range (DelaySeconds)"),
-        (b'{"DelaySeconds": ' + b"9" * 10_000 + b"}", "Integer value out of range (DelaySeconds)"),
+        (b'{"DelaySeconds": 2147483648}', "NUMBER_VALUE is out of range (DelaySeconds)"),
+        (b'{"DelaySeconds": -2147483649}', "NUMBER_VALUE is out of range (DelaySeconds)"),
+        (b'{"DelaySeconds": 1e999}', "NUMBER_VALUE is out of range (DelaySeconds)"),
+        (b'{"DelaySeconds": ' + b"9" * 10_000 + b"}", "NUMBER_VALUE is out of range (DelaySeconds)"),
         (b'{"MessageAttributes": []}', "Start of list found where not expected. (MessageAttributes)"),
         (
             b'{"MessageAttributes": {"a": null}}',
@@ -114,6 +132,12 @@ def test_what_is_not_json(body):
         ),
     ],
     ids=lambda value: repr(value[:40]),
+)
+@pytest.mark.conformance(
+    operation="Errors",
+    case="a member of another type: SerializationException, AWS's words and the member",
+    source="1.2 errors [O]",
+    protocol="json",
 )
 def test_a_member_of_another_type_is_named(body, text):
     with pytest.raises(AwsError) as caught:
@@ -163,6 +187,12 @@ def test_a_client_reads_the_result():
     }
 
 
+@pytest.mark.conformance(
+    operation="Protocol",
+    case="a success without output has an empty body, an empty result is {}",
+    source="1.1 protocol [O]",
+    protocol="json",
+)
 def test_nothing_to_say_is_an_empty_body_and_an_empty_result_an_empty_object():
     assert json_protocol.encode(None) == b""
     assert aws_side.json_answer("DeleteMessage", b"") == {}
@@ -177,6 +207,12 @@ def test_every_answer_has_a_request_id():
     ]
 
 
+@pytest.mark.conformance(
+    operation="Errors",
+    case="__type and x-amzn-query-error: botocore shows both names",
+    source="1.1 protocol",
+    protocol="json",
+)
 def test_a_client_reads_an_error_under_both_names():
     status, headers, body = json_protocol.encode_error(errors.queue_does_not_exist(), "r-1")
     assert json.loads(body) == {

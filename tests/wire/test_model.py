@@ -84,12 +84,21 @@ def _refused(operation: str, **members: object) -> AwsError:
     return caught.value
 
 
+@pytest.mark.conformance(
+    operation="Errors", case="a missing required member: MissingParameter with its name", source="1.3 messages [O]"
+)
 def test_a_missing_member_is_named():
     error = _refused("DeleteMessage", QueueUrl="q")
     assert (error.shape, error.code, error.status) == ("MissingRequiredParameterException", "MissingParameter", 400)
     assert error.message == "The request must contain the parameter ReceiptHandle."
 
 
+@pytest.mark.conformance(
+    operation="Errors",
+    case="no QueueUrl: QueueDoesNotExist; no QueueName: InvalidParameterValue",
+    source="1.2 errors [O]",
+    protocol="json",
+)
 def test_a_missing_queue_url_or_name_is_answered_as_aws_does():
     assert _refused("SendMessage", MessageBody="x").shape == "QueueDoesNotExist"
     error = _refused("CreateQueue")
@@ -97,6 +106,12 @@ def test_a_missing_queue_url_or_name_is_answered_as_aws_does():
     assert error.message == "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
 
 
+@pytest.mark.conformance(
+    operation="SetQueueAttributes",
+    case="no attribute: MissingParameter Attribute.Name",
+    source="1.2 errors [O]",
+    protocol="query",
+)
 def test_set_queue_attributes_without_any():
     known = MODEL.operations["SetQueueAttributes"]
     with pytest.raises(AwsError, match=r"contain the parameter Attribute\.Name\.$"):
@@ -105,6 +120,7 @@ def test_set_queue_attributes_without_any():
 
 
 @pytest.mark.parametrize("entries", [None, []])
+@pytest.mark.conformance(operation="Errors", case="a batch without entries: EmptyBatchRequest", source="1.2 errors [O]")
 def test_a_batch_without_entries_is_empty(entries):
     error = _refused("DeleteMessageBatch", QueueUrl="q", Entries=entries)
     assert error.shape == "EmptyBatchRequest"

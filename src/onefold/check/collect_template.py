@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onefold.check.documents import Path_, read_document
+from onefold.check.documents import PropertyPath, read_document
 from onefold.check.facts import (
     FunctionFacts,
     LeftOut,
@@ -23,7 +23,7 @@ from onefold.check.facts import (
     Unresolved,
 )
 from onefold.check.functions import function_of
-from onefold.check.intrinsics import text_of
+from onefold.check.intrinsics import NO_VALUE, is_function, text_of
 from onefold.check.mappings import mapping_of, of_another_service
 from onefold.check.properties import Properties
 from onefold.check.queues import in_order, policy_of, queue_of
@@ -163,8 +163,11 @@ class _Collection:
         """SAM's events of a function."""
         events = properties.inner("Events")
         properties.took(events)
-        for name, event in events.raw.items():
+        for name, written in events.raw.items():
             path = (*events.path, name)
+            event = self.scope.resolve(written) if is_function(written) else written
+            if event is NO_VALUE:
+                continue
             kind = event.get("Type") if isinstance(event, dict) else None
             if kind != "SQS":
                 self._leave_out(path, str(kind), "only events of type SQS are served")
@@ -201,7 +204,7 @@ class _Collection:
     def _note(self, properties: Properties) -> None:
         self.left_out.extend(properties.left_out())
 
-    def _leave_out(self, path: Path_, kind: str, why: str) -> None:
+    def _leave_out(self, path: PropertyPath, kind: str, why: str) -> None:
         document = self.scope.document
         logical_id = str(path[1]) if len(path) > 1 else ""
         place = Place(document.file, document.line(path), logical_id, ".".join(map(str, path)))

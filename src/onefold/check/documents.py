@@ -36,7 +36,7 @@ _PLAIN_FLOAT: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}")
 _YAML: Final = "tag:yaml.org,2002:"
 _TRUE: Final = frozenset({"yes", "true", "on"})
 
-Path_ = tuple[str | int, ...]
+PropertyPath = tuple[str | int, ...]
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -44,9 +44,9 @@ class Document(msgspec.Struct, frozen=True):
 
     file: str
     data: dict[str, Any]
-    lines: dict[Path_, int]
+    lines: dict[PropertyPath, int]
 
-    def line(self, path: Path_) -> int:
+    def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -162,18 +162,18 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.lines: dict[Path_, int] = {}
+        self.lines: dict[PropertyPath, int] = {}
         self._values = 0
         self._chars = 0
 
-    def value(self, node: yaml.Node, path: Path_, depth: int) -> Any:
+    def value(self, node: yaml.Node, path: PropertyPath, depth: int) -> Any:
         self._count(node, depth)
         self.lines.setdefault(path, node.start_mark.line + 1)
         if node.tag.startswith("!") and node.tag != "!":
             return self._tagged(node, path, depth)
         return self._untagged(node, path, depth)
 
-    def _untagged(self, node: yaml.Node, path: Path_, depth: int) -> Any:
+    def _untagged(self, node: yaml.Node, path: PropertyPath, depth: int) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         plain = node.tag in {"!", "", f"{_YAML}map", f"{_YAML}seq"} or node.tag.startswith("!")
@@ -186,7 +186,7 @@ class _Reader:
             found[key] = self.value(item, (*path, key), depth + 1)
         return found
 
-    def _tagged(self, node: yaml.Node, path: Path_, depth: int) -> Any:
+    def _tagged(self, node: yaml.Node, path: PropertyPath, depth: int) -> Any:
         name = node.tag[1:]
         if name not in TAGS:
             raise self._refused(node, f"has the unknown tag !{name}")

@@ -82,6 +82,11 @@ def flag(value: Any) -> bool | Unresolved:
     return Unresolved(f"{_short(value)} where true or false is needed")
 
 
+def is_function(value: Any) -> bool:
+    """Whether a value, as written, is an intrinsic function."""
+    return isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith(("Fn::", "Ref"))
+
+
 def why_not(value: Any) -> Unresolved | None:
     """The first unresolved value inside `value`, None when all is known."""
     if isinstance(value, Unresolved):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onefold.check.documents import Path_
+from onefold.check.documents import PropertyPath
 from onefold.check.facts import LeftOut, Place, Unresolved
-from onefold.check.intrinsics import NO_VALUE, flag, text_of, whole_number
+from onefold.check.intrinsics import NO_VALUE, flag, is_function, text_of, whole_number
 from onefold.check.scope import Scope
 
 
@@ -26,16 +26,15 @@ class Properties:
         raw: the mapping as written; anything else counts as empty and is noted.
     """
 
-    def __init__(self, scope: Scope, kind: str, logical_id: str, path: Path_, raw: Any) -> None:
+    def __init__(self, scope: Scope, kind: str, logical_id: str, path: PropertyPath, raw: Any) -> None:
         self.scope = scope
         self.kind = kind
         self.logical_id = logical_id
         self.path = path
         self.unresolved: dict[str, Unresolved] = {}
         self._notes: list[LeftOut] = []
-        found = {} if raw is None else raw
-        if isinstance(found, dict) and len(found) == 1 and next(iter(found)).startswith("Fn::"):
-            found = scope.resolve(found)
+        found = scope.resolve(raw) if is_function(raw) else raw
+        found = {} if found is None or found is NO_VALUE else found
         if not isinstance(found, dict):
             why = found if isinstance(found, Unresolved) else Unresolved("no mapping of properties")
             self.unresolved[""] = why

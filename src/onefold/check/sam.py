@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onefold.check.intrinsics import is_function
 from onefold.check.scope import Scope
 
 
@@ -20,10 +21,6 @@ def with_globals(scope: Scope, raw: Any) -> Any:
 def _merged(below: Any, above: Any) -> Any:
     if isinstance(below, list) and isinstance(above, list):
         return below + above
-    if isinstance(below, dict) and isinstance(above, dict) and not (_is_function(below) or _is_function(above)):
+    if isinstance(below, dict) and isinstance(above, dict) and not (is_function(below) or is_function(above)):
         return below | {key: _merged(below[key], item) if key in below else item for key, item in above.items()}
     return above
-
-
-def _is_function(value: dict[str, Any]) -> bool:
-    return len(value) == 1 and next(iter(value)).startswith(("Fn::", "Ref"))

@@ -41,6 +41,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "stuck": ("onefold.cli.commands.stuck", "command", "Runs that went silent: empty, or each explained."),
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
+    "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
+    "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
     "completion": ("onefold.cli.commands.completion", "command", "Shell completion for bash, zsh or fish."),
 }
 
@@ -52,11 +54,13 @@ class Answer(Struct, frozen=True):
         value: plain, for JSON.
         draw: draws it for people; None where there is nothing to draw, or it was drawn as it came.
         code: exit code.
+        said: with --json its one document was printed already, before the command ended.
     """
 
     value: Any
     draw: Callable[[], None] | None = None
     code: int = 0
+    said: bool = False
 
 
 class Command(click.Command):
@@ -88,9 +92,9 @@ def declared(name: str, *, example: str, **settings: Any) -> Callable[[Callable[
         def call(*args: Any, as_json: bool, **kwargs: Any) -> int:
             click.get_current_context().obj = {"json": as_json}
             answer = function(*args, **kwargs)
-            if as_json:
+            if as_json and not answer.said:
                 click.echo(msgspec.json.format(msgspec.json.encode(answer.value), indent=2))
-            elif answer.draw is not None:
+            elif not as_json and answer.draw is not None:
                 answer.draw()
             return answer.code
 

@@ -16,6 +16,8 @@ from onefold.clock import Clock, ManualClock
 
 _LOOK_AGAIN_MS = 60_000  # a wall clock may be set while a timer waits: how long that can go unnoticed
 
+_TIDY_AT_LEAST = 1_024  # timers of a manual clock: when there are twice as many as last time, the cancelled ones go
+
 
 class Timer:
     """One call in the future; `cancel` forgets it."""
@@ -60,6 +62,7 @@ class Pace:
         self.is_manual = isinstance(clock, ManualClock)
         self._due: list[tuple[int, int, Timer]] = []
         self._count = 0
+        self._tidy_at = _TIDY_AT_LEAST
 
     def now_ms(self) -> int:
         """The clock's wall time in milliseconds since the epoch."""
@@ -71,6 +74,10 @@ class Pace:
         if self.is_manual and at_ms > self.now_ms():
             self._count += 1
             heapq.heappush(self._due, (at_ms, self._count, timer))
+            if len(self._due) >= self._tidy_at:
+                self._due = [due for due in self._due if not due[2].cancelled]
+                heapq.heapify(self._due)
+                self._tidy_at = max(_TIDY_AT_LEAST, 2 * len(self._due))
         else:
             self._arm(timer)
         return timer

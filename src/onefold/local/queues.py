@@ -10,27 +10,26 @@ Used on the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from onefold import errors
+from onefold.contracts.admin import Transferred
 from onefold.contracts.engine import Engine
 from onefold.contracts.queue import Delivery, Entry, Queue, Refused, RetryIn, Sent
 from onefold.decide.faults import OnSend
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.lines import Lines, Place
-from onefold.local.pace import Pace, Timer
+from onefold.local.pace import Pace
 from onefold.local.turns import Turns
+from onefold.local.upkeep import Upkeep
 
 T = TypeVar("T")
 
-UPKEEP_MS = 1_000  # how often what expired is looked for
-MOVING_MS = 50  # the same while a move task runs
-_FOREIGN_WAIT_S = 3_600.0
-_NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
+_FIFO = ".fifo"  # how the names of FIFO queues end, and no other
 
 
 class LocalQueues:
@@ -50,11 +49,10 @@ class LocalQueues:
         self.faults = faults
         self.turns = Turns(engine, pace.loop)
         self._open: dict[str, Queue] = {}
+        self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight cap
         self._lines = Lines(pace, self._receive_for, engine.queues.next_ready_ms, self._give_back)
-        self._upkeep: Timer | None = None
-        self._given_back: set[asyncio.Task[list[bool]]] = set()
-        self._notifies = False
-        self._bridge: _Bridge | None = None
+        self._upkeep = Upkeep(engine, pace, self._look_everywhere)
+        self._given_back: set[asyncio.Task[None]] = set()
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -87,7 +85,7 @@ class LocalQueues:
                 self.history.told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
         if accepted:
             self.changed(queue)
-            self._notify()
+            self._upkeep.notify()
         return answers
 
     async def receive(
@@ -161,7 +159,8 @@ class LocalQueues:
             else:
                 standing = self._queue(queue).standing([receipts[place]])[0]
                 self.history.told(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
-        self.changed(queue)  # the next of a FIFO group, room under the cap, or a message that a fault gave back
+        if queue.endswith(_FIFO) or queue in self._full or any(plans):
+            self.changed(queue)  # the next of a group, room under the cap, or a message that a fault gave back
         return answers
 
     async def set_visible_in(self, queue: str, changes: Sequence[tuple[str, RetryIn]], *, via: str = "") -> list[bool]:
@@ -173,26 +172,40 @@ class LocalQueues:
         ids = self.engine.queues.message_ids([receipt for receipt, _ in changes])
         answers = await self.turns.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
         now_ms = self.pace.now_ms()
-        for message_id, (_, change), done in zip(ids, changes, answers, strict=True):
-            if done and change.delay_ms:
-                self.history.told(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
-            elif done:
+        for message_id, (receipt, change), done in zip(ids, changes, answers, strict=True):
+            if not done:
+                continue
+            if not change.delay_ms:
                 self.history.told(queue, message_id, "released", at_ms=now_ms, via=via)
-        self.changed(queue)
+            elif queue.endswith(_FIFO) or self._queue(queue).standing([receipt]) != ["visible"]:  # else: no effect
+                self.history.told(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
+            self._lines.look_by(queue, now_ms + change.delay_ms)
         return answers
 
     async def call(self, run: Callable[[], T], *, synced: bool = True) -> T:
-        """Make any other engine call, in this turn's transaction; raises what it raises."""
-        return await self.turns.run(run, synced=synced)
+        """Make any other engine calls, as a whole or not at all, in this turn's transaction; raises what `run` raises."""
+
+        def whole() -> T:
+            (answer,) = self.engine.together([run], synced=synced)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[return-value]  # what `run` returned
+
+        answer = await self.turns.run(whole, synced=synced)
+        self._tell_transfers()
+        return answer
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     async def _receive_for(self, queue: str, place: Place) -> list[Delivery]:
         """A receive for somebody who may wait: the in-flight cap is a reason to wait, as on SQS."""
         try:
-            return await self._receive_once(queue, place)
+            found = await self._receive_once(queue, place)
         except errors.OverLimitError:
+            self._full.add(queue)
             return []
+        self._full.discard(queue)
+        return found
 
     async def _receive_once(self, queue: str, place: Place) -> list[Delivery]:
         copies: list[Delivery] = []
@@ -217,9 +230,13 @@ class LocalQueues:
         now_ms = self.pace.now_ms()
         for delivery in found:
             self._tell_received(queue, delivery, place.via, now_ms)
-        self._tell_transfers(now_ms)
+        self._tell_transfers()
         if self.faults.active and found:
-            await self._expire_early(queue, found, now_ms)
+            try:
+                await self._expire_early(queue, found, now_ms)
+            except asyncio.CancelledError:
+                self._give_back(queue, found)
+                raise
         return copies + found if copies else found
 
     def _tell_received(self, queue: str, delivery: Delivery, via: str, now_ms: int, copy: int | None = None) -> None:
@@ -243,51 +260,68 @@ class LocalQueues:
 
     def _give_back(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Nobody is there any more for whom these were received: as if they had not been."""
-        changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
-        task = self.pace.loop.create_task(self.set_visible_in(queue, changes, via="left before the answer"))
+
+        async def release() -> None:
+            with suppress(
+                errors.OnefoldError
+            ):  # the queue is gone or the file cannot be written: they come back in time
+                changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
+                await self.set_visible_in(queue, changes, via="left before the answer")
+
+        task = self.pace.loop.create_task(release())
         self._given_back.add(task)
         task.add_done_callback(self._given_back.discard)
 
-    def _tell_transfers(self, now_ms: int) -> None:
+    def _tell_transfers(self) -> None:
+        """What went from queue to queue since last asked: dead letters of receives, and what was moved."""
         for moved in self.engine.queues.take_transfers():
-            self.history.told(
-                moved.source, moved.message_id, "dead-lettered", at_ms=now_ms,
-                to=moved.target, receive_count=moved.receive_count,
-                receives_max=moved.receive_count,
-            )  # fmt: skip
-            self.changed(moved.target)
-            plan = self.faults.dead_lettered(moved.target) if self.faults.active else None
-            if plan is not None:
-                self.history.told(moved.target, moved.message_id, "fault", at_ms=now_ms, why=plan.why)
-                self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, moved.message_id, moved.target))
-
-    def _send_back(self, message_id: str, source: str) -> None:
-        """A fault redrives one dead letter."""
-        try:
-            (moved,) = self.engine.queues.move([(message_id, None, None)])
-        except errors.OnefoldError:
-            return  # received or gone meanwhile, or its source is
-        if moved is not None:
             now_ms = self.pace.now_ms()
-            self.history.told(
-                source, message_id, "moved", at_ms=now_ms, via="fault", to=moved.queue,
-                new_message_id=moved.new_message_id,
-            )  # fmt: skip
-            self.history.told(
-                moved.queue, moved.new_message_id, "moved", at_ms=now_ms, via="fault",
-                source=source, old_message_id=message_id,
-            )  # fmt: skip
-            self.changed(moved.queue)
+            if moved.new_message_id is None:
+                self.history.told(
+                    moved.source, moved.message_id, "dead-lettered", at_ms=now_ms,
+                    to=moved.target, receive_count=moved.receive_count, receives_max=moved.receive_count,
+                )  # fmt: skip
+                self._perhaps_redrive(moved, now_ms)
+            else:
+                self.history.told(
+                    moved.source, moved.message_id, "moved", at_ms=now_ms,
+                    to=moved.target, new_message_id=moved.new_message_id,
+                )  # fmt: skip
+                self.history.told(
+                    moved.target, moved.new_message_id, "moved", at_ms=now_ms,
+                    source=moved.source, old_message_id=moved.message_id,
+                )  # fmt: skip
+            self.changed(moved.target)
+
+    def _perhaps_redrive(self, dead: Transferred, now_ms: int) -> None:
+        plan = self.faults.dead_lettered(dead.target) if self.faults.active else None
+        if plan is not None:
+            self.history.told(dead.target, dead.message_id, "fault", at_ms=now_ms, why=plan.why)
+            self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, dead.message_id))
+
+    def _send_back(self, message_id: str) -> None:
+        """A fault redrives one dead letter."""
+        with suppress(errors.OnefoldError):  # received or gone meanwhile, or its source is
+            self.engine.queues.move([(message_id, None, None)])
+        self._tell_transfers()
 
     # -- what changes ------------------------------------------------------------------------------------------------
 
     def changed(self, queue: str) -> None:
-        """Something may be receivable sooner: let those who wait look."""
+        """Something may be receivable sooner: let those who wait look.
+
+        The verbs here do so themselves; call it after a change of settings, and after other verbs of the engine.
+        """
         self._lines.look(queue)
+
+    def _look_everywhere(self) -> None:
+        self._tell_transfers()
+        self._lines.look_everywhere()
 
     def dropped(self, queue: str) -> None:
         """The queue is gone: those who wait are told, and so is everybody after them."""
         self._open.pop(queue, None)
+        self._full.discard(queue)
         self.faults.forget(queue)
         gone = errors.NotFoundError(
             f"Queue {queue!r} was deleted while a receive waited.", todo="Create it again, or stop polling it."
@@ -305,69 +339,21 @@ class LocalQueues:
         return found
 
     def _delay_ms(self, queue: str) -> int:
-        return next((one.delay_ms for one in self.engine.queues.settings() if one.name == queue), 0)
+        return self.engine.queues.settings_of(queue).delay_ms
 
     # -- upkeep and other processes ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin upkeep, and listen to other processes that use the same file."""
-        if self.engine.shared:
-            self._bridge = _Bridge(self.engine, self.pace.loop, self._lines.look_everywhere)
-        self._maintain()
+        self._upkeep.start()
 
     async def stop(self) -> None:
         """End upkeep; everybody who waits is answered with nothing. The engine stays open."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
         self._lines.end()
-        if self._bridge is not None:
-            self._bridge.stop()
-        await asyncio.gather(*self._given_back, return_exceptions=True)
+        while self._given_back:
+            await asyncio.wait(self._given_back)
+        self._upkeep.stop()
 
     def hurry(self) -> None:
-        """A move task was started: do the next piece of upkeep now."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            self._maintain()
-
-    def _maintain(self) -> None:
-        try:
-            done = self.engine.maintain(lambda _: None)
-        except errors.StorageBusy:
-            done = 0  # another process holds the file: next time
-        if done:
-            self._lines.look_everywhere()
-        pause_ms = MOVING_MS if done else UPKEEP_MS
-        self._upkeep = self.pace.call_at(self.pace.now_ms() + pause_ms, self._maintain)
-
-    def _notify(self) -> None:
-        """Wake workers of other processes, once for everything sent in a moment."""
-        if self._bridge is not None and not self._notifies:
-            self._notifies = True
-            self.pace.loop.call_later(_NOTIFY_S, self._notify_now)
-
-    def _notify_now(self) -> None:
-        self._notifies = False
-        self.engine.notify()
-
-
-class _Bridge:
-    """A thread that waits for a wake-up of another process and passes it to the loop."""
-
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
-        self._waiter = engine.waiter()
-        self._loop = loop
-        self._woken = woken
-        self._stopped = False
-        self._thread = threading.Thread(target=self._listen, name="onefold-wake-up", daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        while not self._stopped:
-            if self._waiter.wait(_FOREIGN_WAIT_S) and not self._stopped:
-                self._loop.call_soon_threadsafe(self._woken)
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._waiter.wake()
-        self._thread.join(timeout=5)
+        """A move task was started: carry it forward now."""
+        self._upkeep.hurry()

@@ -21,10 +21,11 @@ from onefold.contracts.queue import Attribute, Entry, Refused, RetryIn, Sent
 from onefold.testing.dead_letter_contract import DeadLetterContract
 from onefold.testing.fifo_contract import FifoContract
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, sorted_bodies
+from onefold.testing.serving_contract import ServingContract
 
 
-class QueueContract(DeadLetterContract, FifoContract):
-    """The Queue contract: standard queues, dead letters, and FIFO queues where there are any."""
+class QueueContract(DeadLetterContract, FifoContract, ServingContract):
+    """The Queue contract: standard queues, dead letters, FIFO queues where there are any, and what a server needs."""
 
     # -- sending -------------------------------------------------------------------------------------------------
 

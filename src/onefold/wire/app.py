@@ -120,14 +120,11 @@ class App:
         plan = self._plan(name, ask) if desk.queues.faults.active else None
         if plan is not None and plan.before is not None:
             raise errors.internal_failure() if plan.before == "error" else errors.request_throttled()
+        gone = None
         if name == _WAITS:
             request.abandoned = True
-        caller = Caller(
-            protocol="query" if query else "json",
-            access_key=signing.access_key_of(request.headers, request.query),
-            host=request.header(b"host"),
-            gone=lambda: request.gone or self._stopping.is_set(),
-        )
+            gone = self._gone_of(request)
+        caller = Caller(protocol="query" if query else "json", host=request.header(b"host"), gone=gone)
         try:
             result = await OPERATIONS[name](desk, ask, caller)
         except ours.OnefoldError as error:
@@ -141,6 +138,9 @@ class App:
         if query:
             return Response(200, query_protocol.encode(operation, result, request_id), _XML, request_id)
         return Response(200, json_protocol.encode(result), _JSON, request_id)
+
+    def _gone_of(self, request: Request) -> Callable[[], bool]:
+        return lambda: request.gone or self._stopping.is_set()
 
     def _plan(self, name: str, ask: Any) -> OnRequest | None:
         """What a fault does to this request; told to the history."""

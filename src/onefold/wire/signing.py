@@ -64,14 +64,6 @@ class _Claim(Struct, frozen=True):
     expires_ms: int | None = None  # of a presigned query
 
 
-def access_key_of(headers: Mapping[bytes, bytes], query: str = "") -> str:
-    """The access key a request names, checked or not; empty when it names none."""
-    said = headers.get(b"authorization", b"")
-    if said:
-        return said.decode("latin-1").partition("Credential=")[2].partition("/")[0]
-    return unquote(query.partition("X-Amz-Credential=")[2].partition("&")[0]).partition("/")[0] if query else ""
-
-
 def verify(request: Signed, key: Key, now_ms: int) -> None:
     """Return when the request was signed with `key` at most 15 minutes from `now_ms` (a presigned one: until it expires).
 

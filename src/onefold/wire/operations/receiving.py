@@ -119,7 +119,10 @@ def system_attributes(desk: Desk, delivery: Delivery) -> dict[str, str]:
     }
     more = {
         "SequenceNumber": sequence_number(delivery.sequence),
-        "MessageDeduplicationId": delivery.dedup_id,
+        # On the way to a FIFO dead-letter queue the message's own id takes its place.
+        "MessageDeduplicationId": message_uuid(delivery.message_id)
+        if delivery.dedup_id == delivery.message_id
+        else delivery.dedup_id,
         "MessageGroupId": delivery.group,
         "AWSTraceHeader": delivery.trace,
         "DeadLetterQueueSourceArn": None if delivery.source is None else desk.addresses.arn(delivery.source),

@@ -1,0 +1,178 @@
+"""`onefold lambda`: a Lambda function on a queue, with an event source mapping as AWS has it, until told to stop.
+
+The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
+the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in hand, the second one ends them.
+Never here: how it is built (`service/functions.py`), how batches are made (`decide/mapping.py`).
+Invariant: standard output has the answer only.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from onefold.cli import options, render
+from onefold.cli.program import Answer, declared
+from onefold.clock import SystemClock
+from onefold.contracts.admin import QueueSettings
+from onefold.decide.faults import parse_faults
+from onefold.duration import to_text
+from onefold.entropy import SystemEntropy
+from onefold.lambdas.outcomes import LogLine
+from onefold.lambdas.settings import FunctionSettings, MappingSettings
+from onefold.service import functions, serving
+from onefold.service.functions import RunReport, RunSettings
+
+_NAME_CHARS_MAX = 64
+_ID_CHARS = 8  # of a request id in front of a line; its START line has all of it
+_STYLES: Final = {"stdout": None, "stderr": "yellow"}
+_FUNCTION = FunctionSettings(name="-", handler="-", code_dir=".")
+_MAPPING = MappingSettings(uuid="-", queue="-", function="-")
+
+
+@declared(
+    "lambda",
+    example="onefold lambda orders:handler --queue orders --create-queue\n"
+    "onefold lambda src/orders.handler --queue orders.fifo --report-batch-item-failures --reload\n"
+    "onefold lambda orders:handler --queue orders --once --fault kill-after=10%",
+)
+@click.argument("handler", metavar="MODULE:FUNCTION")
+@click.option("--queue", required=True, metavar="NAME", help="The queue it works on.")
+@click.option("--data", default=serving.DATA, show_default=True, metavar="FILE", help="The file that holds the queue.")
+@click.option("--create-queue", is_flag=True, help="Make the queue when it is not there.")
+@click.option("--name", metavar="NAME", help="The function's name; made from the handler unless given.")
+@click.option("--code-dir", default=".", show_default=True, metavar="DIR", help="The folder of the handler's module.")
+@click.option("--timeout", type=options.DURATION, default="3s", show_default=True, help="An invocation is killed then.")
+@click.option(
+    "--memory", "memory_mib", type=int, default=_FUNCTION.memory_mib, show_default=True, help="MB; more is killed."
+)
+@click.option("--env", metavar="KEY=VALUE", multiple=True, help="An environment variable; it may be repeated.")
+@click.option("--env-file", metavar="FILE", help="Environment variables, one KEY=VALUE a line.")
+@click.option("--reload", is_flag=True, help="Take new code as soon as a .py file in the folder is saved.")
+@click.option("--batch-size", type=int, default=_MAPPING.batch_size, show_default=True, help="Messages of one event.")
+@click.option("--window", type=options.DURATION, default="0s", show_default=True, help="How long a batch is collected.")
+@click.option("--max-concurrency", type=int, help="Invocations at a time; as AWS scales them unless given.")
+@click.option("--filter", "filters", metavar="JSON", multiple=True, help='A pattern such as {"body": {"kind": ["a"]}}.')
+@click.option("--report-batch-item-failures", is_flag=True, help="The answer's batchItemFailures count.")
+@click.option("--region", default=serving.REGION, show_default=True, help="Region in ARNs.")
+@click.option("--account", default=serving.ACCOUNT, show_default=True, help="Account id in ARNs.")
+@click.option(
+    "--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example kill-after=0.1."
+)
+@click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
+@click.option("--once", is_flag=True, help="End when the queue is empty.")
+@click.option(
+    "--log",
+    type=click.Choice(["plain", "json", "none"]),
+    default="plain",
+    show_default=True,
+    help="The function's log.",
+)
+def command(
+    handler: str,
+    queue: str,
+    data: str,
+    create_queue: bool,
+    name: str | None,
+    code_dir: str,
+    timeout: int,
+    memory_mib: int,
+    env: tuple[str, ...],
+    env_file: str | None,
+    reload: bool,
+    batch_size: int,
+    window: int,
+    max_concurrency: int | None,
+    filters: tuple[str, ...],
+    report_batch_item_failures: bool,
+    region: str,
+    account: str,
+    faults: tuple[str, ...],
+    seed: int | None,
+    once: bool,
+    log: str,
+) -> Answer:
+    """Run a Lambda function on a queue, as an event source mapping does.
+
+    Every concurrent invocation has a process of its own, which is killed at the timeout. What AWS would refuse is refused;
+    the queue may be served by `onefold serve` at the same time.
+    """
+    entropy = SystemEntropy()
+    function = FunctionSettings(
+        name=name or _name_of(handler),
+        handler=handler,
+        code_dir=str(Path(code_dir).resolve()),
+        timeout_ms=timeout,
+        memory_mib=memory_mib,
+        env=(functions.read_env_file(env_file) if env_file is not None else {})
+        | dict(functions.pair(text, f"--env {text}") for text in env),
+        region=region,
+        account=account,
+    )
+    mapping = MappingSettings(
+        uuid=entropy.token(),
+        queue=queue,
+        function=function.name,
+        batch_size=batch_size,
+        window_ms=window,
+        concurrency_max=max_concurrency,
+        filters=filters,
+        reports_failures=report_batch_item_failures,
+    )
+    settings = RunSettings(
+        data=data,
+        function=function,
+        mapping=mapping,
+        create_queue=create_queue,
+        reload=reload,
+        once=once,
+        faults=parse_faults([*faults, *([] if seed is None else [f"seed={seed}"])]),
+    )
+    report = functions.run(
+        settings,
+        clock=SystemClock(),
+        entropy=entropy,
+        told={"plain": _tell, "json": _tell_json, "none": _tell_nothing}[log],
+        ready=lambda found: _say(settings, found),
+        note=render.note,
+    )
+    return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+def _name_of(handler: str) -> str:
+    """A function's name made from its handler: `orders-handler` of `src/orders.handler`."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", handler.rpartition("/")[2])[-_NAME_CHARS_MAX:]
+
+
+def _say(settings: RunSettings, queue: QueueSettings) -> None:
+    function, mapping = settings.function, settings.mapping
+    render.note(
+        f"{function.name} ({function.handler}) works on {queue.name} of {settings.data}: batches of up to "
+        f"{mapping.batch_size}, timeout {to_text(function.timeout_ms)}, visibility {to_text(queue.visibility_ms)}, "
+        f"{function.memory_mib} MB. Ctrl-C drains."
+    )
+
+
+def _tell(line: LogLine) -> None:
+    if line.stream == "platform":
+        click.secho(line.text, err=True, dim=True)
+        return
+    click.echo(f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}", err=True)
+
+
+def _tell_json(line: LogLine) -> None:
+    click.echo(msgspec.json.encode(line).decode(), err=True)
+
+
+def _tell_nothing(_line: LogLine) -> None:
+    pass
+
+
+def _draw(report: RunReport) -> None:
+    messages = [f"{name} {count}" for name, count in report.messages.items() if count]
+    calls = [f"invocations {report.invocations}", f"errors {report.errors}", f"containers {report.cold_starts}"]
+    render.line(f"ended: {', '.join(messages) or 'nothing came'}; {', '.join(calls)}")

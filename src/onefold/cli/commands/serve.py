@@ -1,0 +1,141 @@
+"""`onefold serve`: a local SQS for any AWS SDK, until told to stop.
+
+Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
+Never here: how it is built (`service/serving.py`), what it answers (`wire/`).
+Invariant: nothing is printed as running before the first request can come.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli.program import Answer, declared
+from onefold.clock import SystemClock
+from onefold.decide.faults import parse_faults
+from onefold.entropy import SystemEntropy
+from onefold.errors import UsageError
+from onefold.service import serving
+from onefold.service.serving import ServeSettings, Serving
+
+
+@declared(
+    "serve",
+    example="onefold serve\nonefold serve --memory --port 0 --json\n"
+    "onefold serve template.yaml --fault lose-ack=10%,queue=orders*",
+)
+@click.argument("template", required=False, metavar="[TEMPLATE]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
+)
+@click.option("--data", metavar="FILE", help=f"Keep the queues in this file.  [default: {serving.DATA}]")
+@click.option("--memory", is_flag=True, help="Keep the queues in memory; they end with the server.")
+@click.option("--account", default=serving.ACCOUNT, show_default=True, help="Account id in URLs and ARNs.")
+@click.option("--region", default=serving.REGION, show_default=True, help="Region in ARNs.")
+@click.option("--access-key", metavar="ID", help="Take only requests signed with this key.")
+@click.option(
+    "--secret-key", metavar="SECRET", help="Its secret; better set ONEFOLD_SECRET_KEY.", envvar="ONEFOLD_SECRET_KEY"
+)
+@click.option(
+    "--admin-token",
+    metavar="TOKEN",
+    envvar="ONEFOLD_ADMIN_TOKEN",
+    help="Ask for it under /_onefold; needed there when --host lets others in.",
+)
+@click.option("--no-recreate-wait", is_flag=True, help="A deleted queue's name is free at once, not after 60 s.")
+@click.option("--function", "functions", metavar="NAME=MODULE:FUNCTION", multiple=True, help="A Lambda function.")
+@click.option("--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example lose-ack=0.1.")
+@click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
+@click.option(
+    "--history",
+    type=click.IntRange(0, 1_000_000),
+    default=ServeSettings().history,
+    show_default=True,
+    help="How many events are remembered.",
+)
+def command(
+    template: str | None,
+    host: str,
+    port: int,
+    data: str | None,
+    memory: bool,
+    account: str,
+    region: str,
+    access_key: str | None,
+    secret_key: str | None,
+    admin_token: str | None,
+    no_recreate_wait: bool,
+    functions: tuple[str, ...],
+    faults: tuple[str, ...],
+    seed: int | None,
+    history: int,
+) -> Answer:
+    """A local SQS for any AWS SDK, durable, until told to stop.
+
+    With TEMPLATE (CloudFormation or SAM) its queues, functions and event source mappings are made first. SIGTERM or Ctrl-C
+    finishes the requests in hand; what was acknowledged survives kill -9.
+    """
+    if memory and data is not None:
+        raise UsageError(f"Both --memory and --data {data} were given.", todo="Give one of them.")
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        data=None if memory else data or serving.DATA,
+        account=account,
+        region=region,
+        access_key=access_key,
+        secret_key=secret_key if access_key is not None or not _from_environment("secret_key") else None,
+        admin_token=admin_token,
+        recreate_wait=not no_recreate_wait,
+        functions=tuple(_function(text) for text in functions),
+        template=template,
+        faults=parse_faults([*faults, *([] if seed is None else [f"seed={seed}"])]),
+        history=history,
+    )
+    wants_json = click.get_current_context().obj["json"]
+    serving.run(settings, clock=SystemClock(), entropy=SystemEntropy(), ready=_say_json if wants_json else _say)
+    return Answer(None, said=True)
+
+
+def _from_environment(parameter: str) -> bool:
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.ENVIRONMENT
+
+
+def _function(text: str) -> tuple[str, str]:
+    name, equals, target = text.partition("=")
+    if not (name and equals and target):
+        raise UsageError(f"--function {text!r} is not NAME=MODULE:FUNCTION.", todo="For example book=shop:handler.")
+    return name, target
+
+
+# ----------------------------------------------------------------------------------------------------------- saying it
+
+
+def _say_json(running: Serving) -> None:
+    _print(serving.as_json(running).decode())
+
+
+def _say(running: Serving) -> None:
+    settings, url = running.settings, running.url
+    keys = "any credentials" if settings.access_key is None else f"signed with {settings.access_key}"
+    where = "memory, until this process ends" if settings.data is None else f"{settings.data}, survives kill -9"
+    shown = "any" if settings.access_key is None else "..."
+    lines = [
+        f"SQS at {url}",
+        f"  data      {where}",
+        f"  requests  {keys}; account {settings.account}, region {settings.region}",
+        f'  boto3     boto3.client("sqs", endpoint_url="{url}", region_name="{settings.region}",',
+        f'                         aws_access_key_id="{settings.access_key or shown}", aws_secret_access_key="{shown}")',
+        f"  AWS CLI   aws --endpoint-url {url} --region {settings.region} sqs list-queues",
+        f"  history   {url}/_onefold/history",
+    ]
+    faults = running.queues.faults.settings
+    if faults.faults:
+        lines.append(f"  faults    {' '.join(fault.text for fault in faults.faults)} (seed {faults.seed})")
+    lines.append("Ctrl-C stops it.")
+    _print("\n".join(lines))
+
+
+def _print(text: str) -> None:
+    click.echo(text)  # which flushes: whoever reads a pipe waits for this

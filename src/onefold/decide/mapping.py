@@ -1,0 +1,205 @@
+"""Decisions of a Lambda event source mapping of a queue: batches, how many at a time, what an answer means.
+
+Pure: times, sizes and chance are handed in, so that a simulator can drive it. Lambda's rules where they are documented;
+where only the direction is (how fast errors slow a mapping down), a number of ours says so.
+Never here: receiving, invoking, deleting. Invariant: a message is deleted only when its function said, or its mapping's
+filters say, that it may be.
+
+Sources: Lambda developer guide, "Using Lambda with Amazon SQS", "Scaling", "Handling errors". Filters: `decide/patterns`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from onefold import limits
+
+RECEIVE_MAX: Final = limits.BATCH_ENTRIES_MAX  # one receive of SQS gives at most 10
+POLL_MS: Final = 20 * limits.SECOND_MS  # Lambda waits as long as SQS's long poll allows
+START_CONCURRENCY: Final = 5  # "Scaling": five concurrent batches at first
+IDLE_CONCURRENCY: Final = 2  # same: as few as two when there is no traffic, unless a maximum concurrency is set
+GROWTH_PER_MINUTE: Final = 300  # same: up to 300 more concurrent invocations a minute
+CONCURRENCY_CAP: Final = 1_250  # same: at most so many of one mapping
+IDLE_MS: Final = limits.MINUTE_MS  # ours: without a message for so long, traffic has ended
+ERROR_SHARE: Final = (
+    0.9  # ours: each second with function errors leaves so much of the concurrency; Lambda says "gradually"
+)
+THROTTLE_FIRST_MS: Final = 100  # ours: the first pause after a throttled invocation; it doubles
+THROTTLE_MAX_MS: Final = 20 * limits.SECOND_MS  # ours
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+class BatchRule(Struct, frozen=True, kw_only=True):
+    """When a batch is complete.
+
+    Args:
+        size: most messages. window_ms: how long it is collected, counted from its first message.
+        event_bytes_max: of the event it becomes.
+    """
+
+    size: int
+    window_ms: int
+    event_bytes_max: int
+
+
+def receive_next(rule: BatchRule, count: int, first_at_ms: int | None, now_ms: int) -> tuple[int, int] | None:
+    """How many messages to receive next, and how long to wait for them; None when the batch is to be invoked.
+
+    Args:
+        count: messages that the batch has. first_at_ms: when it got its first; None while it has none.
+    """
+    if first_at_ms is None or not count:
+        return min(RECEIVE_MAX, rule.size), POLL_MS
+    left_ms = first_at_ms + rule.window_ms - now_ms
+    if count >= rule.size or left_ms <= 0:
+        return None
+    return min(RECEIVE_MAX, rule.size - count), min(left_ms, POLL_MS)
+
+
+# -- how many at a time --------------------------------------------------------------------------------------------------
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """How many batches a mapping has under way at most.
+
+    Args:
+        concurrency: now; grows by fractions.
+        at_ms: when it was worked out.
+        quiet_since_ms: since when there was no message.
+    """
+
+    concurrency: float
+    at_ms: int
+    quiet_since_ms: int
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What a mapping saw since the last look.
+
+    Args:
+        busy: all that may be under way was. messages: received. errors: function errors. throttles: throttled invocations.
+    """
+
+    busy: bool
+    messages: int
+    errors: int
+    throttles: int
+
+
+def first_scale(now_ms: int, concurrency_max: int | None) -> Scale:
+    """A mapping that was just enabled."""
+    return Scale(
+        concurrency=min(START_CONCURRENCY, concurrency_max or START_CONCURRENCY), at_ms=now_ms, quiet_since_ms=now_ms
+    )
+
+
+def next_scale(scale: Scale, seen: Seen, now_ms: int, *, concurrency_max: int | None, reports_failures: bool) -> Scale:
+    """The concurrency after what was seen; to be asked about once a second.
+
+    Grows by 300 a minute while everything is busy, falls back when nothing comes, falls gradually on function errors unless
+    the mapping reports batch item failures, and does not grow while invocations are throttled.
+    """
+    elapsed_ms = max(0, now_ms - scale.at_ms)
+    ceiling = min(CONCURRENCY_CAP, concurrency_max or CONCURRENCY_CAP)
+    floor = min(IDLE_CONCURRENCY, ceiling)
+    concurrency = scale.concurrency
+    quiet_since_ms = now_ms if seen.messages else scale.quiet_since_ms
+    if seen.errors and not reports_failures:
+        concurrency = max(floor, concurrency * ERROR_SHARE ** max(1.0, elapsed_ms / limits.SECOND_MS))
+    elif seen.throttles:
+        pass
+    elif seen.busy:
+        concurrency = min(ceiling, concurrency + GROWTH_PER_MINUTE * elapsed_ms / limits.MINUTE_MS)
+    elif now_ms - quiet_since_ms >= IDLE_MS:
+        concurrency = min(concurrency, ceiling, START_CONCURRENCY if concurrency_max is not None else IDLE_CONCURRENCY)
+    elif not seen.messages:
+        concurrency = min(concurrency, max(START_CONCURRENCY, floor))
+    return Scale(concurrency=concurrency, at_ms=now_ms, quiet_since_ms=quiet_since_ms)
+
+
+def throttle_pause_ms(tries: int, until_ms: int, now_ms: int, chance: float) -> int | None:
+    """How long to wait before a throttled batch is invoked again; None when its visibility is over: Lambda drops its copy.
+
+    Args:
+        tries: throttled so far, 1 or more. until_ms: when the first of its messages becomes visible again.
+        chance: drawn evenly from [0, 1).
+    """
+    left_ms = until_ms - now_ms
+    if left_ms <= 0:
+        return None
+    pause_ms = min(THROTTLE_MAX_MS, THROTTLE_FIRST_MS << min(tries - 1, 16))
+    return min(left_ms, int(pause_ms / 2 + pause_ms / 2 * chance))
+
+
+# -- what an answer means --------------------------------------------------------------------------------------------------
+
+
+class Verdict(Struct, frozen=True):
+    """What becomes of a batch.
+
+    Args:
+        kind: `done`: all are deleted; `some`: `failed` stay, the others are deleted; `none`: nothing is deleted.
+        failed: message ids that stay until their visibility is over.
+        why: one sentence for a person.
+    """
+
+    kind: Literal["done", "some", "none"]
+    failed: frozenset[str] = frozenset()
+    why: str = ""
+
+
+_DONE: Final = Verdict("done")
+
+
+def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failures: bool) -> Verdict:
+    """What a function's answer means for its batch: the table of Lambda's "partial batch responses", row by row.
+
+    Args:
+        payload: what the handler returned, as JSON. message_ids: of the batch, as the function saw them.
+        reports_failures: ReportBatchItemFailures; without it any answer is a success.
+    """
+    if not reports_failures:
+        return _DONE
+    try:
+        answer = json.loads(payload, parse_constant=_refuse_constant) if payload else None
+    except (ValueError, RecursionError):
+        return Verdict("none", why="the answer is not valid JSON, so the whole batch counts as failed")
+    if not isinstance(answer, dict):
+        if answer is None:
+            return _DONE
+        return Verdict(
+            "none", why=f"the answer is a {_kind(answer)}, not an object, so the whole batch counts as failed"
+        )
+    failures = answer.get("batchItemFailures")
+    if failures is None or failures == []:
+        return _DONE
+    if not isinstance(failures, list):
+        return Verdict("none", why="batchItemFailures is no list, so the whole batch counts as failed")
+    failed: set[str] = set()
+    for failure in failures:
+        identifier = failure.get("itemIdentifier") if isinstance(failure, dict) else None
+        if not isinstance(identifier, str) or not identifier:
+            return Verdict(
+                "none", why="an itemIdentifier is missing, empty or no text, so the whole batch counts as failed"
+            )
+        if identifier not in message_ids:
+            return Verdict(
+                "none",
+                why="an itemIdentifier names a message that is not in the batch, so the whole batch counts as failed",
+            )
+        failed.add(identifier)
+    return Verdict("some", frozenset(failed), f"{len(failed)} of {len(message_ids)} were reported as failed")
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _kind(value: object) -> str:
+    return {bool: "boolean", int: "number", float: "number", str: "text", list: "list"}.get(type(value), "value")

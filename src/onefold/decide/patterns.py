@@ -1,0 +1,323 @@
+"""EventBridge's event patterns, as Lambda's filters and rules of an event bus use them: compiled once, matched often.
+
+A pattern names fields; each names the values it takes, or operators. All named fields must match, one of a field's values
+is enough. Of an array in the event any element will do, but fields below one array must match in the same element. A dot
+in a name, in pattern or event, is a step into the object.
+
+Where AWS's text and its recorded answers differ, the recorded ones stand: 300.0 is 300. Never here: what happens to an event
+that matches, operators as functions of a leaf (`operators` at the end would be one file too many for 1,000 rules a call).
+Invariant: compiling refuses everything the service refuses, so matching cannot fail, whatever the event is.
+
+Sources: EventBridge user guide, "Event patterns", "Comparison operators"; aws/event-ruler; Lambda developer guide,
+"Using event filtering with an Amazon SQS event source".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold.decide.operators import Leaf, refused
+from onefold.decide.operators import read as read_leaf
+from onefold.errors import UsageError
+
+ALTERNATIVES_MAX: Final = 1_000  # EventBridge user guide, comparison operators, "Or matching"
+DEPTH_MAX: Final = 100  # ours: matching goes as deep as the pattern does
+FILTERS_MAX: Final = 5  # Lambda developer guide, "Control which events Lambda sends to your function"
+FILTER_CHARS_MAX: Final = 4_096  # Lambda API, Filter, Pattern
+_OR: Final = "$or"
+_BODY: Final = "body"
+_ABSENT: Final[object] = object()
+
+
+class _Node(Struct, frozen=True, eq=False, gc=False):
+    """What a pattern asks of one place: a value, fields below it, and of each group of alternatives one."""
+
+    leaf: Leaf | None
+    fields: tuple[tuple[str, _Node], ...]
+    ors: tuple[tuple[_Node, ...], ...]
+
+
+class Pattern(Struct, frozen=True, eq=False):
+    """A compiled pattern.
+
+    Args:
+        root: what is asked.
+        absent: leaves that an absent field satisfies, with their paths.
+    """
+
+    root: _Node
+    absent: tuple[tuple[tuple[str, ...], Leaf], ...]
+
+
+class Event(Struct, frozen=True, gc=False):
+    """An event, looked through once before it is matched with any number of patterns.
+
+    Args:
+        value: of JSON.
+        dotted: some object in it has a name with a dot.
+    """
+
+    value: object
+    dotted: bool
+
+
+# ---------------------------------------------------------------------------------------------------------- compiling
+
+
+def compile_pattern(text: str | bytes) -> Pattern:
+    """A pattern from its JSON.
+
+    Raises:
+        UsageError: as EventBridge words it ("Event pattern is not valid. Reason: ..."), with the place.
+    """
+    return _compiled(_parsed(text), empty=False)
+
+
+def _parsed(text: str | bytes) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise refused("Filter is not an object", (), f"It is not JSON: {error}.") from None
+
+
+def _compiled(value: object, *, empty: bool) -> Pattern:
+    if not isinstance(value, dict):
+        raise refused("Filter is not an object", ())
+    draft = _Draft()
+    if value or not empty:
+        _read_fields(draft, value, ())
+    if _alternatives(draft) > ALTERNATIVES_MAX:
+        raise refused(f"Rule is too complex: $or makes more than {ALTERNATIVES_MAX:,} alternatives of it", ())
+    absent: list[tuple[tuple[str, ...], Leaf]] = []
+    return Pattern(draft.made((), absent), tuple(absent))
+
+
+class _Draft:
+    """A node while the pattern is read: names with dots meet others at the same place."""
+
+    def __init__(self) -> None:
+        self.leaf: Leaf | None = None
+        self.fields: dict[str, _Draft] = {}
+        self.ors: list[list[_Draft]] = []
+
+    def made(self, path: tuple[str, ...], absent: list[tuple[tuple[str, ...], Leaf]]) -> _Node:
+        if self.leaf is not None and self.leaf.absent:
+            absent.append((path, self.leaf))
+        fields = tuple((name, draft.made((*path, name), absent)) for name, draft in self.fields.items())
+        ors = tuple(tuple(draft.made(path, absent) for draft in group) for group in self.ors)
+        return _Node(self.leaf, fields, ors)
+
+
+def _read_fields(draft: _Draft, value: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    if len(path) > DEPTH_MAX:
+        raise refused(f"The pattern is nested deeper than {DEPTH_MAX} levels", path[:3])
+    if not value:
+        raise refused("Empty objects are not allowed", path)
+    for name, below in value.items():
+        if name == _OR and _is_or(below):
+            draft.ors.append([])
+            for alternative in below:
+                draft.ors[-1].append(_Draft())
+                _read_fields(draft.ors[-1][-1], alternative, (*path, name))
+            continue
+        at, node = (*path, name), draft
+        for step in name.split("."):
+            node = node.fields.setdefault(step, _Draft())
+        if isinstance(below, dict):
+            _read_fields(node, below, at)
+        elif isinstance(below, list):
+            node.leaf = read_leaf(below, at)
+        else:
+            raise refused(f'"{name}" must be an object or an array', at)
+
+
+def _is_or(value: object) -> bool:
+    """Whether `$or` means alternatives; otherwise it is a field of that name, as event-ruler reads it."""
+    return isinstance(value, list) and len(value) >= 2 and all(isinstance(one, dict) for one in value)
+
+
+def _alternatives(draft: _Draft) -> int:
+    count = 1
+    for below in draft.fields.values():
+        count *= _alternatives(below)
+    for group in draft.ors:
+        count *= sum(_alternatives(one) for one in group)
+    return count
+
+
+# ----------------------------------------------------------------------------------------------------------- matching
+
+
+def event_of(value: object) -> Event:
+    """An event from a value of JSON, for `matches`."""
+    waiting, dotted = [value], False
+    while waiting and not dotted:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            dotted = any("." in name for name in one)
+            waiting.extend(below for below in one.values() if isinstance(below, dict | list))
+        elif isinstance(one, list):
+            waiting.extend(below for below in one if isinstance(below, dict | list))
+    return Event(value, dotted)
+
+
+def matches(pattern: Pattern, event: Event) -> bool:
+    """Whether the event has everything that the pattern asks for."""
+    return _holds(pattern.root, event.value, _absent_in(pattern, event), event.dotted)
+
+
+def _absent_in(pattern: Pattern, event: Event) -> frozenset[Leaf]:
+    """The leaves that are satisfied because nothing stands at their path, in no element of an array."""
+    if not pattern.absent:
+        return _NONE
+    return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path))
+
+
+_NONE: Final[frozenset[Leaf]] = frozenset()
+
+
+def _holds(node: _Node, value: object, absent: frozenset[Leaf], dotted: bool) -> bool:
+    """Whether `value` is as the node asks; `_ABSENT` for no value."""
+    if isinstance(value, list):
+        return any(_holds(node, one, absent, dotted) for one in _elements(value)) or (
+            not value and _holds(node, _ABSENT, absent, dotted)
+        )
+    leaf = node.leaf
+    if leaf is not None and leaf not in absent and (value is _ABSENT or not leaf.takes(value)):
+        return False
+    if node.fields:
+        fields: Mapping[str, object] = value if isinstance(value, dict) else {}
+        if dotted:
+            fields = _undotted(fields)
+        for name, below in node.fields:
+            if not _holds(below, fields.get(name, _ABSENT), absent, dotted):
+                return False
+    return all(any(_holds(one, value, absent, dotted) for one in group) for group in node.ors)
+
+
+def _elements(value: Sequence[object]) -> Iterator[object]:
+    """What stands in an array and in arrays in it."""
+    waiting = list(reversed(value))
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting.extend(reversed(one))
+        else:
+            yield one
+
+
+def _undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """An object with one step taken into each name with a dot; what meets at a name becomes alternatives."""
+    if not any("." in name for name in fields):
+        return fields
+    made: dict[str, object] = {}
+    for name, value in fields.items():
+        first, dot, rest = name.partition(".")
+        below: object = {rest: value} if dot else value
+        before = made.get(first, _ABSENT)
+        if isinstance(before, dict) and isinstance(below, dict):
+            made[first] = {**before, **below}
+        else:
+            made[first] = below if before is _ABSENT else [before, below]
+    return made
+
+
+def _stands(event: Event, path: Sequence[str]) -> bool:
+    """Whether a value that is no object stands at a path, in any element of arrays on the way."""
+    found: list[object] = [event.value]
+    for name in path:
+        below: list[object] = []
+        for one in _elements(found):
+            if isinstance(one, dict):
+                fields = _undotted(one) if event.dotted else one
+                if name in fields:
+                    below.append(fields[name])
+        found = below
+    return any(not isinstance(one, dict) for one in _elements(found))
+
+
+# ----------------------------------------------------------------------------------------------------- filters of SQS
+
+
+class BodyFilters(Struct, frozen=True, eq=False):
+    """The filters of a mapping of a queue; a message is kept when one of them matches, or when there are none."""
+
+    patterns: tuple[Pattern, ...]
+
+    def keep(self, body: str) -> bool:
+        """Whether a message with this body is handed to the function; otherwise it is deleted.
+
+        A body that is a JSON object or array meets patterns of fields, any other body patterns of a text: the body of
+        the other form matches neither.
+        """
+        if not self.patterns:
+            return True
+        value: object = body
+        if body.lstrip()[:1] in ("{", "["):
+            try:
+                value = msgspec.json.decode(body)
+            except (msgspec.DecodeError, RecursionError, UnicodeError):
+                value = body
+        event = event_of({_BODY: value})
+        return any(self._matches(pattern, event, is_json=value is not body) for pattern in self.patterns)
+
+    def _matches(self, pattern: Pattern, event: Event, *, is_json: bool) -> bool:
+        return _meets(pattern.root, is_json) and matches(pattern, event)
+
+
+def _meets(root: _Node, is_json: bool) -> bool:
+    """Whether a pattern is for bodies of this form; one that says nothing of the body is for both."""
+    for _, body in root.fields:
+        if (body.leaf is not None and is_json) or ((body.fields or body.ors) and not is_json):
+            return False
+    return all(any(_meets(one, is_json) for one in group) for group in root.ors)
+
+
+def compile_filters(texts: Sequence[str]) -> BodyFilters:
+    """The filters of a mapping, from the JSON of their patterns.
+
+    Raises:
+        UsageError: more than 5; one longer than 4,096 characters, no pattern, or on something else than `body`
+            ("Invalid filter pattern definition."); names the place.
+    """
+    if len(texts) > FILTERS_MAX:
+        raise UsageError(
+            f"{len(texts)} filters are too many.",
+            todo=f"A mapping has at most {FILTERS_MAX}; a message is kept when one of them matches.",
+        )
+    return BodyFilters(tuple(_filter(text) for text in texts))
+
+
+def _filter(text: str) -> Pattern:
+    if len(text) > FILTER_CHARS_MAX:
+        raise UsageError(
+            f"A filter pattern of {len(text):,} characters is too long.",
+            todo=f"A pattern has at most {FILTER_CHARS_MAX:,}.",
+        )
+    try:
+        pattern = _compiled(_parsed(text), empty=True)
+    except UsageError as error:
+        why = error.what.partition("Reason: ")[2]
+        raise _no_filter(f"{why}. {error.meaning}".strip()) from None
+    other = next(_others(pattern.root), None)
+    if other is not None:
+        raise _no_filter(f"Messages of a queue are filtered by their body only, not by {other!r}.")
+    return pattern
+
+
+def _others(root: _Node) -> Iterator[str]:
+    """Names at the top of a pattern that are not `body`."""
+    yield from (name for name, _ in root.fields if name != _BODY)
+    for group in root.ors:
+        for one in group:
+            yield from _others(one)
+
+
+def _no_filter(meaning: str) -> UsageError:
+    return UsageError(
+        "Invalid filter pattern definition.", meaning=meaning, todo='Write for example {"body": {"kind": ["order"]}}.'
+    )

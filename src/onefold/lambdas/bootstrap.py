@@ -1,0 +1,295 @@
+"""Runs in a container: imports the user's handler once, then calls it for one event after another.
+
+Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with the standard library only and nothing of onefold, so
+that the handler finds the interpreter it would find on Lambda: its folder first on the path, nothing else. Events come and
+answers go over CONTROL; standard output and error are the handler's own. LIFELINE is a pipe that the parent holds open: when
+the parent is gone, the kernel kills this process and all it has started, whatever they do.
+
+    frame   4 bytes: length of the head, 4 bytes: length of the payload, head (JSON), payload
+    hello   {handler, code_dir, memory_bytes}  ->  ready {own_kib} | failed {type, message, trace, own_kib}
+    invoke  {id, deadline_ms, arn, trace_id, tells_start} + event
+            ->  started {id} where asked for; then one of
+                answer {id, took_us} + JSON, error {id, took_us, type, message, trace}, too-large {id, took_us, bytes}
+
+Never here: deadlines and limits (they are enforced from outside), an import of onefold.
+Invariant: one answer per event, and never one from a process that the handler has forked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+_CONTROL_LEAST = 200  # the control descriptor moves up here, out of the way of handlers that count from 3
+_ANSWER_BYTES_MAX = 6 * 1024 * 1024 + 100
+_TRACE_LINES_MAX = 100
+_MESSAGE_CHARS_MAX = 64 * 1024
+_LOG_FORM = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"  # Lambda's own
+
+
+class Identity:
+    """The Cognito identity of the caller: there is none."""
+
+    cognito_identity_id = None
+    cognito_identity_pool_id = None
+
+
+class Context:
+    """What a handler is told about its invocation, with the attributes of Lambda's context object.
+
+    Source: Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
+    """
+
+    def __init__(self, invoke: dict[str, Any]) -> None:
+        self._deadline_ms = invoke["deadline_ms"]
+        self.aws_request_id = invoke["id"]
+        self.invoked_function_arn = invoke["arn"]
+        self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+        self.function_version = os.environ["AWS_LAMBDA_FUNCTION_VERSION"]
+        self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
+        self.log_group_name = os.environ["AWS_LAMBDA_LOG_GROUP_NAME"]
+        self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
+        self.identity = Identity()
+        self.client_context = None
+        self.tenant_id = None
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds until this invocation is killed; 0 or more."""
+        return max(int(self._deadline_ms - time.monotonic_ns() / 1e6), 0)  # noqa: TID251 - no onefold in here
+
+    def log(self, message: object) -> None:
+        """Write to the log."""
+        sys.stdout.write(str(message))
+
+
+class _Refused(Exception):
+    """The handler cannot be had."""
+
+    def __init__(self, kind: str, message: str, trace: list[str]) -> None:
+        super().__init__(message)
+        self.told = {"type": kind, "message": message, "trace": trace}
+
+
+class _Control:
+    """The parent's end of the conversation."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _CONTROL_LEAST)
+        os.close(descriptor)
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._close)
+
+    def _close(self) -> None:
+        with suppress(OSError):  # the handler may have closed it before it forked
+            os.close(self._fd)
+
+    def take(self) -> tuple[dict[str, Any], bytes]:
+        """The next frame. Ends the process when there will be none."""
+        sizes = self._exactly(8)
+        head = self._exactly(int.from_bytes(sizes[:4], "big"))
+        return json.loads(head), self._exactly(int.from_bytes(sizes[4:], "big"))
+
+    def tell(self, head: dict[str, Any], payload: bytes = b"") -> None:
+        """Write one frame. Ends the process instead when it is not the one that was started, or nobody listens."""
+        _flush()
+        if os.getpid() != self._pid:  # the handler forked, and both came back from it: one answers
+            os._exit(0)
+        told = json.dumps(head).encode()
+        rest = memoryview(len(told).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + told + payload)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except OSError:  # the parent is gone, or the handler closed what is not its own
+                os._exit(1)
+
+    def _exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            try:
+                part = os.read(self._fd, min(count, 1 << 20))
+            except OSError:
+                os._exit(1)
+            if not part:
+                os._exit(0)  # the parent has closed: nothing is left to be done here
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def main() -> None:
+    """Serve the parent until it closes; never returns unless the handler ends the process."""
+    control, lifeline = _Control(int(sys.argv[1])), int(sys.argv[2])
+    del sys.argv[1:]
+    _die_with(lifeline)
+    hello, _ = control.take()
+    own_kib, data_kib = _size("VmRSS:"), _size("VmData:")
+    _limit(data_kib * 1024 + hello["memory_bytes"])
+    noted = _prepare(hello["code_dir"])
+    try:
+        handler = _load(hello["handler"])
+    except _Refused as refused:
+        control.tell({"kind": "failed", "own_kib": own_kib, **refused.told})
+        os._exit(1)
+    control.tell({"kind": "ready", "own_kib": own_kib})
+    while True:
+        invoke, event = control.take()
+        noted.request_id = invoke["id"]
+        if invoke["tells_start"]:
+            control.tell({"kind": "started", "id": invoke["id"]})
+        head, payload = _call(handler, invoke, event)
+        control.tell({"id": invoke["id"], **head}, payload)
+
+
+def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str, Any], bytes]:
+    """Call the handler with one event; the head and payload of the answer."""
+    os.environ["_X_AMZN_TRACE_ID"] = invoke["trace_id"]
+    began_ns = time.monotonic_ns()  # noqa: TID251 - no onefold in here
+    head: dict[str, Any] = {"kind": "answer"}
+    payload = b""
+    try:
+        payload = _to_json(handler(json.loads(event), Context(invoke)))
+    except _Refused as refused:
+        head = {"kind": "error", **refused.told}
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything; what ends a process may end this one
+        head = {"kind": "error", **_told(error)}
+    if len(payload) > _ANSWER_BYTES_MAX:
+        head, payload = {"kind": "too-large", "bytes": len(payload)}, b""
+    head["took_us"] = (time.monotonic_ns() - began_ns) // 1000  # noqa: TID251 - no onefold in here
+    return head, payload
+
+
+def _to_json(value: Any) -> bytes:
+    """What a handler returned, as Lambda writes it: NaN stays NaN, a Decimal becomes a number."""
+    try:
+        return json.dumps(value, default=_plain).encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError) as error:
+        text = f"Unable to marshal response: {_text(error)}"
+        if hasattr(value, "__await__"):
+            if hasattr(value, "close"):
+                value.close()  # it would only complain that nobody awaited it
+            text += ". Lambda does not await handlers: make it a plain function that calls asyncio.run(...)"
+        raise _Refused("Runtime.MarshalError", text, []) from None
+
+
+def _plain(value: Any) -> Any:
+    decimal = sys.modules.get("decimal")
+    if decimal is not None and isinstance(value, decimal.Decimal):
+        return float(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+# ------------------------------------------------------------------------------------------------------------- start
+
+
+def _load(handler: str) -> Any:
+    """What `module:function`, or Lambda's `folder/module.function`, names."""
+    module_name, _, attribute = handler.rpartition(":" if ":" in handler else ".")
+    module_name = module_name.replace("/", ".")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        text = f"Unable to import module '{module_name}': {_text(error)}"
+        raise _Refused("Runtime.ImportModuleError", text, _trace(error.__traceback__)) from None
+    except SyntaxError as error:
+        text = f"Syntax error in module '{module_name}': {_text(error)}"
+        place = [f'  File "{error.filename}" Line {error.lineno}\n    {(error.text or "").rstrip()}\n']
+        raise _Refused("Runtime.UserCodeSyntaxError", text, place) from None
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
+        told = _told(error)
+        raise _Refused(told["type"], told["message"], told["trace"]) from None
+    try:
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except AttributeError:
+        text = f"Handler '{attribute}' missing on module '{module_name}'"
+        raise _Refused("Runtime.HandlerNotFound", text, []) from None
+    return found
+
+
+class _Noted(logging.Filter):
+    """Puts the request id on log records."""
+
+    request_id = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record."""
+        record.aws_request_id = self.request_id
+        return True
+
+
+def _prepare(code_dir: str) -> _Noted:
+    """Path, output and the root logger's handler as Lambda has them."""
+    sys.path.insert(0, code_dir)
+    # A function's folder is read-only on Lambda; and a compiled file could outlive an edit of the same second.
+    sys.dont_write_bytecode = True
+    sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # nobody has replaced it yet
+    noted = _Noted()
+    handler = logging.StreamHandler()
+    handler.addFilter(noted)
+    handler.setFormatter(logging.Formatter(_LOG_FORM, "%Y-%m-%dT%H:%M:%S"))
+    handler.formatter.converter = time.gmtime  # type: ignore[union-attr]  # noqa: TID251 - converts the record's own time
+    logging.getLogger().addHandler(handler)
+    return noted
+
+
+def _die_with(lifeline: int) -> None:
+    """Have the kernel kill this process group when the other end of the pipe is closed."""
+    assert os.getpgrp() == os.getpid(), "a container leads a process group of its own"
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def _limit(data_bytes: int) -> None:
+    """Bound what one process can allocate, and leave no core files."""
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _size(name: str) -> int:
+    """A row of /proc/self/status, in KiB."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    return {"type": type(error).__name__, "message": _text(error), "trace": _trace(error.__traceback__)}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:_MESSAGE_CHARS_MAX]
+    except Exception:  # noqa: BLE001 - its own __str__ is the user's code too
+        return f"<{type(error).__name__} that cannot be printed>"
+
+
+def _trace(trace: TracebackType | None) -> list[str]:
+    """The user's frames, each as a text with its line; repeated ones are counted, not listed."""
+    frames = [
+        one for one in traceback.extract_tb(trace) if one.filename != __file__ and "importlib" not in one.filename
+    ]
+    return traceback.StackSummary.from_list(frames).format()[-_TRACE_LINES_MAX:]
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the handler may have closed it, or put anything in its place
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()

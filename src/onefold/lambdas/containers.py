@@ -1,0 +1,423 @@
+"""One container: a process that has a function's handler imported and runs one invocation at a time.
+
+Its process is the leader of a session of its own. Whatever the handler does ends in one outcome: at the deadline, above its
+memory, after a fault, or when it breaks the conversation, the process group is killed from outside, and an outcome that is a
+killing is told only when the process is gone.
+
+Time is real here, also where queues stand on a clock that a test moves: a process runs on the machine's time.
+Memory is what is resident beside the interpreter's own, looked at every 50 ms and at the end, as Lambda kills for it;
+between two looks the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks of 32 threads.
+Measured: 32 idle threads are 1.2 GB of address space, 265 MiB of data and 0.5 MiB resident, so the first two are no limit.
+Never here: which container runs an invocation (`functions.py`). Invariant: one pending answer at most, resolved once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from onefold.clock import Clock
+from onefold.lambdas import bootstrap
+from onefold.lambdas.channel import CLOSED, Channel, Output
+from onefold.lambdas.outcomes import (
+    Answered,
+    Crashed,
+    FunctionError,
+    LogLine,
+    Outcome,
+    Stream,
+    TimedOut,
+    TooLarge,
+    kind_of,
+    message_of,
+)
+from onefold.lambdas.settings import INIT_MS_MAX, FunctionSettings
+
+Kill = Literal["before", "during", "after"]
+
+BOOTSTRAP: Final = Path(bootstrap.__file__)
+STACKS_MIB: Final = 256
+_LOOK_MS = 50
+_OWN_KIB = 12 * 1024  # what an interpreter needs, until it has said so itself
+_STATUS_BYTES = 4_096
+_ENDING_MS = 50  # how long a process that is ending may take from closing its descriptors to its end
+
+
+class Container:
+    """A process for one function.
+
+    Args:
+        settings: of the function, checked.
+        loop: all calls come on its thread.
+        clock: the real one.
+        told: gets every line of the log.
+        log_stream: name of its log stream, as the handler is told it.
+
+    Attributes:
+        alive: it can take an invocation, or is running one.
+        own_kib: memory that is the interpreter's and does not count.
+    """
+
+    def __init__(
+        self,
+        settings: FunctionSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        told: Callable[[LogLine], None],
+        log_stream: str,
+    ) -> None:
+        self.settings = settings
+        self.alive = True
+        self.own_kib = _OWN_KIB
+        self._loop = loop
+        self._clock = clock
+        self._told = told
+        self._request_id = ""
+        self._pending: asyncio.Future[Outcome] | None = None
+        self._deadline_ms = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._verdict: Outcome | None = None
+        self._kill: Kill | None = None
+        self._kill_in_ms = 0
+        self._took_ms: float | None = None  # of the invocation that runs, once it is known
+        self._init_ms: float | None = None
+        self._peak_kib = 0
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._start(log_stream)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def _start(self, log_stream: str) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the system gives no process or no descriptors.
+        """
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                [sys.executable, "-P", str(BOOTSTRAP), str(theirs.fileno()), str(lifeline)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=self.settings.code_dir,
+                env=environment(self.settings, log_stream),
+                pass_fds=(theirs.fileno(), lifeline),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        try:
+            self._attach(process, ours)
+        except BaseException:  # no descriptors left
+            process.kill()
+            process.wait()
+            os.close(self._lifeline)
+            ours.close()
+            raise
+
+    def _attach(self, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+        self._process = process
+        self._exit_fd = os.pidfd_open(process.pid)
+        self._status_fd = os.open(f"/proc/{process.pid}/status", os.O_RDONLY)
+        self._channel = Channel(self._loop, ours, self._framed, self._broken)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            self._outputs = [
+                Output(self._loop, os.dup(process.stdout.fileno()), lambda text: self._log("stdout", text)),
+                Output(self._loop, os.dup(process.stderr.fileno()), lambda text: self._log("stderr", text)),
+            ]
+        self._loop.add_reader(self._exit_fd, self._exited)
+
+    async def init(self, request_id: str, *, reports: bool = True) -> Outcome | None:
+        """Have the handler imported; None when it can be invoked, otherwise how that failed: the container is gone then.
+
+        Lambda gives this phase 10 s and then the function's timeout; here it is the sum of the two.
+
+        Args:
+            request_id: the invocation it is started for.
+            reports: write the lines of an invocation when it failed.
+        """
+        self._request_id = request_id
+        began_ms = self._clock.monotonic_ms()
+        self._channel.send(
+            {
+                "handler": self.settings.handler,
+                "code_dir": self.settings.code_dir,
+                "memory_bytes": (self.settings.memory_mib + STACKS_MIB) << 20,
+            }
+        )
+        outcome = await self._ends_by(INIT_MS_MAX + self.settings.timeout_ms)
+        self._init_ms = float(self._clock.monotonic_ms() - began_ms)
+        if isinstance(outcome, Answered):
+            return None
+        self._init_ms = None
+        if reports:
+            self._log("platform", f"START RequestId: {request_id} Version: $LATEST")
+            self._report(outcome)
+        await self.close()
+        return outcome
+
+    async def invoke(self, event: bytes, request_id: str, *, kill: Kill | None = None, kill_in_ms: int = 0) -> Outcome:
+        """Call the handler with one event. Cancelled: the container is killed.
+
+        Args:
+            event: JSON, at most 6 MiB.
+            kill: kill the container before it has the event, `kill_in_ms` after its handler was called, or after the handler
+                returned; the outcome is then a crash whatever the handler did.
+        """
+        assert self._pending is None, "a container runs one invocation at a time"
+        self._request_id = request_id
+        self._kill, self._kill_in_ms = kill, kill_in_ms
+        self._took_ms = None
+        self._log("platform", f"START RequestId: {request_id} Version: $LATEST")
+        if kill == "before":
+            self._killed_by_fault()
+        else:
+            self._channel.send(
+                {
+                    "id": request_id,
+                    "deadline_ms": self._clock.monotonic_ms() + self.settings.timeout_ms,
+                    "arn": self.settings.arn,
+                    "trace_id": _trace_id(request_id),
+                    "tells_start": kill == "during",
+                },
+                event,
+            )
+        outcome = await self._ends_by(self.settings.timeout_ms)
+        self._report(outcome)
+        return outcome
+
+    @property
+    def took_ms(self) -> float:
+        """How long the last invocation took."""
+        return self._took_ms or 0.0
+
+    async def close(self) -> None:
+        """Kill it and wait until it is gone; harmless twice."""
+        self.kill()
+        await asyncio.shield(self._gone)
+
+    def kill(self) -> None:
+        """Kill its process group; harmless when it is gone."""
+        self.alive = False
+        if not self._gone.done():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    # -- one invocation ----------------------------------------------------------------------------------------------
+
+    async def _ends_by(self, timeout_ms: int) -> Outcome:
+        began_ms = self._clock.monotonic_ms()
+        self._deadline_ms = began_ms + timeout_ms
+        self._pending = self._loop.create_future()
+        if self._gone.done():
+            self._settle(self._crashed())
+        self._look = self._loop.call_later(min(_LOOK_MS, timeout_ms) / 1000, self._look_after)
+        try:
+            return await self._pending
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+        finally:
+            self._pending = None
+            self._look.cancel()
+            if self._took_ms is None:
+                self._took_ms = float(self._clock.monotonic_ms() - began_ms)
+
+    def _look_after(self) -> None:
+        """The deadline and the memory of a running invocation."""
+        if self._gone.done():
+            return
+        left_ms = self._deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            self._condemn(TimedOut(self.settings.timeout_ms))
+        elif self._over_memory():
+            self._condemn(self._out_of_memory())
+        else:
+            self._look = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._look_after)
+
+    def _over_memory(self) -> bool:
+        rows = os.pread(self._status_fd, _STATUS_BYTES, 0)
+        _, found, rest = rows.partition(b"VmHWM:")
+        if found:  # a process that is ending has no memory any more
+            self._peak_kib = int(rest.split(None, 1)[0])
+        return self._peak_kib - self.own_kib > self.settings.memory_mib * 1024
+
+    def _out_of_memory(self) -> Crashed:
+        used, own = (math.ceil(kib / 1024) for kib in (self._peak_kib, self.own_kib))
+        most = self.settings.memory_mib
+        return Crashed("signal: killed", f"it used {used} MB; it has {most} MB and {own} MB for the interpreter")
+
+    def _framed(self, head: dict[str, Any], payload: bytes) -> None:
+        kind = head.get("kind")
+        if self._pending is None or self._verdict is not None or head.get("id", self._request_id) != self._request_id:
+            self._broken("it answered what it was not asked")
+        elif kind in ("ready", "failed"):
+            self.own_kib = int(head["own_kib"])
+            self._over_memory()  # reads how much there is by now
+            self._settle(_error(head) if kind == "failed" else Answered(b""))
+        elif kind == "started":
+            self._loop.call_later(self._kill_in_ms / 1000, self._killed_by_fault, self._request_id)
+        elif self._kill is not None:
+            self._killed_by_fault()
+        elif self._over_memory():
+            self._condemn(self._out_of_memory())
+        elif kind == "answer":
+            self._settle(Answered(payload), head)
+        elif kind == "too-large":
+            self._settle(TooLarge(int(head["bytes"])), head)
+        else:
+            self._settle(_error(head), head)
+
+    def _settle(self, outcome: Outcome, head: dict[str, Any] | None = None) -> None:
+        if self._pending is not None and not self._pending.done():
+            if head is not None:
+                self._took_ms = int(head["took_us"]) / 1000
+            self._pending.set_result(outcome)
+
+    def _condemn(self, verdict: Outcome) -> None:
+        """Kill it; the invocation ends with this verdict once the process is gone."""
+        if self._verdict is None:
+            self._verdict = verdict
+        self.kill()
+
+    def _killed_by_fault(self, request_id: str | None = None) -> None:
+        if request_id in (None, self._request_id):
+            self._condemn(Crashed("signal: killed", "a fault that was asked for"))
+
+    def _broken(self, reason: str) -> None:
+        """The conversation is over; when it was closed, as a rule because the process is ending, which then says how."""
+        self.alive = False
+        verdict = Crashed("signal: killed", reason)
+        if reason == CLOSED:
+            self._loop.call_later(_ENDING_MS / 1000, self._condemn, verdict)
+        else:
+            self._condemn(verdict)
+
+    def _exited(self) -> None:
+        """The process has ended: hear what it said last, kill what it has started, and bury it."""
+        self._loop.remove_reader(self._exit_fd)
+        self._channel.pump()
+        self.alive = False
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for output in self._outputs:
+            output.end()
+            output.close()
+        self._channel.close()
+        for descriptor in (self._exit_fd, self._status_fd, self._lifeline):
+            os.close(descriptor)
+        self._gone.set_result(None)
+        self._settle(self._crashed())
+
+    def _crashed(self) -> Outcome:
+        if self._verdict is not None:
+            return self._verdict
+        code = self._process.returncode
+        if code >= 0:
+            return Crashed(f"exit status {code}" if code else "")
+        return Crashed(f"signal: {(signal.strsignal(-code) or str(-code)).lower()}")
+
+    # -- log ---------------------------------------------------------------------------------------------------------
+
+    def _log(self, stream: Stream, text: str) -> None:
+        self._told(LogLine(self.settings.name, self._request_id, stream, text))
+
+    def _report(self, outcome: Outcome) -> None:
+        """What Lambda writes after an invocation: the error, END, REPORT."""
+        for output in self._outputs:
+            output.end()
+        for line in self._error_lines(outcome):
+            self._log("platform", line)
+        took_ms = self._took_ms or 0.0
+        init_ms, self._init_ms = self._init_ms, None
+        parts = [
+            f"REPORT RequestId: {self._request_id}",
+            f"Duration: {took_ms:.2f} ms",
+            # Lambda developer guide, billing: the init phase is billed too, since August 2025.
+            f"Billed Duration: {math.ceil(took_ms + (init_ms or 0.0))} ms",
+            f"Memory Size: {self.settings.memory_mib} MB",
+            f"Max Memory Used: {math.ceil(self._peak_kib / 1024)} MB",
+        ]
+        if init_ms is not None:
+            parts.append(f"Init Duration: {init_ms:.2f} ms")
+        if isinstance(outcome, TimedOut):
+            parts.append("Status: timeout")
+        elif isinstance(outcome, Crashed):
+            parts += ["Status: error", f"Error Type: {kind_of(outcome)}"]
+        self._log("platform", f"END RequestId: {self._request_id}")
+        self._log("platform", "\t".join(parts))
+
+    def _error_lines(self, outcome: Outcome) -> list[str]:
+        if isinstance(outcome, Answered):
+            return []
+        if isinstance(outcome, FunctionError):
+            trace = "".join(outcome.trace).splitlines()
+            return [
+                f"[ERROR] {outcome.kind}: {outcome.message}",
+                *(["Traceback (most recent call last):"] if trace else []),
+                *trace,
+            ]
+        if isinstance(outcome, TimedOut):
+            at = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).isoformat(timespec="milliseconds")
+            return [f"{at.removesuffix('+00:00')}Z {self._request_id} {message_of(outcome)}"]
+        line = f"RequestId: {self._request_id} Error: {message_of(outcome)}"
+        detail = outcome.detail if isinstance(outcome, Crashed) else ""
+        return [f"{line} ({detail})" if detail else line, kind_of(outcome)]
+
+
+def _error(head: dict[str, Any]) -> FunctionError:
+    return FunctionError(str(head["type"]), str(head["message"]), tuple(head["trace"]))
+
+
+def _trace_id(request_id: str) -> str:
+    """An X-Ray header that asks for no trace, made from the request id."""
+    digits = request_id.replace("-", "")
+    return f"Root=1-{digits[:8]}-{digits[8:]};Parent={digits[:16]};Sampled=0"
+
+
+def environment(settings: FunctionSettings, log_stream: str) -> dict[str, str]:
+    """The environment of a container: this process's own, the function's, and what Lambda sets.
+
+    Source: Lambda developer guide, "Defined runtime environment variables".
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return {
+        "LANG": "en_US.UTF-8",
+        **os.environ,
+        **settings.env,
+        "TZ": ":UTC",
+        "_HANDLER": settings.handler,
+        "AWS_REGION": settings.region,
+        "AWS_DEFAULT_REGION": settings.region,
+        "AWS_EXECUTION_ENV": f"AWS_Lambda_{version}",
+        "AWS_LAMBDA_FUNCTION_NAME": settings.name,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(settings.memory_mib),
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{settings.name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": log_stream,
+        "LAMBDA_TASK_ROOT": settings.code_dir,
+        "LAMBDA_RUNTIME_DIR": str(BOOTSTRAP.parent),
+    }

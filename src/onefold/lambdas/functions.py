@@ -1,0 +1,294 @@
+"""A function: its containers, which one runs an invocation, and how many may run at a time.
+
+A warm container is taken before a new one is started, the one that was used last before the others: those not needed
+grow idle and are let go. More invocations than the reserved concurrency are throttled, as on Lambda; more than this machine
+is allowed to carry wait their turn. New code or settings mean new containers from the next invocation on, while what runs is
+finished by the old ones.
+Never here: what an invocation is for (`mapping.py`), a container's insides (`containers.py`).
+Invariant: `invoke` has exactly one outcome and never raises for what a handler does; no container is left behind by `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.clock import Clock
+from onefold.entropy import Entropy
+from onefold.lambdas.containers import Container, Kill
+from onefold.lambdas.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
+from onefold.lambdas.settings import CONCURRENCY_DEFAULT, FunctionSettings
+from onefold.lambdas.watching import CodeWatch
+from onefold.local.pace import Pace, Timer
+
+MACHINE_MAX: Final = 32
+IDLE_MS: Final = 5 * limits.MINUTE_MS  # Lambda says no number; containers are seen to stay for 5 to 15 minutes
+_TYPICAL_MS = 10.0  # how long an invocation is thought to take until one has been seen
+
+
+class FunctionStats(Struct, frozen=True, kw_only=True):
+    """How a function stands.
+
+    Args:
+        running: invocations now. idle: warm containers.
+        invocations: begun so far; errors: of these, without an answer; throttled: not begun.
+        cold_starts: containers started so far.
+    """
+
+    running: int
+    idle: int
+    invocations: int
+    errors: int
+    throttled: int
+    cold_starts: int
+
+
+class _Warm(Struct):
+    """A container that waits for its next invocation."""
+
+    container: Container
+    idle_from_ms: int
+
+
+class Function:
+    """A function that can be invoked. Used on the loop's thread only.
+
+    Args:
+        settings: checked.
+        pace: time for what may follow a clock that is moved: letting idle containers go, looking for new code.
+        clock: the real one, for deadlines and durations.
+        entropy: for request ids.
+        told: gets the log, line by line; must be quick.
+        machine_max: most containers that run at a time here, 1 or more.
+        idle_ms: how long a container stays without an invocation.
+    """
+
+    def __init__(
+        self,
+        settings: FunctionSettings,
+        *,
+        pace: Pace,
+        clock: Clock,
+        entropy: Entropy,
+        told: Callable[[LogLine], None],
+        machine_max: int = MACHINE_MAX,
+        idle_ms: int = IDLE_MS,
+    ) -> None:
+        self.settings = settings
+        self.running = 0
+        self._pace = pace
+        self._clock = clock
+        self._entropy = entropy
+        self._told = told
+        self._machine_max = machine_max
+        self._idle_ms = idle_ms
+        self._turn = asyncio.Semaphore(machine_max)
+        self._generation = 0
+        self._generations: dict[Container, int] = {}  # of every container that is not gone
+        self._idle: list[_Warm] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._sweep: Timer | None = None
+        self._watch: CodeWatch | None = None
+        self._typical_ms = _TYPICAL_MS
+        self._invocations = self._errors = self._throttled = self._cold_starts = 0
+        self._closed = False
+
+    # -- invoking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int:
+        """Most invocations at a time; above it they are throttled."""
+        reserved = self.settings.reserved_concurrency
+        return CONCURRENCY_DEFAULT if reserved is None else reserved
+
+    @property
+    def capacity(self) -> int:
+        """Most invocations that run at a time on this machine; further ones are throttled, or wait."""
+        return min(self.limit, self._machine_max)
+
+    def new_request_id(self) -> str:
+        """An id for an invocation: a random UUID, from this function's entropy."""
+        return str(uuid.UUID(hex=self._entropy.token() + self._entropy.token(), version=4))
+
+    async def invoke(self, event: bytes, *, request_id: str | None = None, kill: Kill | None = None) -> Outcome:
+        """Call the handler with one event. Cancelled: its container is killed.
+
+        Args:
+            event: JSON, at most `settings.EVENT_BYTES_MAX`.
+            request_id: from `new_request_id`; None makes one.
+            kill: a fault: kill the container before the handler has the event, while it runs, or after it returned.
+        """
+        assert not self._closed, "a closed function is not invoked"
+        if self.running >= self.limit:
+            self._throttled += 1
+            return Throttled(self.limit)
+        self.running += 1
+        try:
+            async with self._turn:
+                outcome = await self._invoke(event, request_id or self.new_request_id(), kill)
+        finally:
+            self.running -= 1
+        if not isinstance(outcome, Answered):
+            self._errors += 1
+        return outcome
+
+    async def _invoke(self, event: bytes, request_id: str, kill: Kill | None) -> Outcome:
+        if self._closed:  # while it waited for its turn
+            return Crashed("signal: killed", "the function was closed before it began")
+        self._invocations += 1
+        container = self._warm() or await self._fresh(request_id)
+        if not isinstance(container, Container):
+            return container
+        try:
+            kill_in_ms = int(self._typical_ms * self._entropy.fraction()) if kill == "during" else 0
+            outcome = await container.invoke(event, request_id, kill=kill, kill_in_ms=kill_in_ms)
+        finally:
+            self._give_back(container)
+        if isinstance(outcome, Answered):
+            self._typical_ms += (container.took_ms - self._typical_ms) / 8
+        return outcome
+
+    async def warm(self) -> Outcome | None:
+        """Have a container ready before the first event; None when there is one, otherwise why there cannot be."""
+        made = await self._fresh(self.new_request_id(), reports=False)
+        if not isinstance(made, Container):
+            return made
+        self._give_back(made)
+        return None
+
+    async def _fresh(self, request_id: str, *, reports: bool = True) -> Container | Outcome:
+        """A new container that has the handler, or how that failed."""
+        try:
+            container = self._start()
+        except OSError as error:
+            return self._not_started(error, request_id)
+        failed: Outcome | None = None
+        try:
+            failed = await container.init(request_id, reports=reports)
+        finally:
+            if not container.alive:  # failed, or cancelled
+                self._let_go(container)
+        return container if failed is None else failed
+
+    def _not_started(self, error: OSError, request_id: str) -> Outcome:
+        outcome = Crashed(f"fork/exec {sys.executable}: {error.strerror}", "the system gave no process")
+        self._log(f"RequestId: {request_id} Error: {message_of(outcome)}", request_id)
+        return outcome
+
+    # -- containers --------------------------------------------------------------------------------------------------
+
+    def _warm(self) -> Container | None:
+        """The container that was used last and can be used again; None when there is none."""
+        while self._idle:
+            container = self._idle.pop().container
+            if container.alive:
+                return container
+            self._let_go(container)
+        return None
+
+    def _start(self) -> Container:
+        """A new container.
+
+        Raises:
+            OSError: the system gives no process.
+        """
+        day = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).strftime("%Y/%m/%d")
+        container = Container(
+            self.settings,
+            loop=self._pace.loop,
+            clock=self._clock,
+            told=self._told,
+            log_stream=f"{day}/[$LATEST]{self._entropy.token()}{self._entropy.token()}",
+        )
+        self._generations[container] = self._generation
+        self._cold_starts += 1
+        return container
+
+    def _give_back(self, container: Container) -> None:
+        if not container.alive or self._closed or self._generations[container] != self._generation:
+            self._let_go(container)
+            return
+        self._idle.append(_Warm(container, self._pace.now_ms()))
+        if self._sweep is None:
+            self._sweep = self._pace.call_at(self._pace.now_ms() + self._idle_ms, self._let_idle_go)
+
+    def _let_idle_go(self) -> None:
+        now_ms = self._pace.now_ms()
+        self._sweep = None
+        while self._idle and self._idle[0].idle_from_ms + self._idle_ms <= now_ms:
+            self._let_go(self._idle.pop(0).container)
+        if self._idle:
+            self._sweep = self._pace.call_at(self._idle[0].idle_from_ms + self._idle_ms, self._let_idle_go)
+
+    def _let_go(self, container: Container) -> None:
+        container.kill()
+        leaving = self._pace.loop.create_task(self._see_off(container))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _see_off(self, container: Container) -> None:
+        await container.close()
+        self._generations.pop(container, None)
+
+    # -- what changes ------------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """The code has changed: the next invocations get new containers, running ones are finished."""
+        self._generation += 1
+        idle, self._idle = self._idle, []
+        for warm in idle:
+            self._let_go(warm.container)
+
+    def replace(self, settings: FunctionSettings) -> None:
+        """Other settings, checked, from the next invocation on."""
+        self.settings = settings
+        self.reload()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+            self.reload_on_change()
+
+    def reload_on_change(self) -> None:
+        """Reload whenever a `.py` file below the code's folder changes, and say so in the log."""
+
+        def changed(paths: list[str]) -> None:
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            self._log(f"{paths[0]}{more} changed: the next invocations run the new code", "")
+            self.reload()
+
+        if self._watch is None:
+            self._watch = CodeWatch(self.settings.code_dir, self._pace, changed)
+
+    def stats(self) -> FunctionStats:
+        """How it stands now."""
+        return FunctionStats(
+            running=self.running,
+            idle=sum(warm.container.alive for warm in self._idle),
+            invocations=self._invocations,
+            errors=self._errors,
+            throttled=self._throttled,
+            cold_starts=self._cold_starts,
+        )
+
+    async def close(self) -> None:
+        """Kill all containers, also those that run, and wait until they are gone; harmless twice."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._idle.clear()
+        await asyncio.gather(*(container.close() for container in list(self._generations)))
+        while self._leaving:
+            await asyncio.gather(*self._leaving)
+        self._generations.clear()
+
+    def _log(self, text: str, request_id: str) -> None:
+        self._told(LogLine(self.settings.name, request_id, "platform", text))

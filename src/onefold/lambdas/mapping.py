@@ -1,0 +1,314 @@
+"""An event source mapping at work: polls a queue, cuts batches, invokes a function, deletes what it is done with.
+
+Each of its pollers takes one batch at a time from the first receive to the delete, and receives nothing it could not hand
+over; how many there are follows `decide/mapping`. As on AWS the mapping never changes a visibility: what failed comes back
+when the receive that took it ends, and what is throttled for longer than that has spent its receive.
+Never here: rules (they are decided there), containers. Invariant: a message is deleted only after its function's answer, or
+because no filter takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.queue import Delivery
+from onefold.decide import mapping as deciding
+from onefold.decide.mapping import BatchRule, Scale, Seen
+from onefold.decide.patterns import compile_filters
+from onefold.entropy import Entropy
+from onefold.lambdas import outcomes, records
+from onefold.lambdas.functions import Function
+from onefold.lambdas.outcomes import Answered, Outcome, Throttled
+from onefold.lambdas.records import WireForm
+from onefold.lambdas.settings import EVENT_BYTES_MAX, MappingSettings
+from onefold.local.pace import Timer
+from onefold.local.queues import LocalQueues
+
+LOOK_MS = limits.SECOND_MS  # how often the concurrency is worked out anew
+_PAUSE_MS = limits.SECOND_MS  # after an error that is nobody's answer: a dropped queue, a locked file
+
+
+class MappingStats(Struct, frozen=True, kw_only=True):
+    """What a mapping has done since it started.
+
+    Args:
+        pollers: at work now; busy: of these, with a batch in hand; concurrency: how many there may be.
+        received, invoked, deleted, failed, filtered, dropped: messages. `failed` stay until their visibility is over,
+            `dropped` were throttled until then.
+        problem: why it does not poll; empty while it does.
+    """
+
+    pollers: int
+    busy: int
+    concurrency: int
+    received: int = 0
+    invoked: int = 0
+    deleted: int = 0
+    failed: int = 0
+    filtered: int = 0
+    dropped: int = 0
+    problem: str = ""
+
+
+class _Taken(Struct):
+    """A received message and its record."""
+
+    delivery: Delivery
+    record: bytes
+
+
+class Mapping:
+    """One mapping. Used on the loop's thread only.
+
+    Args:
+        settings: checked.
+        queues: where it polls.
+        function: what it invokes.
+        form: how the wire writes a delivery.
+        entropy: for the pauses after throttling.
+    """
+
+    def __init__(
+        self, settings: MappingSettings, queues: LocalQueues, function: Function, *, form: WireForm, entropy: Entropy
+    ) -> None:
+        self.settings = settings
+        self._queues = queues
+        self._function = function
+        self._form = form
+        self._entropy = entropy
+        self._via = f"mapping {settings.uuid}"
+        self._rule = BatchRule(size=settings.batch_size, window_ms=settings.window_ms, event_bytes_max=EVENT_BYTES_MAX)
+        self._filters = compile_filters(settings.filters)
+        self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch in hand
+        self._scale: Scale | None = None
+        self._look: Timer | None = None
+        self._seen = {"messages": 0, "errors": 0, "throttles": 0}
+        self._counts = dict.fromkeys(("received", "invoked", "deleted", "failed", "filtered", "dropped"), 0)
+        self._problem = ""
+        self._stopping = False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to poll, when the mapping is enabled."""
+        if self.settings.enabled and self._scale is None:
+            self._scale = deciding.first_scale(self._queues.pace.now_ms(), self.settings.concurrency_max)
+            self._hire()
+            self._look_later()
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """End polling.
+
+        Args:
+            drain: let batches in hand be finished; otherwise they are left, and come back when their visibility is over.
+        """
+        self._stopping = True
+        if self._look is not None:
+            self._look.cancel()
+        for poller, busy in list(self._pollers.items()):
+            if not busy or not drain:
+                poller.cancel()
+        await asyncio.gather(*self._pollers, return_exceptions=True)
+        self._scale = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no poller has a batch in hand."""
+        return not any(self._pollers.values())
+
+    def stats(self) -> MappingStats:
+        """What it has done."""
+        concurrency = 0 if self._scale is None else self._allowed(self._scale)
+        return MappingStats(
+            pollers=len(self._pollers),
+            busy=sum(self._pollers.values()),
+            concurrency=concurrency,
+            problem=self._problem,
+            **self._counts,
+        )
+
+    def _allowed(self, scale: Scale) -> int:
+        return max(1, min(int(scale.concurrency), self._function.capacity))
+
+    def _hire(self) -> None:
+        """As many pollers as there may be; those too many leave after their batch."""
+        assert self._scale is not None
+        for _ in range(self._allowed(self._scale) - len(self._pollers)):
+            poller = self._queues.pace.loop.create_task(self._poll())
+            self._pollers[poller] = False
+            poller.add_done_callback(self._left)
+
+    def _left(self, poller: asyncio.Task[None]) -> None:
+        self._pollers.pop(poller, None)
+        if not poller.cancelled() and (error := poller.exception()) is not None:
+            raise error  # a defect: the loop tells it
+
+    def _look_later(self) -> None:
+        self._look = self._queues.pace.call_at(self._queues.pace.now_ms() + LOOK_MS, self._rescale)
+
+    def _rescale(self) -> None:
+        if self._scale is None or self._stopping:
+            return
+        busy = bool(self._pollers) and all(self._pollers.values())
+        self._scale = deciding.next_scale(
+            self._scale,
+            Seen(busy=busy, **self._seen),
+            self._queues.pace.now_ms(),
+            concurrency_max=self.settings.concurrency_max,
+            reports_failures=self.settings.reports_failures,
+        )
+        self._seen = dict.fromkeys(self._seen, 0)
+        surplus = len(self._pollers) - self._allowed(self._scale)
+        for poller in [poller for poller, busy in self._pollers.items() if not busy][: max(0, surplus)]:
+            poller.cancel()
+        self._hire()
+        self._look_later()
+
+    # -- one poller ------------------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        left: list[_Taken] = []
+        while not self._stopping and not (left == [] and self._is_surplus()):
+            try:
+                batch, left = await self._collect(me, left)
+                self._problem = ""
+            except (errors.NotFoundError, errors.TransientError, errors.StorageError) as error:
+                self._problem = error.what
+                await self._pause()
+                continue
+            if batch:
+                await self._perform(batch)
+            self._pollers[me] = bool(left)
+
+    def _is_surplus(self) -> bool:
+        return self._scale is not None and len(self._pollers) > self._allowed(self._scale)
+
+    async def _pause(self) -> None:
+        pace = self._queues.pace
+        await pace.sleep_until(pace.now_ms() + _PAUSE_MS)
+
+    async def _collect(self, me: asyncio.Task[None], left: list[_Taken]) -> tuple[list[_Taken], list[_Taken]]:
+        """A batch, and what did not fit into its event any more."""
+        pace, batch = self._queues.pace, left
+        first_at_ms = pace.now_ms() if batch else None
+        sizes = [len(one.record) for one in batch]
+        while (ask := deciding.receive_next(self._rule, len(batch), first_at_ms, pace.now_ms())) is not None:
+            found = await self._queues.receive(
+                self.settings.queue, ask[0], wait_ms=ask[1], via=self._via, gone=lambda: self._stopping and not batch
+            )
+            if found:
+                self._pollers[me] = True
+            elif self._stopping or not batch:
+                return batch, []
+            taken = await self._filtered(found)
+            if taken and first_at_ms is None:
+                first_at_ms = pace.now_ms()
+            for place, one in enumerate(taken):
+                if batch and records.event_size([*sizes, len(one.record)]) > self._rule.event_bytes_max:
+                    return batch, taken[place:]
+                batch.append(one)
+                sizes.append(len(one.record))
+            if found and not batch:
+                self._pollers[me] = False
+        return batch, []
+
+    async def _filtered(self, found: Sequence[Delivery]) -> list[_Taken]:
+        """The messages a filter takes; the others are deleted, as on Lambda."""
+        self._counts["received"] += len(found)
+        self._seen["messages"] += len(found)
+        taken, others = [], []
+        for delivery in found:
+            if self._filters.keep(delivery.body):
+                taken.append(_Taken(delivery, records.record_bytes(delivery, self._form)))
+            else:
+                others.append(delivery)
+                self._tell(delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted")
+        if others:
+            self._counts["filtered"] += len(others)
+            await self._delete(others)
+        return taken
+
+    async def _delete(self, deliveries: Sequence[Delivery]) -> None:
+        await self._queues.delete(self.settings.queue, [one.receipt for one in deliveries], via=self._via)
+
+    def _tell(self, delivery: Delivery, what: str, *, why: str = "", **detail: str | int) -> None:
+        self._queues.history.told(
+            delivery.queue, delivery.message_id, "invoked" if what == "invoked" else "answered",
+            at_ms=self._queues.pace.now_ms(), why=why, via=self._via, function=self.settings.function, **detail,
+        )  # fmt: skip
+
+    # -- one batch ---------------------------------------------------------------------------------------------------------
+
+    async def _perform(self, batch: Sequence[_Taken]) -> None:
+        deliveries = [one.delivery for one in batch]
+        request_id = self._function.new_request_id()
+        outcome = await self._invoked(batch, request_id)
+        if outcome is None:
+            self._counts["dropped"] += len(batch)
+            for delivery in deliveries:
+                self._tell(
+                    delivery, "answered", outcome="throttled until its visibility was over", request_id=request_id
+                )
+            return
+        verdict = deciding.Verdict("none")
+        why = outcomes.summary(outcome)
+        ids = {self._form.message_id(one.message_id): one for one in deliveries}
+        if isinstance(outcome, Answered):
+            verdict = deciding.read_answer(outcome.payload, ids, reports_failures=self.settings.reports_failures)
+            why = verdict.why
+        else:
+            self._seen["errors"] += 1
+        failed = set(ids) if verdict.kind == "none" else verdict.failed
+        done = [one for identifier, one in ids.items() if identifier not in failed]
+        for identifier, delivery in ids.items():
+            self._tell(
+                delivery,
+                "answered",
+                outcome=f"failed: {why}" if identifier in failed else "done",
+                request_id=request_id,
+            )
+        self._counts["failed"] += len(failed)
+        if done:
+            await self._delete_done(done)
+        self._counts["deleted"] += len(done)
+
+    async def _delete_done(self, done: Sequence[Delivery]) -> None:
+        """Delete what the function is done with; an error leaves it to come back, as a crash at this point would."""
+        try:
+            await self._delete(done)
+        except (errors.NotFoundError, errors.TransientError, errors.StorageError) as error:
+            self._problem = error.what
+
+    async def _invoked(self, batch: Sequence[_Taken], request_id: str) -> Outcome | None:
+        """The function's answer; None when it was throttled until a message of the batch became visible again."""
+        event = records.event_bytes([one.record for one in batch])
+        pace, tries = self._queues.pace, 0
+        until_ms = min(one.delivery.received_at_ms + one.delivery.visible_ms for one in batch)
+        for one in batch:
+            self._tell(one.delivery, "invoked", request_id=request_id, messages=len(batch))
+        self._counts["invoked"] += len(batch)
+        faults = self._queues.faults
+        while True:
+            plan = faults.invoking(self.settings.queue) if faults.active else None
+            if plan is not None:
+                for one in batch:
+                    self._queues.history.told(
+                        one.delivery.queue, one.delivery.message_id, "fault", at_ms=pace.now_ms(), why=plan.why
+                    )
+            outcome = await self._function.invoke(
+                event, request_id=request_id, kill=None if plan is None else plan.kill
+            )
+            if not isinstance(outcome, Throttled):
+                return outcome
+            tries += 1
+            self._seen["throttles"] += 1
+            pause_ms = deciding.throttle_pause_ms(tries, until_ms, pace.now_ms(), self._entropy.fraction())
+            if pause_ms is None or self._stopping:
+                return None
+            await pace.sleep_until(pace.now_ms() + pause_ms)

@@ -1,0 +1,301 @@
+"""The functions of one server, and the event source mappings between its queues and them.
+
+Functions are registered when the server starts; mappings are created, changed and deleted at run time, are as durable as
+the queues, and go on after a restart. What Lambda refuses when a mapping is created or changed is refused here, and only
+then: a queue or function changed later is not checked again, as there.
+Never here: an API's shapes, polling. Invariant: one mapping per queue and function, and only stored mappings poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid as uuids
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, structs
+
+from onefold import errors
+from onefold.contracts.state import Change
+from onefold.decide.patterns import compile_filters
+from onefold.entropy import Entropy
+from onefold.lambdas.functions import Function
+from onefold.lambdas.mapping import Mapping as Poller
+from onefold.lambdas.mapping import MappingStats
+from onefold.lambdas.outcomes import LogLine
+from onefold.lambdas.records import WireForm
+from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.local.queues import LocalQueues
+
+State = Literal["Creating", "Enabling", "Enabled", "Disabling", "Disabled", "Updating", "Deleting"]
+_PREFIX = "lambda/mapping/"
+
+
+class _Stored(Struct, frozen=True):
+    """A mapping as it is kept."""
+
+    settings: MappingSettings
+    changed_at_ms: int
+
+
+class Entry(Struct):
+    """One mapping.
+
+    Args:
+        settings: as they are. changed_at_ms: since when. state: Lambda's word.
+        poller: at work; None while it is disabled or on its way out.
+    """
+
+    settings: MappingSettings
+    changed_at_ms: int
+    state: State
+    poller: Poller | None = None
+
+
+class Registry:
+    """All functions and mappings of one server. Used on the loop's thread only.
+
+    Args:
+        queues: where mappings poll.
+        form: how the wire writes a delivery.
+        make: a function from its settings and a place for its log.
+        told: gets all functions' logs.
+        entropy: for ids and pauses.
+    """
+
+    def __init__(
+        self,
+        queues: LocalQueues,
+        *,
+        form: WireForm,
+        make: Callable[[FunctionSettings, Callable[[LogLine], None]], Function],
+        told: Callable[[LogLine], None],
+        entropy: Entropy,
+    ) -> None:
+        self.functions: dict[str, Function] = {}
+        self._queues = queues
+        self._form = form
+        self._make = make
+        self._told = told
+        self._entropy = entropy
+        self._entries: dict[str, Entry] = {}
+        self._changing: set[asyncio.Task[None]] = set()
+        self._listeners: dict[str, list[str]] = {}
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def register(self, settings: FunctionSettings) -> Function:
+        """Make a function known under its name.
+
+        Raises:
+            UsageError: settings that Lambda would refuse. ConflictError: the name is taken.
+        """
+        check_function(settings)
+        if settings.name in self.functions:
+            raise errors.ConflictError(
+                f"Function already exist: {settings.name}", todo="Give each function a name of its own."
+            )
+        self.functions[settings.name] = made = self._make(settings, self._log)
+        return made
+
+    def function(self, name: str) -> Function:
+        """The function of that name.
+
+        Raises:
+            NotFoundError: it was not registered.
+        """
+        found = self.functions.get(name)
+        if found is None:
+            there = ", ".join(sorted(self.functions)) or "none"
+            raise errors.NotFoundError(
+                f"Function not found: {name}",
+                meaning=f"Functions of this server: {there}.",
+                todo="Start the server with --function NAME=MODULE:FUNCTION.",
+            )
+        return found
+
+    def _log(self, line: LogLine) -> None:
+        self._told(line)
+        heard = self._listeners.get(line.request_id)
+        if heard is not None:
+            heard.append(line.text)
+
+    def listen(self, request_id: str) -> list[str]:
+        """Collect the log lines of one invocation from now on, until `hush`."""
+        return self._listeners.setdefault(request_id, [])
+
+    def hush(self, request_id: str) -> None:
+        """Collect no more of them."""
+        self._listeners.pop(request_id, None)
+
+    # -- mappings ------------------------------------------------------------------------------------------------------
+
+    def entries(self, *, queue: str | None = None, function: str | None = None) -> list[Entry]:
+        """Mappings, by uuid; of one queue or function where one is named."""
+        return [
+            one
+            for _, one in sorted(self._entries.items())
+            if (queue is None or one.settings.queue == queue)
+            and (function is None or one.settings.function == function)
+        ]
+
+    def entry(self, uuid: str) -> Entry:
+        """One mapping.
+
+        Raises:
+            NotFoundError: there is none of that uuid.
+        """
+        found = self._entries.get(uuid)
+        if found is None:
+            raise errors.NotFoundError("The resource you requested does not exist.", todo="List the mappings.")
+        return found
+
+    async def create(self, function: str, queue: str, **settings: Any) -> Entry:
+        """Map a queue to a function; it polls as soon as this returns, unless it is created disabled.
+
+        Args:
+            settings: other members of `MappingSettings`.
+
+        Raises:
+            NotFoundError: no such function. ConflictError: they are mapped already, names the mapping.
+            UsageError: what Lambda refuses: an unknown queue, values out of range, a visibility below the timeout.
+        """
+        made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)
+        self._check(made)
+        for other in self.entries(queue=queue, function=function):
+            raise errors.ConflictError(
+                f'An event source mapping with SQS arn (" {self._form.queue_arn(queue)} ") and function '
+                f'(" {function} ") already exists. Please update or delete the existing mapping with UUID '
+                f"{other.settings.uuid}",
+                todo="Update that one, or delete it first.",
+            )
+        entry = Entry(made, self._queues.pace.now_ms(), "Creating")
+        await self._store(entry)
+        self._entries[made.uuid] = entry
+        self._begin(entry)
+        return structs.replace(entry, state="Creating")
+
+    def _new_uuid(self) -> str:
+        return str(uuids.UUID(hex=self._entropy.token() + self._entropy.token(), version=4))
+
+    def _check(self, settings: MappingSettings) -> None:
+        function = self.function(settings.function)
+        try:
+            queue = self._queues.engine.queues.setting(settings.queue)
+        except errors.NotFoundError as error:
+            raise errors.UsageError(
+                "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonExistentQueue. "
+                "SQS Error Message: The specified queue does not exist.",
+                meaning=f"There is no queue {settings.queue!r}.",
+                todo="Create the queue first.",
+            ) from error
+        check_mapping(
+            settings, fifo=queue.fifo, visibility_ms=queue.visibility_ms, timeout_ms=function.settings.timeout_ms
+        )
+        compile_filters(settings.filters)
+
+    def _begin(self, entry: Entry) -> None:
+        if not entry.settings.enabled:
+            entry.state = "Disabled"
+            return
+        entry.poller = Poller(
+            entry.settings,
+            self._queues,
+            self.function(entry.settings.function),
+            form=self._form,
+            entropy=self._entropy,
+        )
+        entry.poller.start()
+        entry.state = "Enabled"
+
+    async def update(self, uuid: str, **changes: Any) -> Entry:
+        """Change a mapping; batches in hand are finished under the old settings.
+
+        Args:
+            changes: members of `MappingSettings` without uuid and queue.
+
+        Raises:
+            NotFoundError, UsageError: as for `create`; nothing was changed.
+        """
+        entry = self.entry(uuid)
+        wanted = structs.replace(entry.settings, **changes)
+        self._check(wanted)
+        before = entry.settings
+        entry.settings, entry.changed_at_ms = wanted, self._queues.pace.now_ms()
+        await self._store(entry)
+        entry.state = "Updating"
+        if before.enabled is not wanted.enabled:
+            entry.state = "Enabling" if wanted.enabled else "Disabling"
+        answer = structs.replace(entry)
+        self._later(self._swap(entry))
+        return answer
+
+    async def _swap(self, entry: Entry) -> None:
+        old, entry.poller = entry.poller, None
+        if old is not None:
+            await old.stop()
+        if self._entries.get(entry.settings.uuid) is entry and entry.poller is None:
+            self._begin(entry)
+
+    async def delete(self, uuid: str) -> Entry:
+        """End a mapping; batches in hand are finished.
+
+        Raises:
+            NotFoundError: there is none of that uuid.
+        """
+        entry = self.entry(uuid)
+        await self._put(uuid, None)
+        self._entries.pop(uuid, None)
+        entry.state = "Deleting"
+        self._later(self._swap(entry))
+        return entry
+
+    def _later(self, work: Any) -> None:
+        task = self._queues.pace.loop.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _store(self, entry: Entry) -> None:
+        await self._put(entry.settings.uuid, msgspec.json.encode(_Stored(entry.settings, entry.changed_at_ms)))
+
+    async def _put(self, uuid: str, value: bytes | None) -> None:
+        state, name = self._queues.engine.state, _PREFIX + uuid
+
+        def put() -> None:
+            (found,) = state.get([name])
+            state.put([Change(name, value, 0 if found is None else found.version)])
+
+        await self._queues.call(put)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> Sequence[str]:
+        """Let stored mappings go on; returns one sentence for each that cannot, because its function is not there now."""
+        state = self._queues.engine.state
+        problems = []
+        for found in state.get(state.names(_PREFIX)):
+            if found is None:
+                continue
+            stored = msgspec.json.decode(found.value, type=_Stored)
+            entry = Entry(stored.settings, stored.changed_at_ms, "Disabled")
+            self._entries[stored.settings.uuid] = entry
+            if stored.settings.function in self.functions:
+                self._begin(entry)
+            else:
+                problems.append(
+                    f"mapping {stored.settings.uuid} of {stored.settings.queue} waits: function "
+                    f"{stored.settings.function} is not registered"
+                )
+        return problems
+
+    def stats(self) -> Mapping[str, MappingStats | None]:
+        """What each mapping has done, by uuid; None for one that does not poll."""
+        return {uuid: None if one.poller is None else one.poller.stats() for uuid, one in self._entries.items()}
+
+    async def stop(self) -> None:
+        """Finish the batches in hand, end all polling, close all functions."""
+        pollers = [one.poller for one in self._entries.values() if one.poller is not None]
+        await asyncio.gather(*(poller.stop() for poller in pollers))
+        await asyncio.gather(*self._changing, return_exceptions=True)
+        await asyncio.gather(*(function.close() for function in self.functions.values()))

@@ -1,0 +1,344 @@
+"""One function on one queue of a data file, in this process: what `onefold lambda` runs.
+
+It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
+Nothing of it is stored: the mapping ends with the process.
+Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`service/serving.py`).
+Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.backends import registry
+from onefold.clock import Clock
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.engine import Engine
+from onefold.decide.faults import NO_FAULTS, Faults
+from onefold.entropy import Entropy
+from onefold.lambdas import mapping as mappings
+from onefold.lambdas.functions import Function, FunctionStats
+from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
+from onefold.lambdas.records import WireForm
+from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.local.faults import FaultBox
+from onefold.local.history import History
+from onefold.local.pace import Pace
+from onefold.local.queues import LocalQueues
+from onefold.wire import addresses, digests
+from onefold.wire.desk import SENDER_ID
+
+VISIBILITY_TIMES: Final = 6  # Lambda developer guide, SQS: visibility of at least six times the function's timeout
+_LOOK_MS = 100  # how often a run that ends with the queue looks at it
+LEFT: Final = 3  # exit code: ended with work in hand, as of a worker
+
+
+class RunSettings(Struct, frozen=True, kw_only=True):
+    """What is to be run.
+
+    Args:
+        data: the file that holds the queue.
+        function, mapping: of each other's names.
+        create_queue: make the queue when it is not there, with six times the function's timeout as its visibility.
+        reload: new code is taken as soon as it is saved.
+        once: end when the queue is empty.
+        faults: injected.
+    """
+
+    data: str
+    function: FunctionSettings
+    mapping: MappingSettings
+    create_queue: bool = False
+    reload: bool = False
+    once: bool = False
+    faults: Faults = NO_FAULTS
+
+
+class RunReport(Struct, frozen=True, kw_only=True):
+    """How a run ended.
+
+    Args:
+        messages: how many were received, deleted, failed, filtered and dropped, as `MappingStats` has it.
+        invocations, errors, cold_starts: as `FunctionStats` has it.
+        code: exit code: 0, or 3 when invocations were ended in the middle.
+    """
+
+    messages: dict[str, int]
+    invocations: int
+    errors: int
+    cold_starts: int
+    code: int
+
+
+def wire_form(address: addresses.Address, sender_id: str = SENDER_ID) -> WireForm:
+    """How a server at `address` writes what a delivery holds."""
+    return WireForm(
+        region=address.region,
+        queue_arn=address.arn,
+        message_id=addresses.message_uuid,
+        receipt=lambda delivery: addresses.handle_of(delivery.queue, delivery.receipt),
+        sequence=lambda sequence: addresses.sequence_number(sequence) or sequence,
+        sender_id=sender_id,
+        body_md5=digests.body_md5,
+        attributes_md5=digests.attributes_md5,
+    )
+
+
+def read_env_file(path: str) -> dict[str, str]:
+    """Environment variables from a file of `KEY=VALUE` lines; `#` begins a comment, quotes around a value are taken off.
+
+    Raises:
+        NotFoundError: there is no such file. UsageError: it cannot be read, or a line has another form.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise errors.NotFoundError(f"There is no file {path}.", todo="Give --env-file the file's path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.UsageError(f"{path} cannot be read: {error}.", todo="It is a text file in UTF-8.") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip().removeprefix("export ").strip()
+        if text and not text.startswith("#"):
+            name, value = pair(text, f"{path}, line {number}")
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            found[name] = value[1:-1] if quoted else value
+    return found
+
+
+def pair(text: str, where: str) -> tuple[str, str]:
+    """The name and the value of `KEY=VALUE`.
+
+    Raises:
+        UsageError: another form; says `where`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise errors.UsageError(f"{where}: it is not KEY=VALUE.", todo="Write for example TABLE=orders.")
+    return name.strip(), value.strip()
+
+
+# -- building --------------------------------------------------------------------------------------------------------
+
+
+def _check_files(settings: RunSettings) -> None:
+    if not Path(settings.function.code_dir).is_dir():
+        raise errors.NotFoundError(
+            f"There is no folder {settings.function.code_dir}.",
+            meaning="The handler is looked for in it.",
+            todo="Name the folder of its module with --code-dir.",
+        )
+    if not Path(settings.data).exists() and not settings.create_queue:
+        raise errors.NotFoundError(
+            f"There is no data file {settings.data}.",
+            meaning="The queue is looked for where `onefold serve` keeps it.",
+            todo="Start the server once, name its file with --data, or make file and queue with --create-queue.",
+        )
+
+
+def _open(settings: RunSettings, clock: Clock, entropy: Entropy) -> Engine:
+    try:
+        Path(settings.data).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.StorageError(
+            f"The folder of {settings.data} cannot be made: {error.strerror}.",
+            todo="Check the path and its permissions.",
+        ) from None
+    return registry.open_engine(f"sqlite:///{settings.data}", clock=clock, entropy=entropy, owner=entropy.token())
+
+
+def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:
+    """The mapping's queue, or the one that is to be made.
+
+    Raises:
+        NotFoundError: it is not there; in Lambda's words.
+    """
+    name = settings.mapping.queue
+    found = next((one for one in engine.queues.settings() if one.name == name), None)
+    if found is not None:
+        return found
+    if not settings.create_queue:
+        raise errors.NotFoundError(
+            "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonExistentQueue. "
+            "SQS Error Message: The specified queue does not exist for this wsdl version.",
+            meaning=f"{settings.data} has no queue {name!r}.",
+            todo="Create it first, or add --create-queue.",
+        )
+    visibility_ms = VISIBILITY_TIMES * settings.function.timeout_ms + settings.mapping.window_ms
+    visibility_ms = min(max(visibility_ms, limits.VISIBILITY_MS_DEFAULT), limits.VISIBILITY_MS_MAX)
+    return QueueSettings(name=name, fifo=name.endswith(".fifo"), visibility_ms=visibility_ms)
+
+
+def _no_handler(settings: FunctionSettings, outcome: Outcome) -> errors.UsageError:
+    trace = "".join(outcome.trace).rstrip() if isinstance(outcome, FunctionError) else ""
+    detail = f" ({outcome.detail})" if isinstance(outcome, Crashed) and outcome.detail else ""
+    return errors.UsageError(
+        f"{kind_of(outcome)}: {message_of(outcome)}{detail}",
+        meaning=trace or f"The handler {settings.handler} was looked for in {settings.code_dir}. Nothing was received.",
+        todo="Correct it, or name the handler as module:function and its folder with --code-dir.",
+    )
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A function that works on a queue, on the loop it was started on."""
+
+    def __init__(
+        self, settings: RunSettings, *, clock: Clock, entropy: Entropy, told: Callable[[LogLine], None]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._entropy = entropy
+        self._told = told
+        self._engine: Engine | None = None
+        self._queues: LocalQueues | None = None
+        self._function: Function | None = None
+        self._mapping: mappings.Mapping | None = None
+
+    async def start(self) -> QueueSettings:
+        """Check everything, have a container ready, and begin to poll; the queue.
+
+        Raises:
+            UsageError: a setting Lambda would refuse, or a handler that cannot be had. NotFoundError: file, folder or queue.
+            StorageError: the file cannot be used.
+        """
+        settings, loop = self._settings, asyncio.get_running_loop()
+        check_function(settings.function)
+        _check_files(settings)
+        pace = Pace(self._clock, loop)
+        function = Function(settings.function, pace=pace, clock=self._clock, entropy=self._entropy, told=self._told)
+        self._function = function
+        refused = await function.warm()
+        if refused is not None:
+            raise _no_handler(settings.function, refused)
+        self._engine = _open(settings, self._clock, self._entropy)
+        queue = _queue(self._engine, settings)
+        check_mapping(
+            settings.mapping,
+            fifo=queue.fifo,
+            visibility_ms=queue.visibility_ms,
+            timeout_ms=settings.function.timeout_ms,
+        )
+        queues = LocalQueues(self._engine, pace, History(0), FaultBox(settings.faults, self._entropy))
+        if settings.reload:
+            function.reload_on_change()
+        address = addresses.Address(settings.function.account, settings.function.region, "127.0.0.1")
+        mapping = mappings.Mapping(settings.mapping, queues, function, form=wire_form(address), entropy=self._entropy)
+        self._engine.queues.create(queue)  # does nothing where it is there: it was just read
+        await queues.start()
+        self._queues, self._mapping = queues, mapping
+        mapping.start()
+        return queue
+
+    async def until_empty(self) -> None:
+        """Return when the queue has nothing left: not visible, not in flight, not delayed."""
+        assert self._queues is not None
+        assert self._mapping is not None
+        queues, name = self._queues, self._settings.mapping.queue
+        while True:
+            depth = await queues.call(lambda: queues.engine.queues.depth(name))
+            if self._mapping.is_idle and not (depth.visible or depth.in_flight or depth.delayed):
+                return
+            await queues.pace.sleep_until(queues.pace.now_ms() + _LOOK_MS)
+
+    async def stop(self, *, drain: bool) -> None:
+        """Poll no more; with `drain` finish the invocations in hand, otherwise end them in the middle."""
+        if self._mapping is not None:
+            await self._mapping.stop(drain=drain)
+
+    async def close(self) -> None:
+        """Close what was opened; harmless twice."""
+        if self._function is not None:
+            await self._function.close()
+        if self._queues is not None:
+            await self._queues.stop()
+            self._queues = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def counts(self) -> tuple[dict[str, int], FunctionStats]:
+        """How many messages were what, by the mapping's names, and how the function stands."""
+        assert self._function is not None
+        assert self._mapping is not None
+        stats = self._mapping.stats()
+        counts = {name: getattr(stats, name) for name in ("received", "deleted", "failed", "filtered", "dropped")}
+        return counts, self._function.stats()
+
+
+def run(
+    settings: RunSettings,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    told: Callable[[LogLine], None],
+    ready: Callable[[QueueSettings], None],
+    note: Callable[[str], None],
+) -> RunReport:
+    """Run in this thread, the main one, until SIGTERM or SIGINT, or until the queue is empty.
+
+    The first signal drains: what runs is finished. The second ends it in the middle; its messages come back.
+
+    Args:
+        told: gets the log. ready: called once it polls. note: gets one line when a signal came.
+
+    Raises:
+        as `Run.start`.
+    """
+
+    async def main() -> RunReport:
+        loop = asyncio.get_running_loop()
+        first, second = asyncio.Event(), asyncio.Event()
+
+        def signalled() -> None:
+            note(
+                "stopping at once; their messages come back" if first.is_set() else "draining; once more stops at once"
+            )
+            (second if first.is_set() else first).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled)
+        running = Run(settings, clock=clock, entropy=entropy, told=told)
+        try:
+            ready(await running.start())
+            waits = [first.wait(), *([running.until_empty()] if settings.once else [])]
+            await _first_of(*waits)
+            finished = await _first_of(running.stop(drain=True), second.wait()) == 0
+            if not finished:
+                await running.stop(drain=False)
+            messages, stats = running.counts()
+            return RunReport(
+                messages=messages,
+                invocations=stats.invocations,
+                errors=stats.errors,
+                cold_starts=stats.cold_starts,
+                code=0 if finished else LEFT,
+            )
+        finally:
+            await running.close()
+
+    with asyncio.Runner() as runner:
+        return runner.run(main())
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> int:
+    """Wait until one of them has ended, and cancel the others; which one it was."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    place = next(place for place, task in enumerate(tasks) if not task.cancelled())
+    tasks[place].result()
+    return place

@@ -1,0 +1,146 @@
+"""What a local SQS has from its start: functions of the command line, and queues, functions and mappings of a template.
+
+A template is applied as if its author had called the API, so AWS's own rules refuse what is wrong; applied again to the same
+data file it changes what differs. What is not taken over is returned with its place and the reason.
+Never here: reading templates (`check/`), what a queue or mapping is. Invariant: a function is registered before the
+mapping that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.check.collect_template import collect_template
+from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
+from onefold.lambdas.registry import Registry
+from onefold.lambdas.settings import FunctionSettings
+from onefold.wire.desk import Caller, Desk
+from onefold.wire.errors import AwsError
+from onefold.wire.operations import OPERATIONS
+
+
+class Planted(Struct, frozen=True, kw_only=True):
+    """What was made.
+
+    Args:
+        queues, functions: names. mappings: `queue -> function`.
+        left_out: one line for each thing that was not taken over: where it stands, what it is, why.
+    """
+
+    queues: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    mappings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def register(registry: Registry, functions: Sequence[tuple[str, str]], *, account: str, region: str) -> None:
+    """Register the functions of the command line; their modules are looked for in the current folder.
+
+    Raises:
+        UsageError: no handler, or a name twice.
+    """
+    for name, handler in functions:
+        registry.register(
+            FunctionSettings(name=name, handler=handler, code_dir=str(Path.cwd()), account=account, region=region)
+        )
+
+
+async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Planted:
+    """Make what a template describes.
+
+    Args:
+        inline: a folder for code that stands in the template itself.
+
+    Raises:
+        UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.
+    """
+    address = desk.addresses
+    facts = collect_template(path, parameters={}, account=address.account, region=address.region)
+    left_out = [f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out]
+    for queue in facts.queues:
+        await _queue(desk, queue)
+    for function in facts.functions_that_run:
+        registry.register(_settings(function, inline, facts))
+    running = {one.name for one in facts.functions_that_run}
+    left_out += [
+        f"{one.place}: {one.type} {one.name}: {getattr(one.code, 'why', 'its code is not here')}"
+        for one in facts.functions
+        if one.name not in running
+    ]
+    made = []
+    for mapping in facts.mappings_that_run:
+        await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.place))
+        made.append(f"{mapping.queue} -> {mapping.function}")
+    left = set(facts.mappings) - set(facts.mappings_that_run) if facts.mappings else set()
+    left_out += [
+        f"{one.place}: mapping {one.queue} -> {one.function}: its queue or function is not here" for one in left
+    ]
+    return Planted(
+        queues=tuple(one.name for one in facts.queues),
+        functions=tuple(sorted(running)),
+        mappings=tuple(made),
+        left_out=tuple(left_out),
+    )
+
+
+async def _queue(desk: Desk, queue: QueueFacts) -> None:
+    url = desk.addresses.queue_url(queue.name)
+    caller = Caller()
+    create = SimpleNamespace(QueueName=queue.name, Attributes=dict(queue.attributes), tags=dict(queue.tags))
+    try:
+        try:
+            await OPERATIONS["CreateQueue"](desk, create, caller)
+        except AwsError as error:
+            if error.shape != "QueueNameExists":
+                raise
+            changed = {name: value for name, value in queue.attributes.items() if name != "FifoQueue"}
+            await OPERATIONS["SetQueueAttributes"](desk, SimpleNamespace(QueueUrl=url, Attributes=changed), caller)
+    except AwsError as error:
+        raise errors.UsageError(
+            f"{queue.place}: queue {queue.logical_id} cannot be made: {error.message}",
+            meaning=f"SQS would refuse it too ({error.shape}).",
+            todo="Correct the template.",
+        ) from error
+
+
+def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> FunctionSettings:
+    code = function.code
+    if isinstance(code, InlineCode):
+        folder = inline / function.logical_id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / code.file_name).write_text(code.text, encoding="utf-8")
+    else:
+        assert isinstance(code, LocalCode), "functions that run have their code here"
+        folder = code.directory
+    return FunctionSettings(
+        name=function.name,
+        handler=function.handler,
+        code_dir=str(folder.resolve()),
+        timeout_ms=function.timeout_ms,
+        memory_mib=function.memory_mib,
+        env=function.environment,
+        reserved_concurrency=function.reserved_concurrency,
+        account=facts.account,
+        region=facts.region,
+    )
+
+
+def _changes(mapping: object) -> dict[str, object]:
+    names = ("batch_size", "window_ms", "concurrency_max", "filters", "reports_failures", "enabled")
+    return {name: getattr(mapping, name) for name in names}
+
+
+async def _mapping(registry: Registry, queue: str, function: str, changes: Mapping[str, object], place: str) -> None:
+    known = registry.entries(queue=queue, function=function)
+    try:
+        if known:
+            await registry.update(known[0].settings.uuid, **changes)
+        else:
+            await registry.create(function, queue, **changes)
+    except errors.UsageError as error:
+        raise errors.UsageError(f"{place}: {error.what}", meaning=error.meaning, todo=error.todo) from error

@@ -1,0 +1,434 @@
+"""A local SQS from plain settings: engine, queues, functions, wire and server, built, started, and stopped in order.
+
+`Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own. A data
+file has one server: `Claim` is a lock that the operating system gives back when the process dies.
+Never here: what a request means (`wire/`), how the command talks (`cli/`). Invariant: what was started is stopped, in
+reverse, also when a later step of the start fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, structs
+
+from onefold import errors
+from onefold.backends import registry
+from onefold.clock import Clock, ManualClock, SystemClock
+from onefold.contracts.engine import Engine
+from onefold.decide.faults import NO_FAULTS, Faults
+from onefold.entropy import Entropy
+from onefold.local.faults import FaultBox
+from onefold.local.history import EVENTS_MAX, History
+from onefold.local.pace import Pace
+from onefold.local.queues import LocalQueues
+
+if TYPE_CHECKING:
+    from onefold.lambdas.functions import Function
+    from onefold.lambdas.outcomes import LogLine
+    from onefold.lambdas.registry import Registry
+    from onefold.lambdas.settings import FunctionSettings
+    from onefold.service.planting import Planted
+    from onefold.wire.addresses import Address
+    from onefold.wire.app import App
+    from onefold.wire.desk import Desk
+    from onefold.wire.server import Server
+
+PORT = 9324  # as other local servers of SQS have it
+DATA = ".onefold/sqs.db"
+ACCOUNT = "000000000000"
+REGION = "us-east-1"
+_SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
+GRACE_S = 10.0  # how long a stop waits for clients that do not read their answers
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    """What a local SQS is to be.
+
+    Args:
+        host, port: where it listens; port 0 takes a free one.
+        data: the file that holds the queues; None: memory.
+        account: 12 digits. region: as in `us-east-1`.
+        access_key, secret_key: requests must be signed with this pair; both None: any request is taken.
+        admin_token: what `/_onefold` asks for; needed there once other machines can reach the server.
+        recreate_wait: a queue's name is free again 60 s after its deletion, as on AWS.
+        functions: name and `module:function` of each Lambda function.
+        template: a CloudFormation or SAM template whose queues, functions and mappings are made.
+        faults: injected from the start.
+        history: how many events are remembered.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    data: str | None = DATA
+    account: str = ACCOUNT
+    region: str = REGION
+    access_key: str | None = None
+    secret_key: str | None = None
+    admin_token: str | None = None
+    recreate_wait: bool = True
+    functions: tuple[tuple[str, str], ...] = ()
+    template: str | None = None
+    faults: Faults = NO_FAULTS
+    history: int = EVENTS_MAX
+
+
+def check(settings: ServeSettings) -> None:
+    """Refuse settings that cannot be.
+
+    Raises:
+        UsageError: names the first one that is wrong.
+    """
+    if not (len(settings.account) == 12 and settings.account.isascii() and settings.account.isdigit()):
+        raise errors.UsageError(f"account={settings.account!r} is no AWS account id.", todo="It has 12 digits.")
+    plain = settings.region.replace("-", "")
+    if not (settings.region.isascii() and plain.isalnum() and len(settings.region) <= 32):
+        raise errors.UsageError(f"region={settings.region!r} is no region.", todo="Write for example us-east-1.")
+    if (settings.access_key is None) is not (settings.secret_key is None):
+        given = "secret-key" if settings.access_key is None else "access-key"
+        raise errors.UsageError(
+            f"Only --{given} was given.", meaning="A signature is made with both.", todo="Give both keys, or neither."
+        )
+    if settings.data is not None and settings.data in ("", ":memory:"):
+        raise errors.UsageError(f"data={settings.data!r} is no file.", todo="Name a file, or keep all in memory.")
+
+
+class Claim:
+    """The claim of one server on a data file, kept until `release` or the end of the process.
+
+    Args:
+        data: the data file; its folder is made.
+
+    Raises:
+        ConflictError: another server has it; names its process and address.
+        StorageError: the folder or the lock file cannot be written.
+    """
+
+    def __init__(self, data: str) -> None:
+        self._path = Path(f"{data}.serve.lock")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise errors.StorageError(
+                f"{self._path} cannot be written: {error.strerror}.", todo="Check the path and its permissions."
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
+            os.close(self._file)
+            raise errors.ConflictError(
+                f"{data} is being served already, by {holder}.",
+                meaning="One server answers for a file: receivers that wait at one would not see what the other takes.",
+                todo="Use that server, or give this one a file of its own with --data FILE.",
+            ) from None
+
+    def say(self, url: str) -> None:
+        """Write down who serves the file and where, for the error of the next one."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} at {url}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have the file."""
+        os.close(self._file)
+
+
+class Serving:
+    """A running local SQS, on the loop that started it.
+
+    Attributes:
+        settings: as given. clock: what everything runs on. queues: its queues, once started.
+        planted: what the template made; None without one. problems: stored mappings that wait for a function.
+    """
+
+    queues: LocalQueues
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        told: Callable[[LogLine], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._entropy = entropy
+        self._engine: Engine | None = None
+        self._claim: Claim | None = None
+        self._server: Server | None = None
+        self._app: App | None = None
+        self._registry: Registry | None = None
+        self._inline: TemporaryDirectory[str] | None = None
+        self._told = told
+        self.planted: Planted | None = None
+        self.problems: tuple[str, ...] = ()
+        self._desk: Desk
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        assert self._server is not None, "it was started"
+        return self._server.url
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._server is not None, "it was started"
+        return self._server.port
+
+    async def start(self) -> None:
+        """Open, build and listen; when it returns the first request can come.
+
+        Raises:
+            UsageError: a setting is wrong, or a package is missing. ConflictError: the file has a server.
+            StorageError: the file cannot be used.
+        """
+        check(self.settings)
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        if settings.data is not None:
+            self._claim = Claim(settings.data)
+        url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
+        self._engine = registry.open_engine(url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token())
+        queues = LocalQueues(
+            self._engine,
+            Pace(self.clock, loop),
+            History(settings.history),
+            FaultBox(settings.faults, self._entropy),
+        )
+        await queues.start()
+        self.queues = queues
+        self._build()
+        await self._plant()
+        assert self._server is not None
+        await self._server.start()
+        if self._claim is not None:
+            self._claim.say(self._server.url)
+
+    def _build(self) -> None:
+        """The wire around the queues."""
+        from onefold.wire import model
+        from onefold.wire.addresses import Address
+        from onefold.wire.app import LAMBDA, OURS, App, is_loopback
+        from onefold.wire.cards import Cards
+        from onefold.wire.desk import Desk
+        from onefold.wire.lambda_api import LambdaApi
+        from onefold.wire.peek import Facts, Peek
+        from onefold.wire.server import Server
+        from onefold.wire.signing import Key
+
+        settings = self.settings
+        addresses = Address(settings.account, settings.region, f"{settings.host}:{settings.port}")
+        desk = Desk(
+            queues=self.queues,
+            addresses=addresses,
+            cards=Cards(self.queues.engine.state),
+            recreate_wait=settings.recreate_wait,
+        )
+        facts = Facts(
+            data=None if settings.data is None else str(Path(settings.data).resolve()),
+            started_at_ms=self.clock.now_ms(),
+            admin_token=settings.admin_token,
+            is_open=not is_loopback(settings.host),
+        )
+        key = None
+        if settings.access_key is not None and settings.secret_key is not None:
+            key = Key(settings.access_key, settings.secret_key, settings.region)
+        self._desk = desk
+        reset = self.reset if settings.data is None else None
+        self._registry = registry = self._functions(addresses)
+        peek = Peek(self.queues, facts, mappings=self._mappings, reset=reset)
+        api = LambdaApi(registry, addresses, self.queues.pace)
+        parts = {OURS: peek.handle, LAMBDA: api.handle}
+        self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy)
+        self._server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
+
+    def _functions(self, addresses: Address) -> Registry:
+        """The registry of functions and mappings; modules are imported only where it is used."""
+        from onefold.lambdas.functions import Function
+        from onefold.lambdas.registry import Registry
+        from onefold.service.functions import wire_form
+
+        def make(settings: FunctionSettings, told: Callable[[LogLine], None]) -> Function:
+            return Function(settings, pace=self.queues.pace, clock=SystemClock(), entropy=self._entropy, told=told)
+
+        return Registry(self.queues, form=wire_form(addresses), make=make, told=self._told, entropy=self._entropy)
+
+    async def _plant(self) -> None:
+        """Register functions, make what the template describes, and let stored mappings go on."""
+        from onefold.service import planting
+
+        settings, registry = self.settings, self._registry
+        assert registry is not None, "it was built"
+        planting.register(registry, settings.functions, account=settings.account, region=settings.region)
+        if settings.template is not None:
+            self._inline = TemporaryDirectory(prefix="onefold-inline-")
+            path = Path(settings.template)
+            self.planted = await planting.plant(path, self._desk, registry, Path(self._inline.name))
+        self.problems = tuple(await registry.load())
+
+    def _mappings(self) -> dict[str, object]:
+        """Functions and mappings as JSON."""
+        registry = self._registry
+        assert registry is not None, "it was built"
+        stats = registry.stats()
+        return {
+            "functions": {name: structs.asdict(one.stats()) for name, one in registry.functions.items()},
+            "mappings": [
+                {
+                    **structs.asdict(one.settings),
+                    "state": one.state,
+                    "stats": None if (found := stats[one.settings.uuid]) is None else structs.asdict(found),
+                }
+                for one in registry.entries()
+            ],
+        }
+
+    async def stop(self) -> None:
+        """Finish what is in hand and close everything; long polls are answered with nothing. Harmless twice."""
+        if self._server is not None:
+            self._server.drain()
+        if self._app is not None:
+            self._app.stop()
+        if self._registry is not None:
+            await self._registry.stop()
+        if hasattr(self, "queues"):
+            await self.queues.stop()
+        if self._server is not None:
+            await self._server.stop(grace_s=GRACE_S)
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+        if self._inline is not None:
+            self._inline.cleanup()
+            self._inline = None
+
+    # -- what a test does with it --------------------------------------------------------------------------------------
+
+    async def advance(self, by_ms: int) -> None:
+        """Move a manual clock, and return when everything that came due was done, in the order of time.
+
+        Args:
+            by_ms: 0 or more.
+        """
+        clock, pace = self.clock, self.queues.pace
+        assert isinstance(clock, ManualClock), "the clock was made to be moved"
+        end_ms = clock.now_ms() + by_ms
+        await self._settle()
+        while (next_ms := pace.next_at_ms()) is not None and next_ms <= end_ms:
+            clock.advance(max(next_ms - clock.now_ms(), 0))
+            pace.moved()
+            await self._settle()
+        clock.advance(end_ms - clock.now_ms())
+        self.queues.hurry()
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Let what is ready on the loop be done, and what that makes ready."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_SETTLING_TURNS):
+            turned = loop.create_future()
+            loop.call_soon(turned.set_result, None)
+            await turned
+
+    async def reset(self) -> None:
+        """Forget every queue, message, event and fault; for queues in memory."""
+        assert self.settings.data is None, "what is in a file is not forgotten by a call"
+        queues, cards = self.queues, self._desk.cards
+        names = [one.name for one in queues.engine.queues.settings()]
+
+        def drop() -> None:
+            for name in names:
+                queues.engine.queues.drop(name, referenced=True)
+                cards.erase(name)
+
+        await queues.call(drop)
+        for name in names:
+            cards.forget(name)
+            queues.dropped(name)
+        queues.faults.clear()
+        queues.history.clear()
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The loop a server runs on.
+
+    Raises:
+        UsageError: uvloop is not installed.
+    """
+    try:
+        import uvloop
+    except ImportError as error:
+        raise errors.UsageError(
+            f"The local SQS needs the package {error.name}, which is not installed.",
+            meaning="onefold installs light; its server comes with the extra `serve`.",
+            todo="Run: pip install 'onefold[serve]'",
+        ) from None
+    return uvloop.new_event_loop()
+
+
+def run(
+    settings: ServeSettings,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    ready: Callable[[Serving], None],
+    told: Callable[[LogLine], None] = lambda _: None,
+) -> None:
+    """Serve in this thread, the main one, until SIGTERM or SIGINT; then finish what is in hand.
+
+    Args:
+        told: gets the log of all functions, line by line.
+        ready: called once requests can come.
+
+    Raises:
+        as `Serving.start`.
+    """
+
+    async def main() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.set)
+        serving = Serving(settings, clock=clock, entropy=entropy, told=told)
+        await serving.start()
+        try:
+            ready(serving)
+            await ended.wait()
+        finally:
+            await serving.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def as_json(serving: Serving) -> bytes:
+    """One line for a program that started the server: where it is."""
+    settings = serving.settings
+    facts = {
+        "url": serving.url,
+        "port": serving.port,
+        "pid": os.getpid(),
+        "region": settings.region,
+        "account": settings.account,
+        "data": settings.data,
+    }
+    return msgspec.json.encode(facts)

@@ -1,0 +1,114 @@
+"""What every Engine must do with calls made together, as tests.
+
+Subclass `EngineContract` and set `self.engine` (an opened Engine without any queue) before each test.
+Never here: what the calls are. Invariant: what a call wrote is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from onefold import errors
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.engine import Engine
+from onefold.contracts.queue import Entry
+
+
+class EngineContract:
+    """Calls of one transaction."""
+
+    engine: Engine
+
+    def _send(self, *bodies: str) -> None:
+        self.engine.queues.open("q").send([Entry(body=body) for body in bodies])
+
+    def _bodies(self) -> list[str]:
+        return sorted(one.body for one in self.engine.queues.peek("q"))
+
+    def _create(self) -> None:
+        self.engine.queues.create(QueueSettings(name="q"))
+
+    def test_each_call_is_answered_in_its_place(self) -> None:
+        """Values and exceptions alike."""
+        self._create()
+        answers = self.engine.together([lambda: 1, lambda: self.engine.queues.depth("nobody"), lambda: "three"])
+        assert (answers[0], answers[2]) == (1, "three")
+        assert isinstance(answers[1], errors.NotFoundError)
+        assert self.engine.together([]) == []
+
+    def test_a_call_sees_what_the_calls_before_it_wrote(self) -> None:
+        """Create, send and receive in one transaction."""
+        received = self.engine.together(
+            [self._create, lambda: self._send("a"), lambda: self.engine.queues.open("q").receive(1)], synced=False
+        )[2]
+        assert [one.body for one in received] == ["a"]  # type: ignore[attr-defined]
+
+    def test_a_call_that_fails_takes_all_it_wrote_back_and_nothing_else(self) -> None:
+        """Also what it wrote in several steps."""
+        self._create()
+
+        def half() -> None:
+            self._send("half")
+            self.engine.queues.create(QueueSettings(name="other"))
+            raise ValueError("no")
+
+        answers = self.engine.together([lambda: self._send("before"), half, lambda: self._send("after")])
+        assert isinstance(answers[1], ValueError)
+        assert self._bodies() == ["after", "before"]
+        assert [one.name for one in self.engine.queues.settings()] == ["q"]
+
+    def test_what_stops_the_process_takes_everything_back(self) -> None:
+        """KeyboardInterrupt and its like are not answers."""
+        self._create()
+
+        def stop() -> None:
+            raise KeyboardInterrupt
+
+        try:
+            self.engine.together([lambda: self._send("a"), stop])
+        except KeyboardInterrupt:
+            assert self._bodies() == []
+        else:
+            raise AssertionError("it was swallowed")
+        self.engine.together([lambda: self._send("b")])
+        assert self._bodies() == ["b"]
+
+    def test_calls_made_together_inside_a_call_are_part_of_it(self) -> None:
+        """So that a whole may be made of wholes."""
+        self._create()
+
+        def outer() -> list[object]:
+            return self.engine.together([lambda: self._send("inner"), lambda: self.engine.queues.depth("nobody")])
+
+        def outer_that_fails() -> None:
+            outer()
+            raise ValueError("no")
+
+        first, second = self.engine.together([outer, outer_that_fails])
+        assert isinstance(first[1], errors.NotFoundError)  # type: ignore[index]
+        assert isinstance(second, ValueError)
+        assert self._bodies() == ["inner"]
+
+    def test_a_dead_letter_that_was_taken_back_is_not_told(self) -> None:
+        """take_transfers tells of what happened."""
+        admin = self.engine.queues
+        admin.create(QueueSettings(name="dead", retention_ms=1_209_600_000))
+        admin.create(QueueSettings(name="q", dead_letter="dead", receives_max=1))
+        self._send("a")
+        admin.open("q").receive(1, 0)
+
+        def fails() -> None:
+            assert admin.open("q").receive(1) == []
+            raise ValueError("no")
+
+        assert isinstance(self.engine.together([fails])[0], ValueError)
+        assert admin.take_transfers() == []
+        assert admin.depth("q").visible == 1
+        assert admin.open("q").receive(1) == []
+        assert len(admin.take_transfers()) == 1
+
+    def test_nobody_else_has_written(self) -> None:
+        """What this process writes is not somebody else's."""
+        assert not self.engine.changed_elsewhere()
+        self._create()
+        self._send("a")
+        assert self.engine.queues.depth("q").visible == 1
+        assert not self.engine.changed_elsewhere()

@@ -1,0 +1,25 @@
+"""The pytest plugin: the fixture `sqs_endpoint`, a local SQS on real time that ends with the test.
+
+Loaded by pytest itself through its entry point, in every test run where onefold is installed, so it must cost nothing until
+the fixture is asked for. Never here: what an endpoint is (`testing/endpoint.py`).
+Invariant: importing this module imports pytest and nothing else that is not loaded already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from onefold.testing.endpoint import Endpoint
+
+
+@pytest.fixture
+def sqs_endpoint() -> Iterator[Endpoint]:
+    """A local SQS with no queues: `sqs_endpoint.url`, `sqs_endpoint.boto3()`. See `onefold.testing.sqs`."""
+    from onefold.testing.endpoint import sqs
+
+    with sqs() as endpoint:
+        yield endpoint

@@ -1,0 +1,321 @@
+"""The few calls of Lambda's API that set up and watch a mapping, so that code written for AWS runs unchanged.
+
+Event source mappings: create, get, update, delete, list. Functions: get, list, their configuration, invoke; they are
+registered when the server starts, so nothing here creates one.
+Never here: what a mapping does. Invariant: what is refused is refused in Lambda's shapes: a type in a header, a text.
+
+Source: Lambda API reference, the operation of the function's name; texts as recorded from AWS.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from onefold import errors, limits
+from onefold.lambdas import outcomes
+from onefold.lambdas.functions import Function
+from onefold.lambdas.outcomes import Answered, Throttled
+from onefold.lambdas.registry import Entry, Registry
+from onefold.lambdas.settings import EVENT_BYTES_MAX
+from onefold.local.pace import Pace
+from onefold.wire.addresses import Address
+from onefold.wire.connection import Request, Response
+
+ROOT: Final = "/2015-03-31/"
+LOG_BYTES_MAX: Final = 4_096  # Lambda Invoke, LogType Tail: the last 4 KB of the log
+LIST_MAX: Final = 100  # Lambda ListEventSourceMappings, MaxItems: at most 100 in one answer
+_REPORTS: Final = "ReportBatchItemFailures"
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class _Refused(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+
+
+class LambdaApi:
+    """Answers Lambda's paths.
+
+    Args:
+        registry: functions and mappings.
+        addresses: queues' ARNs.
+        pace: for invocations that nobody waits for.
+    """
+
+    def __init__(self, registry: Registry, addresses: Address, pace: Pace) -> None:
+        self._registry = registry
+        self._addresses = addresses
+        self._pace = pace
+        self._running: set[Any] = set()
+
+    async def handle(self, request: Request, request_id: str) -> Response:
+        """The answer to one request below `/2015-03-31/`."""
+        parts = [unquote(part) for part in request.path.removeprefix(ROOT).strip("/").split("/")]
+        try:
+            answer = await self._route(request, parts)
+        except _Refused as refused:
+            return _error(refused, request_id)
+        except errors.ConflictError as error:
+            return _error(_Refused(409, "ResourceConflictException", error.what), request_id)
+        except errors.NotFoundError as error:
+            return _error(_Refused(404, "ResourceNotFoundException", error.what), request_id)
+        except errors.UsageError as error:
+            kind = "ValidationException" if "validation error" in error.what else "InvalidParameterValueException"
+            return _error(_Refused(400, kind, error.what), request_id)
+        except errors.TransientError as error:
+            return _error(_Refused(500, "ServiceException", error.what), request_id)
+        if isinstance(answer, Response):
+            return Response(answer.status, answer.body, answer.headers, request_id)
+        status, value = answer
+        return Response(status, msgspec.json.encode(value), _JSON, request_id)
+
+    async def _route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
+        query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        routes: Mapping[tuple[str, str, int], Callable[[], Awaitable[tuple[int, Any] | Response]]] = {
+            ("POST", "event-source-mappings", 1): lambda: self._create(_body(request)),
+            ("GET", "event-source-mappings", 1): lambda: self._list(query),
+            ("GET", "event-source-mappings", 2): lambda: self._get(parts[1]),
+            ("PUT", "event-source-mappings", 2): lambda: self._update(parts[1], _body(request)),
+            ("DELETE", "event-source-mappings", 2): lambda: self._delete(parts[1]),
+            ("GET", "functions", 1): self._functions,
+            ("GET", "functions", 2): lambda: self._function(parts[1]),
+        }
+        found = routes.get((request.method, parts[0], len(parts)))
+        if found is not None:
+            return await found()
+        if parts[0] == "functions" and len(parts) == 3:
+            if request.method == "GET" and parts[2] == "configuration":
+                return 200, self._configuration(self._registry.function(_name(parts[1])))
+            if request.method == "POST" and parts[2] == "invocations":
+                return await self._invoke(parts[1], request)
+        raise _Refused(
+            404, "UnknownOperationException", f"{request.method} {request.path} is no call that this server knows."
+        )
+
+    # -- mappings ------------------------------------------------------------------------------------------------------
+
+    async def _create(self, given: dict[str, Any]) -> tuple[int, Any]:
+        function, arn = given.get("FunctionName"), given.get("EventSourceArn")
+        if not isinstance(function, str) or not function:
+            raise _missing("functionName")
+        if not isinstance(arn, str) or not arn:
+            raise _missing("eventSourceArn")
+        queue = self._addresses.name_of_arn(arn)
+        if queue is None:
+            raise _Refused(400, "InvalidParameterValueException", f"Unrecognized event source: {arn}")
+        entry = await self._registry.create(_name(function), queue, **_settings(given))
+        return 202, self._shown(entry)
+
+    async def _list(self, query: Mapping[str, str]) -> tuple[int, Any]:
+        function = _name(query["FunctionName"]) if "FunctionName" in query else None
+        queue = None
+        if "EventSourceArn" in query:
+            queue = self._addresses.name_of_arn(query["EventSourceArn"]) or ""
+        entries = self._registry.entries(queue=queue, function=function)
+        marker = query.get("Marker", "")
+        left = [one for one in entries if one.settings.uuid > marker]
+        asked = query.get("MaxItems", str(LIST_MAX))
+        count_max = min(LIST_MAX, int(asked)) if asked.isdigit() and int(asked) else LIST_MAX
+        page = left[:count_max]
+        found: dict[str, Any] = {"EventSourceMappings": [self._shown(one) for one in page]}
+        if len(page) < len(left):
+            found["NextMarker"] = page[-1].settings.uuid
+        return 200, found
+
+    async def _get(self, uuid: str) -> tuple[int, Any]:
+        return 200, self._shown(self._registry.entry(uuid))
+
+    async def _update(self, uuid: str, given: dict[str, Any]) -> tuple[int, Any]:
+        changes = _settings(given)
+        if isinstance(given.get("FunctionName"), str):
+            changes["function"] = _name(given["FunctionName"])
+        return 202, self._shown(await self._registry.update(uuid, **changes))
+
+    async def _delete(self, uuid: str) -> tuple[int, Any]:
+        return 202, self._shown(await self._registry.delete(uuid))
+
+    def _shown(self, entry: Entry) -> dict[str, Any]:
+        settings = entry.settings
+        address = self._addresses
+        shown: dict[str, Any] = {
+            "UUID": settings.uuid,
+            "EventSourceMappingArn": (
+                f"arn:aws:lambda:{address.region}:{address.account}:event-source-mapping:{settings.uuid}"
+            ),
+            "EventSourceArn": address.arn(settings.queue),
+            "FunctionArn": f"arn:aws:lambda:{address.region}:{address.account}:function:{settings.function}",
+            "BatchSize": settings.batch_size,
+            "MaximumBatchingWindowInSeconds": settings.window_ms // limits.SECOND_MS,
+            "LastModified": entry.changed_at_ms / limits.SECOND_MS,
+            "State": entry.state,
+            "StateTransitionReason": "USER_INITIATED",
+            "FunctionResponseTypes": [_REPORTS] if settings.reports_failures else [],
+        }
+        if settings.filters:
+            shown["FilterCriteria"] = {"Filters": [{"Pattern": text} for text in settings.filters]}
+        if settings.concurrency_max is not None:
+            shown["ScalingConfig"] = {"MaximumConcurrency": settings.concurrency_max}
+        return shown
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    async def _functions(self) -> tuple[int, Any]:
+        return 200, {"Functions": [self._configuration(one) for _, one in sorted(self._registry.functions.items())]}
+
+    async def _function(self, name: str) -> tuple[int, Any]:
+        function = self._registry.function(_name(name))
+        code = {"RepositoryType": "local", "Location": function.settings.code_dir}
+        return 200, {"Configuration": self._configuration(function), "Code": code, "Tags": {}}
+
+    def _configuration(self, function: Function) -> dict[str, Any]:
+        settings = function.settings
+        return {
+            "FunctionName": settings.name,
+            "FunctionArn": settings.arn,
+            "Handler": settings.handler,
+            "Runtime": "python3",
+            "Timeout": settings.timeout_ms // limits.SECOND_MS,
+            "MemorySize": settings.memory_mib,
+            "Environment": {"Variables": dict(settings.env)},
+            "State": "Active",
+            "LastUpdateStatus": "Successful",
+            "LastModified": datetime.fromtimestamp(self._pace.now_ms() / 1000, tz=UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "PackageType": "Zip",
+            "Version": "$LATEST",
+        }
+
+    async def _invoke(self, name: str, request: Request) -> Response:
+        function = self._registry.function(_name(name))
+        kind = request.header(b"x-amz-invocation-type") or "RequestResponse"
+        if kind == "DryRun":
+            return Response(204, b"")
+        if kind not in ("RequestResponse", "Event"):
+            raise _Refused(400, "InvalidParameterValueException", f"{kind} is no invocation type.")
+        event = request.body or b"null"
+        if len(event) > EVENT_BYTES_MAX:
+            raise _Refused(
+                413, "RequestTooLargeException", f"Request must be smaller than {EVENT_BYTES_MAX} bytes for the "
+                "InvokeFunction operation",
+            )  # fmt: skip
+        try:
+            msgspec.json.decode(event)
+        except (msgspec.DecodeError, RecursionError) as error:
+            text = f"Could not parse request body into json: {error}"
+            raise _Refused(400, "InvalidRequestContentException", text) from error
+        if kind == "Event":
+            task = self._pace.loop.create_task(function.invoke(event))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            return Response(202, b"")
+        return await self._answer(function, event, tail=request.header(b"x-amz-log-type") == "Tail")
+
+    async def _answer(self, function: Function, event: bytes, *, tail: bool) -> Response:
+        request_id = function.new_request_id()
+        lines = self._registry.listen(request_id) if tail else []
+        try:
+            outcome = await function.invoke(event, request_id=request_id)
+        finally:
+            self._registry.hush(request_id)
+        if isinstance(outcome, Throttled):
+            raise _Refused(429, "TooManyRequestsException", outcomes.message_of(outcome))
+        headers = [*_JSON, (b"x-amz-executed-version", b"$LATEST")]
+        if tail:
+            log = "\n".join(lines).encode()[-LOG_BYTES_MAX:]
+            headers.append((b"x-amz-log-result", b64encode(log)))
+        if isinstance(outcome, Answered):
+            return Response(200, outcome.payload, tuple(headers))
+        headers.append((b"x-amz-function-error", b"Unhandled"))
+        return Response(200, outcomes.error_payload(outcome, request_id) or b"", tuple(headers))
+
+
+# -- asks and answers --------------------------------------------------------------------------------------------------
+
+
+def _name(text: str) -> str:
+    """A function's name from a name, an ARN or a partial ARN, with or without a qualifier."""
+    _, _, after = text.rpartition("function:")
+    return after.partition(":")[0]
+
+
+def _body(request: Request) -> dict[str, Any]:
+    try:
+        given = msgspec.json.decode(request.body or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise _Refused(400, "InvalidRequestContentException", "Could not parse request body into json.")
+    return given
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a mapping's settings that a body names."""
+    found: dict[str, Any] = {}
+    for name, member, per in (
+        ("BatchSize", "batch_size", 1),
+        ("MaximumBatchingWindowInSeconds", "window_ms", limits.SECOND_MS),
+    ):
+        if given.get(name) is not None:
+            found[member] = _whole(name, given[name]) * per
+    if given.get("Enabled") is not None:
+        found["enabled"] = bool(given["Enabled"])
+    if given.get("FunctionResponseTypes") is not None:
+        types = given["FunctionResponseTypes"]
+        if not isinstance(types, list) or any(one != _REPORTS for one in types):
+            raise _refused_value("functionResponseTypes", types, f"[{_REPORTS}]")
+        found["reports_failures"] = bool(types)
+    if given.get("FilterCriteria") is not None:
+        criteria = given["FilterCriteria"]
+        filters = criteria.get("Filters") or [] if isinstance(criteria, dict) else None
+        if not isinstance(filters, list) or not all(isinstance(one, dict) for one in filters):
+            raise _refused_value("filterCriteria", criteria, "an object with Filters")
+        found["filters"] = tuple(str(one.get("Pattern", "{}")) for one in filters)
+    if given.get("ScalingConfig") is not None:
+        scaling = given["ScalingConfig"]
+        most = scaling.get("MaximumConcurrency") if isinstance(scaling, dict) else None
+        found["concurrency_max"] = None if most is None else _whole("MaximumConcurrency", most)
+    return found
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _refused_value(name[0].lower() + name[1:], value, "a whole number")
+    return value
+
+
+def _refused_value(name: str, value: Any, wanted: str) -> _Refused:
+    return _Refused(
+        400,
+        "ValidationException",
+        f"1 validation error detected: Value '{value}' at '{name}' failed to satisfy constraint: Member must be {wanted}",
+    )
+
+
+def _missing(name: str) -> _Refused:
+    return _Refused(
+        400,
+        "ValidationException",
+        f"1 validation error detected: Value null at '{name}' failed to satisfy constraint: Member must not be null",
+    )
+
+
+def _error(refused: _Refused, request_id: str) -> Response:
+    body = {
+        "Type": "User" if refused.status < 500 else "Service",
+        "Message": refused.message,
+        "message": refused.message,
+    }
+    headers = (*_JSON, (b"x-amzn-errortype", refused.kind.encode()))
+    return Response(refused.status, msgspec.json.encode(body), headers, request_id)

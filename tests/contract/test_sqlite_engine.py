@@ -1,0 +1,85 @@
+"""The embedded engine makes calls together, in a file and in memory, and sees what other processes write to its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onefold import errors
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.clock import ManualClock
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Entry
+from onefold.entropy import SystemEntropy
+from onefold.testing.engine_contract import EngineContract
+
+
+def opened(path: str, clock: ManualClock | None = None) -> SqliteEngine:
+    return SqliteEngine(path, clock=clock or ManualClock(), entropy=SystemEntropy(), owner="me", url=path)
+
+
+class TestInAFile(EngineContract):
+    @pytest.fixture(autouse=True)
+    def open_engine(self, tmp_path: Path) -> Iterator[None]:
+        self.engine = opened(str(tmp_path / "engine.db"))
+        yield
+        self.engine.close()
+
+
+class TestInMemory(EngineContract):
+    @pytest.fixture(autouse=True)
+    def open_engine(self) -> Iterator[None]:
+        self.engine = opened(":memory:")
+        yield
+        self.engine.close()
+
+
+def test_what_another_process_writes_is_seen_once(tmp_path: Path) -> None:
+    here, there = opened(str(tmp_path / "q.db")), opened(str(tmp_path / "q.db"))
+    here.queues.create(QueueSettings(name="q"))
+    assert not here.changed_elsewhere()
+    there.queues.open("q").send([Entry(body="a")])
+    assert here.changed_elsewhere()
+    assert not here.changed_elsewhere()
+    assert there.queues.depth("q").visible == 1
+    assert not here.changed_elsewhere()
+    here.close()
+    there.close()
+
+
+def test_a_full_disk_takes_the_whole_turn_back(tmp_path: Path) -> None:
+    engine = opened(str(tmp_path / "q.db"))
+    engine.queues.create(QueueSettings(name="q"))
+    engine.queues.open("q").send([Entry(body="before")])
+    pages = engine.database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    engine.database._writer.execute(f"PRAGMA max_page_count={pages + 2}")
+    queue = engine.queues.open("q")
+    with pytest.raises(errors.StorageBusy):
+        engine.together([lambda: queue.send([Entry(body="small")]), lambda: queue.send([Entry(body="x" * 900_000)])])
+    engine.database._writer.execute("PRAGMA max_page_count=1000000")
+    assert [one.body for one in engine.queues.peek("q")] == ["before"]
+    assert engine.together([lambda: len(queue.send([Entry(body="after")]))]) == [1]
+    engine.close()
+
+
+def test_a_sweep_goes_through_many_queues_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    engine = opened(":memory:", clock)
+    monkeypatch.setattr("onefold.backends.sqlite.admin._QUEUES_SWEPT", 4)
+    for number in range(10):
+        engine.queues.create(QueueSettings(name=f"q{number}", retention_ms=60_000))
+        engine.queues.open(f"q{number}").send([Entry(body="old")])
+    clock.advance(60_000)
+    assert [engine.queues.sweep() for _ in range(4)] == [4, 4, 2, 0]
+    engine.close()
+
+
+def test_an_unknown_queue_s_error_names_some_of_many() -> None:
+    engine = opened(":memory:")
+    for number in range(31):
+        engine.queues.create(QueueSettings(name=f"q{number:02d}"))
+    with pytest.raises(errors.NotFoundError, match=r"q00, .*q29, and more\."):
+        engine.queues.open("nobody")
+    engine.close()

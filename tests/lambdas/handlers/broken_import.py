@@ -1,0 +1,3 @@
+"""A module whose import raises."""
+
+import nowhere_to_be_found  # noqa: F401

@@ -1,0 +1,231 @@
+"""Routes, wrong requests, faults and who may ask, on a whole server in memory. Operations are tested elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import onefold.testing
+from onefold.testing import Endpoint
+
+PATIENCE_S = 30.0
+JSON = "application/x-amz-json-1.0"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with onefold.testing.sqs(clock="virtual") as endpoint:
+        yield endpoint
+
+
+class Answer:
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self.status = answer.status
+        self.headers = {name.lower(): value for name, value in answer.getheaders()}
+        self.body = answer.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(endpoint: Endpoint, method: str = "POST", path: str = "/", body: str | bytes = b"", **headers: str) -> Answer:
+    """One request; header names have `_` for `-`."""
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=PATIENCE_S)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        return Answer(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def call(endpoint: Endpoint, operation: str, **members: object) -> Answer:
+    target = f"AmazonSQS.{operation}"
+    return ask(endpoint, body=json.dumps(members), X_Amz_Target=target, Content_Type=JSON)
+
+
+# ------------------------------------------------------------------------------------------------------------- routes
+
+
+def test_json_and_query_reach_the_same_queue(endpoint: Endpoint) -> None:
+    made = call(endpoint, "CreateQueue", QueueName="orders")
+    assert made.json == {"QueueUrl": f"{endpoint.url}/000000000000/orders"}
+    assert made.headers["content-type"] == JSON
+    assert len(made.headers["x-amzn-requestid"]) == 36
+    form = "Action=SendMessage&MessageBody=o-1"
+    sent = ask(endpoint, path="/000000000000/orders", body=form, Content_Type=FORM)
+    assert (sent.status, sent.headers["content-type"]) == (200, "text/xml")
+    assert sent.headers["x-amzn-requestid"].encode() in sent.body
+    found = ask(endpoint, "GET", "/000000000000/orders?Action=ReceiveMessage")
+    assert b"<Body>o-1</Body>" in found.body
+
+
+def test_queue_urls_name_the_host_that_was_called(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    target = "AmazonSQS.GetQueueUrl"
+    body = json.dumps({"QueueName": "orders"})
+    answer = ask(endpoint, body=body, X_Amz_Target=target, Content_Type=JSON, Host="sqs.docker.internal:9324")
+    assert answer.json["QueueUrl"] == "http://sqs.docker.internal:9324/000000000000/orders"
+
+
+def test_request_ids_differ(endpoint: Endpoint) -> None:
+    assert len({call(endpoint, "ListQueues").headers["x-amzn-requestid"] for _ in range(5)}) == 5
+
+
+# ------------------------------------------------------------------------------------------------------ wrong requests
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "shape"),
+    [
+        ("POST", "/", {"X_Amz_Target": "AmazonSQS.Explode", "Content_Type": JSON}, 400, "UnknownOperationException"),
+        ("POST", "/", {"X_Amz_Target": "Elsewhere.Send", "Content_Type": JSON}, 400, "UnknownOperationException"),
+        ("POST", "/", {"X_Amz_Target": "", "Content_Type": JSON}, 400, "UnknownOperationException"),
+        (
+            "POST",
+            "/",
+            {"X_Amz_Target": "AmazonSQS.ListQueues", "Content_Type": "text/plain"},
+            400,
+            "SerializationException",
+        ),
+        ("POST", "/", {"X_Amz_Target": "AmazonSQS.ListQueues", "Content_Type": JSON}, 400, "SerializationException"),
+        ("GET", "/", {"X_Amz_Target": "AmazonSQS.ListQueues", "Content_Type": JSON}, 405, "MethodNotAllowed"),
+    ],
+)
+def test_a_wrong_json_request_is_answered_in_json(
+    endpoint: Endpoint, method: str, path: str, headers: dict[str, str], status: int, shape: str
+) -> None:
+    answer = ask(endpoint, method, path, b"", **headers)
+    assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (status, shape)
+    assert answer.headers["x-amzn-query-error"].endswith(";Sender")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/", "", 400, "MissingAction"),
+        ("GET", "/?Action=Explode", "", 400, "InvalidAction"),
+        ("POST", "/", "Action=Explode", 400, "InvalidAction"),
+        ("POST", "/some/where/else", "\xff\xfe", 400, "MalformedQueryString"),
+        ("PUT", "/", "", 405, "MethodNotAllowed"),
+        ("DELETE", "/000000000000/orders", "", 405, "MethodNotAllowed"),
+        ("OPTIONS", "/", "", 405, "MethodNotAllowed"),
+    ],
+)
+def test_a_wrong_query_request_is_answered_in_xml(
+    endpoint: Endpoint, method: str, path: str, body: str, status: int, code: str
+) -> None:
+    answer = ask(endpoint, method, path, body.encode("latin-1"), Content_Type=FORM)
+    assert answer.status == status
+    assert f"<Code>{code}</Code>".encode() in answer.body
+
+
+def test_a_body_too_long_is_refused_as_aws_names_it(endpoint: Endpoint) -> None:
+    answer = ask(endpoint, body=b"x" * (2 * 1024 * 1024 + 1), X_Amz_Target="AmazonSQS.SendMessage", Content_Type=JSON)
+    assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (413, "RequestEntityTooLarge")
+
+
+def test_a_defect_is_an_internal_failure_with_its_traceback_in_the_log(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from onefold.wire import app
+
+    async def broken(*_: object) -> None:
+        raise KeyError("secret body")
+
+    monkeypatch.setattr(app, "OPERATIONS", {**app.OPERATIONS, "ListQueues": broken})
+    answer = call(endpoint, "ListQueues")
+    assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (500, "InternalFailure")
+    assert answer.headers["x-amzn-query-error"] == "InternalFailure;Receiver"
+    said = capsys.readouterr().err
+    assert answer.headers["x-amzn-requestid"] in said
+    assert "Traceback" in said
+    assert call(endpoint, "CreateQueue", QueueName="after").status == 200
+
+
+# -------------------------------------------------------------------------------------------------------- who may ask
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}]
+)
+def test_pages_of_other_sites_may_ask_for_nothing(endpoint: Endpoint, headers: dict[str, str]) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    answer = ask(endpoint, path="/000000000000/orders", body="Action=DeleteQueue", Content_Type=FORM, **headers)
+    assert (answer.status, b"AccessDenied" in answer.body) == (403, True)
+    assert call(endpoint, "GetQueueUrl", QueueName="orders").status == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:1", "http://a.localhost"]
+)
+def test_pages_of_this_machine_may(endpoint: Endpoint, origin: str) -> None:
+    answer = ask(endpoint, "GET", "/?Action=ListQueues", Origin=origin)
+    assert answer.status == 200
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def test_errors_and_throttling_before_anything_is_done(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    endpoint.faults("error=1,operation=SendMessage,times=1", "throttle=1,operation=ReceiveMessage,times=1")
+    answer = call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1")
+    assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (500, "InternalFailure")
+    answer = call(endpoint, "ReceiveMessage", QueueUrl="orders")
+    assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (403, "RequestThrottled")
+    assert endpoint.peek("orders") == []
+    assert [event.what for event in endpoint.history("orders")] == ["fault", "fault"]
+    assert call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1").status == 200
+
+
+def test_an_error_after_it_was_done(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    endpoint.faults("error-after=1,times=1,queue=orders")
+    assert call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1").status == 500
+    assert [one.body for one in endpoint.peek("orders")] == ["o-1"]
+
+
+def test_a_lost_answer(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    endpoint.faults("lose-answer=1,times=1")
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+        call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1")
+    assert [one.body for one in endpoint.peek("orders")] == ["o-1"]
+
+
+def test_a_held_answer_leaves_when_its_time_has_come(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    endpoint.faults("hold=1:70s,operation=SendMessage")
+    answers: list[Answer] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1"))
+    )
+    thread.start()
+    while not endpoint.peek("orders"):
+        assert thread.is_alive()
+    assert answers == []
+    endpoint.advance("71s")
+    thread.join(PATIENCE_S)
+    assert [answer.status for answer in answers] == [200]
+
+
+def test_a_held_answer_does_not_hold_the_end(endpoint: Endpoint) -> None:
+    with onefold.testing.sqs(faults=["hold=1,operation=SendMessage"]) as other:
+        call(other, "CreateQueue", QueueName="orders")
+        answers: list[Answer] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(call(other, "SendMessage", QueueUrl="orders", MessageBody="o-1"))
+        )
+        thread.start()
+        while not other.peek("orders"):
+            assert thread.is_alive()
+    thread.join(PATIENCE_S)
+    assert [answer.status for answer in answers] == [200]
