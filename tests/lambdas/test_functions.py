@@ -14,7 +14,7 @@ from msgspec import structs
 from onefold.clock import ManualClock
 from onefold.lambdas.containers import Kill
 from onefold.lambdas.functions import FunctionStats
-from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Throttled, error_payload, summary
+from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Throttled, TimedOut, error_payload, summary
 from onefold.lambdas.watching import LOOK_MS
 from tests.lambdas.rig import Rig, is_gone, rig, run, until
 
@@ -286,3 +286,31 @@ def test_request_ids_repeat_with_their_seed() -> None:
     first = run(body())
     assert first == run(body())
     assert len(set(first)) == 2
+
+
+def test_misbehaviour_of_all_kinds_at_a_time_ends_in_one_outcome_each() -> None:
+    kinds: dict[str, type] = {
+        "binary": Answered,
+        "closes_all": Crashed,
+        "crashes": Crashed,
+        "forks": Answered,
+        "leaves_a_child": Answered,
+        "long_line": Answered,
+        "raises_the_unprintable": FunctionError,
+        "recurses": FunctionError,
+        "spins": TimedOut,
+        "sys_exits": Crashed,
+        "thread_goes_on": Answered,
+    }
+
+    async def body() -> None:
+        async with rig("naughty:any_of", timeout_ms=2_000, machine_max=4) as made:
+            names = list(kinds) * 2
+            outcomes = await asyncio.gather(*(made.invoke({"how": name}) for name in names))
+            assert [type(outcome) for outcome in outcomes] == [kinds[name] for name in names]
+            reports = [line for line in made.lines if line.text.startswith("REPORT")]
+            assert len({line.request_id for line in reports}) == len(reports) == len(names)
+            assert made.function.running == 0
+            assert isinstance(await made.invoke({"how": "binary"}), Answered)
+
+    run(body())

@@ -4,7 +4,7 @@ A leaf is a list; one of its members is enough. Strings, numbers, true, false an
 one operator. Numbers are compared by value (recorded from AWS: 300.0 matches 300), never with strings.
 Never here: where in an event the value stands (`patterns.py`). Invariant: a test takes any value of JSON and does not fail.
 
-Sources: EventBridge user guide, "Comparison operators for use in event patterns"; aws/event-ruler, whose words the errors are.
+Sources: EventBridge user guide, "Comparison operators for use in event patterns"; aws/event-ruler, also for the errors.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _is_number(value: object) -> bool:
 def _exists(argument: object, path: Sequence[str]) -> Test:
     if argument is not True:
         raise refused("exists match pattern must be either true or false.", path)
-    return lambda value: True  # it is asked of values that stand there only
+    return lambda _: True  # it is asked of values that stand there only
 
 
 def _cidr(argument: object, path: Sequence[str]) -> Test:

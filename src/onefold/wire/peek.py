@@ -145,12 +145,12 @@ class Peek:
         return _json(found(query), request_id)
 
     def _health(self, _: Mapping[str, str]) -> dict[str, object]:
-        import onefold  # here: the version is looked up when somebody asks, not at every start
+        from importlib.metadata import version  # here: looked up when somebody asks, not at every start
 
         facts = self._facts
         return {
             "status": "ok",
-            "version": onefold.__version__,
+            "version": version("onefold"),
             "data": facts.data,
             "queues": len(self._queues.engine.queues.settings()),
             "uptime_ms": self._queues.pace.now_ms() - facts.started_at_ms,
