@@ -180,3 +180,48 @@ def test_with_keys_only_signed_requests_are_taken(tmp_path: Path) -> None:
         status, _ = request(line["port"], "GET", "/?Action=ListQueues")
         assert status == 403
         assert request(line["port"], "GET", "/_onefold/health")[0] == 200
+
+
+def test_a_signal_that_comes_twice_is_one(tmp_path: Path) -> None:
+    with serving(tmp_path, "--memory") as (process, _):
+        for _ in range(3):
+            process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+
+
+TEMPLATE = """
+Transform: AWS::Serverless-2016-10-31
+Resources:
+  Orders: {Type: AWS::SQS::Queue, Properties: {QueueName: orders, VisibilityTimeout: 60}}
+  Table: {Type: AWS::DynamoDB::Table}
+  Work:
+    Type: AWS::Serverless::Function
+    Properties:
+      FunctionName: work
+      Runtime: python3.12
+      Handler: shop.handler
+      CodeUri: .
+      Events: {Sqs: {Type: SQS, Properties: {Queue: !GetAtt Orders.Arn}}}
+"""
+
+
+def test_a_template_is_served_and_what_was_left_out_is_said(tmp_path: Path) -> None:
+    (tmp_path / "template.yaml").write_text(TEMPLATE)
+    (tmp_path / "shop.py").write_text("def handler(event, context):\n    print(event['Records'][0]['body'].upper())\n")
+    command = [sys.executable, "-u", "-m", "onefold", "serve", "template.yaml", "--port", "0"]
+    for _ in range(2):  # the second time everything is there already
+        with subprocess.Popen(
+            command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            said = "".join(iter(process.stdout.readline, "Ctrl-C stops it.\n"))
+            assert "mappings: orders -> work" in said
+            assert said.count("left out: ") == 1
+            assert "template.yaml:5: AWS::DynamoDB::Table Table" in said
+            port = int(said.split()[2].rpartition(":")[2])
+            ask(port, "SendMessage", QueueUrl="orders", MessageBody="o-1")
+            assert next(line for line in process.stderr if "O-1" in line).endswith(" | O-1\n")
+            assert len(json.loads(request(port, "GET", "/_onefold/mappings")[1])["mappings"]) == 1
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0

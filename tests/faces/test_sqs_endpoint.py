@@ -7,6 +7,7 @@ import http.client
 import json
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +208,37 @@ def test_what_cannot_start_says_so_in_the_tests_own_thread() -> None:
         raise AssertionError("it cannot have started")
     with pytest.raises(errors.UsageError, match="not known"), sqs(faults=["looose-ack=1"]):
         raise AssertionError("it cannot have started")
+
+
+HANDLER = """
+import json
+
+def handle(event, context):
+    print("handling", [one["body"] for one in event["Records"]])
+    if any(one["body"] == "bad" for one in event["Records"]):
+        raise ValueError("bad")
+"""
+
+
+def test_a_mapping_on_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message whose handler fails twice is dead-lettered: an hour of redelivery in a moment."""
+    (tmp_path / "shop.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    with sqs(clock="virtual", functions={"work": "shop:handle"}) as endpoint:
+        client = endpoint.boto3()
+        dead = client.create_queue(QueueName="dead")["QueueUrl"]
+        policy = json.dumps({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead", "maxReceiveCount": "2"})
+        attributes = {"VisibilityTimeout": "1200", "RedrivePolicy": policy}
+        url = client.create_queue(QueueName="orders", Attributes=attributes)["QueueUrl"]
+        functions = endpoint.boto3("lambda")
+        functions.create_event_source_mapping(
+            EventSourceArn="arn:aws:sqs:us-east-1:000000000000:orders", FunctionName="work", BatchSize=1
+        )
+        client.send_message(QueueUrl=url, MessageBody="good")
+        client.send_message(QueueUrl=url, MessageBody="bad")
+        endpoint.advance("1h")
+        assert endpoint.peek("orders") == []
+        assert [one.body for one in endpoint.peek("dead")] == ["bad"]
+        assert "Messages" in client.receive_message(QueueUrl=dead)
+        client.close()
+        functions.close()

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from msgspec import Struct
 
 from onefold import errors
-from onefold.check.collect_template import collect_template
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
@@ -30,12 +29,14 @@ class Planted(Struct, frozen=True, kw_only=True):
     Args:
         queues, functions: names. mappings: `queue -> function`.
         left_out: one line for each thing that was not taken over: where it stands, what it is, why.
+        problems: one sentence for each stored mapping that cannot go on.
     """
 
     queues: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     mappings: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def register(registry: Registry, functions: Sequence[tuple[str, str]], *, account: str, region: str) -> None:
@@ -59,6 +60,8 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     Raises:
         UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.
     """
+    from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
+
     address = desk.addresses
     facts = collect_template(path, parameters={}, account=address.account, region=address.region)
     left_out = [f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out]
@@ -66,25 +69,23 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
         await _queue(desk, queue)
     for function in facts.functions_that_run:
         registry.register(_settings(function, inline, facts))
-    running = {one.name for one in facts.functions_that_run}
-    left_out += [
-        f"{one.place}: {one.type} {one.name}: {getattr(one.code, 'why', 'its code is not here')}"
-        for one in facts.functions
-        if one.name not in running
-    ]
+    problems = (
+        await registry.load()
+    )  # between functions and mappings: what is stored goes on, and is changed, not doubled
     made = []
     for mapping in facts.mappings_that_run:
         await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.place))
         made.append(f"{mapping.queue} -> {mapping.function}")
-    left = set(facts.mappings) - set(facts.mappings_that_run) if facts.mappings else set()
+    left = [one for one in facts.mappings if one not in facts.mappings_that_run]
     left_out += [
         f"{one.place}: mapping {one.queue} -> {one.function}: its queue or function is not here" for one in left
     ]
     return Planted(
         queues=tuple(one.name for one in facts.queues),
-        functions=tuple(sorted(running)),
+        functions=tuple(one.name for one in facts.functions_that_run),
         mappings=tuple(made),
         left_out=tuple(left_out),
+        problems=tuple(problems),
     )
 
 

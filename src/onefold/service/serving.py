@@ -47,6 +47,8 @@ DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 _SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
+_LOOK_S = 0.002  # between two looks at invocations that run while a manual clock is moved
+_TWICE_S = 1.0  # after a first Ctrl-C
 GRACE_S = 10.0  # how long a stop waits for clients that do not read their answers
 
 
@@ -277,11 +279,13 @@ class Serving:
         settings, registry = self.settings, self._registry
         assert registry is not None, "it was built"
         planting.register(registry, settings.functions, account=settings.account, region=settings.region)
-        if settings.template is not None:
-            self._inline = TemporaryDirectory(prefix="onefold-inline-")
-            path = Path(settings.template)
-            self.planted = await planting.plant(path, self._desk, registry, Path(self._inline.name))
-        self.problems = tuple(await registry.load())
+        if settings.template is None:
+            self.problems = tuple(await registry.load())
+            return
+        self._inline = TemporaryDirectory(prefix="onefold-inline-")
+        path = Path(settings.template)
+        self.planted = await planting.plant(path, self._desk, registry, Path(self._inline.name))
+        self.problems = self.planted.problems
 
     def _mappings(self) -> dict[str, object]:
         """Functions and mappings as JSON."""
@@ -343,16 +347,25 @@ class Serving:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Let what is ready on the loop be done, and what that makes ready."""
+        """Let what is ready on the loop be done, and what that makes ready; invocations take the real time they take."""
         loop = asyncio.get_running_loop()
-        for _ in range(_SETTLING_TURNS):
-            turned = loop.create_future()
-            loop.call_soon(turned.set_result, None)
-            await turned
+        while True:
+            for _ in range(_SETTLING_TURNS):
+                turned = loop.create_future()
+                loop.call_soon(turned.set_result, None)
+                await turned
+            if self._registry is None or not any(one.stats().running for one in self._registry.functions.values()):
+                return
+            looked = loop.create_future()
+            loop.call_later(_LOOK_S, looked.set_result, None)
+            await looked
 
     async def reset(self) -> None:
-        """Forget every queue, message, event and fault; for queues in memory."""
+        """Forget every queue, message, mapping, event and fault; for queues in memory. Functions stay."""
         assert self.settings.data is None, "what is in a file is not forgotten by a call"
+        if self._registry is not None:
+            for entry in self._registry.entries():
+                await self._registry.delete(entry.settings.uuid)
         queues, cards = self.queues, self._desk.cards
         names = [one.name for one in queues.engine.queues.settings()]
 
@@ -414,6 +427,9 @@ def run(
             ready(serving)
             await ended.wait()
         finally:
+            # From then on a second Ctrl-C ends the process: a function may run for minutes. Not sooner, and never SIGTERM:
+            # wrappers such as `timeout` send each signal twice.
+            loop.call_later(_TWICE_S, loop.remove_signal_handler, signal.SIGINT)
             await serving.stop()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -430,5 +446,7 @@ def as_json(serving: Serving) -> bytes:
         "region": settings.region,
         "account": settings.account,
         "data": settings.data,
+        "template": settings.template,
+        "problems": serving.problems,
     }
     return msgspec.json.encode(facts)

@@ -14,6 +14,7 @@ Never here: look-alikes of the server. Invariant: when the `with` ends, the thre
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from onefold.contracts.admin import Peeked
 from onefold.decide.faults import NO_FAULTS, parse_faults
 from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
+from onefold.lambdas.outcomes import LogLine
 from onefold.local.history import Event
 from onefold.service.serving import ServeSettings, Serving, new_loop
 from onefold.wire.addresses import message_id_of, message_uuid
@@ -100,7 +102,7 @@ class Endpoint:
         """
         if self._clock is None:
             raise RuntimeError('this endpoint runs on real time; open it with sqs(clock="virtual")')
-        self._do(lambda: self._serving.advance(duration.to_ms(by, "by")))
+        self._do(lambda: self._serving.advance(duration.to_ms(by, "by")), patience_s=None)
 
     # --------------------------------------------------------------------------------------------------------- looking
 
@@ -170,8 +172,13 @@ class Endpoint:
         """Forget every queue, message and event, and all faults."""
         self._do(self._serving.reset)
 
-    def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return asyncio.run_coroutine_threadsafe(make(), self._loop).result(_PATIENCE_S)
+    def _do(self, make: Callable[[], Coroutine[Any, Any, T]], *, patience_s: float | None = _PATIENCE_S) -> T:
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result(patience_s)
+
+
+def _tell(line: LogLine) -> None:
+    """A function's log, where pytest shows it beside a failed test."""
+    sys.stderr.write(f"{line.request_id[:8]} | {line.text}\n")
 
 
 class _Thread:
@@ -261,7 +268,8 @@ def sqs(
         history=history,
     )
     entropy = SystemEntropy() if seed is None else SeededEntropy(seed)
-    thread = _Thread(Serving(settings, clock=manual or SystemClock(), entropy=entropy))
+    serving = Serving(settings, clock=manual or SystemClock(), entropy=entropy, told=_tell)
+    thread = _Thread(serving)
     loop = thread.start()
     try:
         yield Endpoint(thread.serving, loop, manual)

@@ -14,6 +14,7 @@ from onefold.clock import SystemClock
 from onefold.decide.faults import parse_faults
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+from onefold.lambdas.outcomes import LogLine
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
 
@@ -93,7 +94,8 @@ def command(
         history=history,
     )
     wants_json = click.get_current_context().obj["json"]
-    serving.run(settings, clock=SystemClock(), entropy=SystemEntropy(), ready=_say_json if wants_json else _say)
+    ready = _say_json if wants_json else _say
+    serving.run(settings, clock=SystemClock(), entropy=SystemEntropy(), ready=ready, told=_tell)
     return Answer(None, said=True)
 
 
@@ -133,8 +135,24 @@ def _say(running: Serving) -> None:
     faults = running.queues.faults.settings
     if faults.faults:
         lines.append(f"  faults    {' '.join(fault.text for fault in faults.faults)} (seed {faults.seed})")
+    lines += [f"  note      {problem}" for problem in running.problems]
+    planted = running.planted
+    if planted is not None:
+        lines.append(f"  template  {settings.template}")
+        for what, names in (
+            ("queues", planted.queues),
+            ("functions", planted.functions),
+            ("mappings", planted.mappings),
+        ):
+            lines.append(f"            {what}: {', '.join(names) or 'none'}")
+        lines += [f"            left out: {sentence}" for sentence in planted.left_out]
     lines.append("Ctrl-C stops it.")
     _print("\n".join(lines))
+
+
+def _tell(line: LogLine) -> None:
+    """A line of a function's log, with the start of its request id."""
+    click.echo(f"{line.request_id[:8]} | {line.text}", err=True)
 
 
 def _print(text: str) -> None:
