@@ -63,7 +63,8 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
 
     address = desk.addresses
-    facts = collect_template(path, parameters={}, account=address.account, region=address.region)
+    endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment
+    facts = collect_template(path, parameters={}, account=address.account, region=address.region, endpoint=endpoint)
     left_out = [f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out]
     for queue in facts.queues:
         await _queue(desk, queue)

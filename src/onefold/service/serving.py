@@ -1,7 +1,6 @@
 """A local SQS from plain settings: engine, queues, functions, wire and server, built, started, and stopped in order.
 
-`Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own. A data
-file has one server: `Claim` is a lock that the operating system gives back when the process dies.
+`Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own.
 Never here: what a request means (`wire/`), how the command talks (`cli/`). Invariant: what was started is stopped, in
 reverse, also when a later step of the start fails.
 """
@@ -9,7 +8,6 @@ reverse, also when a later step of the start fails.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -30,6 +28,7 @@ from onefold.local.faults import FaultBox
 from onefold.local.history import EVENTS_MAX, History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.service.claim import Claim
 
 if TYPE_CHECKING:
     from onefold.lambdas.functions import Function
@@ -101,47 +100,6 @@ def check(settings: ServeSettings) -> None:
         )
     if settings.data is not None and settings.data in ("", ":memory:"):
         raise errors.UsageError(f"data={settings.data!r} is no file.", todo="Name a file, or keep all in memory.")
-
-
-class Claim:
-    """The claim of one server on a data file, kept until `release` or the end of the process.
-
-    Args:
-        data: the data file; its folder is made.
-
-    Raises:
-        ConflictError: another server has it; names its process and address.
-        StorageError: the folder or the lock file cannot be written.
-    """
-
-    def __init__(self, data: str) -> None:
-        self._path = Path(f"{data}.serve.lock")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise errors.StorageError(
-                f"{self._path} cannot be written: {error.strerror}.", todo="Check the path and its permissions."
-            ) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
-            os.close(self._file)
-            raise errors.ConflictError(
-                f"{data} is being served already, by {holder}.",
-                meaning="One server answers for a file: receivers that wait at one would not see what the other takes.",
-                todo="Use that server, or give this one a file of its own with --data FILE.",
-            ) from None
-
-    def say(self, url: str) -> None:
-        """Write down who serves the file and where, for the error of the next one."""
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} at {url}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Let others have the file."""
-        os.close(self._file)
 
 
 class Serving:
@@ -217,9 +175,11 @@ class Serving:
         await queues.start()
         self.queues = queues
         self._build()
-        await self._plant()
         assert self._server is not None
         await self._server.start()
+        host = self._server.url.removeprefix("http://")  # with the port it has got
+        self._desk.addresses = structs.replace(self._desk.addresses, host=host)
+        await self._plant()
         if self._claim is not None:
             self._claim.say(self._server.url)
 

@@ -24,13 +24,11 @@ class Caller(Struct, frozen=True):
 
     Args:
         protocol: what it is written in; a few texts differ.
-        access_key: as it was signed; empty without a signature.
         host: the host that the client called.
         gone: whether the client has hung up.
     """
 
     protocol: Literal["json", "query"] = "json"
-    access_key: str = ""
     host: str = ""
     gone: Callable[[], bool] | None = None
 
