@@ -1,0 +1,260 @@
+"""Lambda's calls through boto3 on a running server: a mapping is set up as code for AWS does, and refused as there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+import onefold.testing
+from onefold.testing.endpoint import Endpoint
+
+HANDLER = """
+def echo(event, context):
+    print("seen", len(event.get("Records", [])))
+    return event
+
+def fail(event, context):
+    raise ValueError("no")
+
+def poison(event, context):
+    return {"batchItemFailures": [{"itemIdentifier": r["messageId"]} for r in event["Records"] if r["body"] == "bad"]}
+"""
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    (tmp_path / "shop.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    functions = {"echo": "shop:echo", "fail": "shop.fail", "poison": "shop:poison"}
+    with onefold.testing.sqs(clock="virtual", functions=functions) as served:
+        yield served
+
+
+@pytest.fixture
+def functions(endpoint: Endpoint) -> Any:
+    return endpoint.boto3("lambda")
+
+
+def arn(endpoint: Endpoint, name: str = "orders", **attributes: str) -> str:
+    endpoint.boto3("sqs").create_queue(QueueName=name, Attributes=attributes)
+    return f"arn:aws:sqs:us-east-1:000000000000:{name}"
+
+
+def refused(call: Any, **params: Any) -> tuple[str, int, str]:
+    """Code, HTTP status and text of an error."""
+    with pytest.raises(ClientError) as caught:
+        call(**params)
+    answer = caught.value.response
+    return answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Message"]
+
+
+@pytest.mark.conformance(
+    operation="CreateEventSourceMapping", case="202 Creating, then Enabled; the settings come back", source="2.1 [O]"
+)
+def test_create(endpoint: Endpoint, functions: Any) -> None:
+    made = functions.create_event_source_mapping(
+        EventSourceArn=arn(endpoint), FunctionName="echo", BatchSize=7, FunctionResponseTypes=["ReportBatchItemFailures"],
+        ScalingConfig={"MaximumConcurrency": 3}, FilterCriteria={"Filters": [{"Pattern": '{"body": ["x"]}'}]},
+    )  # fmt: skip
+    assert made["ResponseMetadata"]["HTTPStatusCode"] == 202
+    assert made["State"] == "Creating"
+    found = functions.get_event_source_mapping(UUID=made["UUID"])
+    assert found["State"] == "Enabled"
+    assert (found["BatchSize"], found["MaximumBatchingWindowInSeconds"]) == (7, 0)
+    assert found["FunctionArn"] == "arn:aws:lambda:us-east-1:000000000000:function:echo"
+    assert found["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert found["ScalingConfig"] == {"MaximumConcurrency": 3}
+    assert found["FilterCriteria"] == {"Filters": [{"Pattern": '{"body": ["x"]}'}]}
+
+
+@pytest.mark.conformance(
+    operation="CreateEventSourceMapping",
+    case="visibility below the function's timeout is refused, equal is not",
+    source="2.1 [O]",
+)
+def test_visibility_and_timeout(endpoint: Endpoint, functions: Any) -> None:
+    code, status, text = refused(
+        functions.create_event_source_mapping, EventSourceArn=arn(endpoint, VisibilityTimeout="2"), FunctionName="echo"
+    )
+    assert (code, status) == ("InvalidParameterValueException", 400)
+    assert text == "Queue visibility timeout: 2 seconds is less than Function timeout: 3 seconds"
+    endpoint.boto3("sqs").set_queue_attributes(QueueUrl="orders", Attributes={"VisibilityTimeout": "3"})
+    functions.create_event_source_mapping(
+        EventSourceArn="arn:aws:sqs:us-east-1:000000000000:orders", FunctionName="echo"
+    )
+
+
+@pytest.mark.conformance(
+    operation="CreateEventSourceMapping",
+    case="twice: 409 names the existing UUID; another function may",
+    source="2.1 [O]",
+)
+def test_twice(endpoint: Endpoint, functions: Any) -> None:
+    source = arn(endpoint)
+    made = functions.create_event_source_mapping(EventSourceArn=source, FunctionName="echo")
+    code, status, text = refused(functions.create_event_source_mapping, EventSourceArn=source, FunctionName="echo")
+    assert (code, status) == ("ResourceConflictException", 409)
+    assert made["UUID"] in text
+    functions.create_event_source_mapping(EventSourceArn=source, FunctionName="fail")
+
+
+@pytest.mark.conformance(operation="CreateEventSourceMapping", case="an unknown queue or function", source="2.1 [O]")
+def test_unknown(endpoint: Endpoint, functions: Any) -> None:
+    none = "arn:aws:sqs:us-east-1:000000000000:none"
+    code, _, text = refused(functions.create_event_source_mapping, EventSourceArn=none, FunctionName="echo")
+    assert code == "InvalidParameterValueException"
+    assert text.startswith(
+        "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonExistentQueue"
+    )
+    code, status, _ = refused(functions.create_event_source_mapping, EventSourceArn=arn(endpoint), FunctionName="none")
+    assert (code, status) == ("ResourceNotFoundException", 404)
+
+
+@pytest.mark.conformance(
+    operation="CreateEventSourceMapping",
+    case="batch size and window: ranges, above 10 needs a window, no window on FIFO",
+    source="2.1 [O]",
+)
+def test_batches(endpoint: Endpoint, functions: Any) -> None:
+    standard, fifo = arn(endpoint), arn(endpoint, "steps.fifo", FifoQueue="true")
+    create = functions.create_event_source_mapping
+    _, _, text = refused(create, EventSourceArn=standard, FunctionName="echo", BatchSize=11)
+    assert text == "Maximum batch window in seconds must be greater than 0 if maximum batch size is greater than 10"
+    for settings in (
+        {"BatchSize": 10_001, "MaximumBatchingWindowInSeconds": 1},
+        {"MaximumBatchingWindowInSeconds": 301},
+        {"FilterCriteria": {"Filters": [{"Pattern": '{"messageId": ["x"]}'}]}},
+    ):
+        refused(create, EventSourceArn=standard, FunctionName="echo", **settings)
+    for settings in ({"BatchSize": 11}, {"MaximumBatchingWindowInSeconds": 1}):
+        refused(create, EventSourceArn=fifo, FunctionName="echo", **settings)
+    assert functions.list_event_source_mappings()["EventSourceMappings"] == []
+    create(EventSourceArn=standard, FunctionName="echo", BatchSize=10_000, MaximumBatchingWindowInSeconds=1)
+    create(EventSourceArn=fifo, FunctionName="echo", BatchSize=10)
+
+
+@pytest.mark.conformance(
+    operation="UpdateEventSourceMapping", case="disable, enable, change; the function is checked again", source="2.1"
+)
+def test_update(endpoint: Endpoint, functions: Any) -> None:
+    made = functions.create_event_source_mapping(EventSourceArn=arn(endpoint), FunctionName="echo")
+    uuid = made["UUID"]
+    assert functions.update_event_source_mapping(UUID=uuid, Enabled=False)["State"] == "Disabling"
+    endpoint.advance("1s")
+    assert functions.get_event_source_mapping(UUID=uuid)["State"] == "Disabled"
+    endpoint.boto3("sqs").send_message(QueueUrl="orders", MessageBody="waits")
+    endpoint.advance("1m")
+    assert [one.state for one in endpoint.peek("orders")] == ["visible"]
+    functions.update_event_source_mapping(UUID=uuid, Enabled=True, BatchSize=1)
+    endpoint.advance("1m")
+    assert endpoint.peek("orders") == []
+    assert functions.get_event_source_mapping(UUID=uuid)["BatchSize"] == 1
+    code, status, _ = refused(functions.update_event_source_mapping, UUID=uuid, FunctionName="none")
+    assert (code, status) == ("ResourceNotFoundException", 404)
+
+
+@pytest.mark.conformance(
+    operation="DeleteEventSourceMapping", case="202 Deleting; then it is gone and polls no more", source="2.1"
+)
+def test_delete(endpoint: Endpoint, functions: Any) -> None:
+    made = functions.create_event_source_mapping(EventSourceArn=arn(endpoint), FunctionName="echo")
+    assert functions.delete_event_source_mapping(UUID=made["UUID"])["State"] == "Deleting"
+    code, status, _ = refused(functions.get_event_source_mapping, UUID=made["UUID"])
+    assert (code, status) == ("ResourceNotFoundException", 404)
+    endpoint.boto3("sqs").send_message(QueueUrl="orders", MessageBody="stays")
+    endpoint.advance("1m")
+    assert len(endpoint.peek("orders")) == 1
+
+
+@pytest.mark.conformance(operation="ListEventSourceMappings", case="by queue, by function, in pages", source="2.1")
+def test_list(endpoint: Endpoint, functions: Any) -> None:
+    sources = [arn(endpoint, f"q-{number}") for number in range(3)]
+    for source in sources:
+        functions.create_event_source_mapping(EventSourceArn=source, FunctionName="echo")
+    functions.create_event_source_mapping(EventSourceArn=sources[0], FunctionName="fail")
+    listed = functions.list_event_source_mappings
+    assert len(listed(EventSourceArn=sources[0])["EventSourceMappings"]) == 2
+    assert len(listed(FunctionName="fail")["EventSourceMappings"]) == 1
+    pages = functions.get_paginator("list_event_source_mappings").paginate(PaginationConfig={"PageSize": 3})
+    assert [len(page["EventSourceMappings"]) for page in pages] == [3, 1]
+
+
+def test_a_mapping_works_and_a_poison_message_ends_in_the_dead_letter_queue(endpoint: Endpoint, functions: Any) -> None:
+    sqs = endpoint.boto3("sqs")
+    dead = arn(endpoint, "dead")
+    source = arn(endpoint, RedrivePolicy=json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": 2}))
+    functions.create_event_source_mapping(
+        EventSourceArn=source, FunctionName="poison", FunctionResponseTypes=["ReportBatchItemFailures"]
+    )
+    for body in ("good", "bad"):
+        sqs.send_message(QueueUrl="orders", MessageBody=body)
+    endpoint.advance("3m")
+    assert endpoint.peek("orders") == []
+    assert [one.body for one in endpoint.peek("dead")] == ["bad"]
+
+
+@pytest.mark.conformance(
+    operation="Invoke", case="answer, log tail, function error, dry run, unknown name", source="2.7"
+)
+def test_invoke(functions: Any) -> None:
+    answer = functions.invoke(FunctionName="echo", Payload=b'{"a": 1}', LogType="Tail")
+    assert json.loads(answer["Payload"].read()) == {"a": 1}
+    assert answer["StatusCode"] == 200
+    assert "FunctionError" not in answer
+    assert answer["LogResult"]
+    failed = functions.invoke(FunctionName="arn:aws:lambda:us-east-1:000000000000:function:fail", Payload=b"{}")
+    assert failed["FunctionError"] == "Unhandled"
+    assert json.loads(failed["Payload"].read())["errorType"] == "ValueError"
+    assert functions.invoke(FunctionName="echo", InvocationType="DryRun")["StatusCode"] == 204
+    assert functions.invoke(FunctionName="echo", InvocationType="Event", Payload=b"{}")["StatusCode"] == 202
+    assert refused(functions.invoke, FunctionName="none")[:2] == ("ResourceNotFoundException", 404)
+    assert refused(functions.invoke, FunctionName="echo", Payload=b"no json")[0] == "InvalidRequestContentException"
+
+
+@pytest.mark.conformance(
+    operation="GetFunction", case="configuration of a registered function, by name, ARN and list", source="2.7"
+)
+def test_functions(functions: Any) -> None:
+    assert [one["FunctionName"] for one in functions.list_functions()["Functions"]] == ["echo", "fail", "poison"]
+    found = functions.get_function(FunctionName="echo:$LATEST")["Configuration"]
+    assert (found["Handler"], found["Timeout"], found["MemorySize"]) == ("shop:echo", 3, 128)
+    assert functions.get_function_configuration(FunctionName="000000000000:function:echo")["FunctionName"] == "echo"
+    assert refused(functions.get_function, FunctionName="none")[:2] == ("ResourceNotFoundException", 404)
+
+
+def test_mappings_go_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from onefold.clock import SystemClock
+    from onefold.entropy import SystemEntropy
+    from onefold.service.serving import ServeSettings, Serving
+
+    (tmp_path / "shop.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    settings = ServeSettings(port=0, data=str(tmp_path / "sqs.db"), functions=(("echo", "shop:echo"),))
+
+    async def create() -> None:
+        serving = Serving(settings, clock=SystemClock(), entropy=SystemEntropy())
+        await serving.start()
+        from onefold.contracts.admin import QueueSettings
+
+        await serving.queues.call(lambda: serving.queues.engine.queues.create(QueueSettings(name="orders")))
+        assert serving._registry is not None
+        await serving._registry.create("echo", "orders", batch_size=4)
+        await serving.stop()
+
+    async def look() -> list[int]:
+        serving = Serving(settings, clock=SystemClock(), entropy=SystemEntropy())
+        await serving.start()
+        assert serving._registry is not None
+        found = [one.settings.batch_size for one in serving._registry.entries() if one.state == "Enabled"]
+        await serving.stop()
+        return found
+
+    asyncio.run(create())
+    assert asyncio.run(look()) == [4]
