@@ -4,9 +4,8 @@ A pattern names fields; each names the values it takes, or operators. All named 
 is enough. Of an array in the event any element will do, but fields below one array must match in the same element. A dot
 in a name, in pattern or event, is a step into the object.
 
-Where AWS's text and its recorded answers differ, the recorded ones stand: 300.0 is 300. Never here: what happens to an event
-that matches, operators as functions of a leaf (`operators` at the end would be one file too many for 1,000 rules a call).
-Invariant: compiling refuses everything the service refuses, so matching cannot fail, whatever the event is.
+Never here: what a leaf's values and operators mean (`operators.py`), what happens to an event that matches.
+Invariant: what is no pattern is refused when it is compiled; matching does not fail, whatever the event is.
 
 Sources: EventBridge user guide, "Event patterns", "Comparison operators"; aws/event-ruler; Lambda developer guide,
 "Using event filtering with an Amazon SQS event source".
@@ -262,19 +261,20 @@ class BodyFilters(Struct, frozen=True, eq=False):
                 value = msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError, UnicodeError):
                 value = body
-        event = event_of({_BODY: value})
-        return any(self._matches(pattern, event, is_json=value is not body) for pattern in self.patterns)
-
-    def _matches(self, pattern: Pattern, event: Event, *, is_json: bool) -> bool:
-        return _meets(pattern.root, is_json) and matches(pattern, event)
+        event = event_of(value)
+        return any(_keeps(one.root, event, _absent_below(one, event), value is not body) for one in self.patterns)
 
 
-def _meets(root: _Node, is_json: bool) -> bool:
-    """Whether a pattern is for bodies of this form; one that says nothing of the body is for both."""
+def _absent_below(pattern: Pattern, event: Event) -> frozenset[Leaf]:
+    return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path[1:]))
+
+
+def _keeps(root: _Node, event: Event, absent: frozenset[Leaf], is_json: bool) -> bool:
+    """Whether what a pattern says of the body holds, and is for bodies of this form."""
     for _, body in root.fields:
-        if (body.leaf is not None and is_json) or ((body.fields or body.ors) and not is_json):
+        if (body.leaf is not None) is is_json or not _holds(body, event.value, absent, event.dotted):
             return False
-    return all(any(_meets(one, is_json) for one in group) for group in root.ors)
+    return all(any(_keeps(one, event, absent, is_json) for one in group) for group in root.ors)
 
 
 def compile_filters(texts: Sequence[str]) -> BodyFilters:
