@@ -27,9 +27,10 @@ DONE = Answered(b"null")
 class Handler:
     """Stands for a function: keeps the events, answers what `say` says; `held` keeps invocations from ending."""
 
-    def __init__(self, say: Say = lambda _: DONE, capacity: int = 8) -> None:
+    def __init__(self, say: Say = lambda _: DONE, capacity: int = 8, limit: int = 1_000) -> None:
         self.say = say
         self.capacity = capacity
+        self.limit = limit
         self.events: list[list[dict[str, Any]]] = []
         self.running = 0
         self.most = 0

@@ -48,15 +48,22 @@ class BatchRule(Struct, frozen=True, kw_only=True):
     event_bytes_max: int
 
 
-def receive_next(rule: BatchRule, count: int, first_at_ms: int | None, now_ms: int) -> tuple[int, int] | None:
+def receive_next(
+    rule: BatchRule, count: int, first_at_ms: int | None, now_ms: int, until_ms: int | None = None
+) -> tuple[int, int] | None:
     """How many messages to receive next, and how long to wait for them; None when the batch is to be invoked.
+
+    A window longer than the visibility ends with it: a message that waits on would be received again, be twice in the
+    batch, and could be dead-lettered without having been handed over. Lambda does not say what it does then.
 
     Args:
         count: messages that the batch has. first_at_ms: when it got its first; None while it has none.
+        until_ms: when the first of its messages becomes visible again.
     """
     if first_at_ms is None or not count:
         return min(RECEIVE_MAX, rule.size), POLL_MS
-    left_ms = first_at_ms + rule.window_ms - now_ms
+    end_ms = first_at_ms + rule.window_ms
+    left_ms = (end_ms if until_ms is None else min(end_ms, until_ms)) - now_ms
     if count >= rule.size or left_ms <= 0:
         return None
     return min(RECEIVE_MAX, rule.size - count), min(left_ms, POLL_MS)
@@ -92,18 +99,31 @@ class Seen(Struct, frozen=True, kw_only=True):
     throttles: int
 
 
-def first_scale(now_ms: int, concurrency_max: int | None) -> Scale:
-    """A mapping that was just enabled."""
-    return Scale(
-        concurrency=min(START_CONCURRENCY, concurrency_max or START_CONCURRENCY), at_ms=now_ms, quiet_since_ms=now_ms
-    )
+def first_scale(now_ms: int, concurrency_max: int | None, *, fifo: bool = False) -> Scale:
+    """A mapping that was just enabled.
+
+    Args:
+        fifo: there is no growth on a FIFO queue: as many as groups are active, which the queue's locks see to, or the
+            maximum.
+    """
+    start = CONCURRENCY_CAP if fifo else START_CONCURRENCY
+    return Scale(concurrency=min(start, concurrency_max or start), at_ms=now_ms, quiet_since_ms=now_ms)
 
 
-def next_scale(scale: Scale, seen: Seen, now_ms: int, *, concurrency_max: int | None, reports_failures: bool) -> Scale:
+def next_scale(
+    scale: Scale,
+    seen: Seen,
+    now_ms: int,
+    *,
+    concurrency_max: int | None,
+    reports_failures: bool,
+    fifo: bool = False,
+) -> Scale:
     """The concurrency after what was seen; to be asked about once a second.
 
     Grows by 300 a minute while everything is busy, falls back when nothing comes, falls gradually on function errors unless
-    the mapping reports batch item failures, and does not grow while invocations are throttled.
+    the mapping reports batch item failures, and does not grow while invocations are throttled. On a FIFO queue it does
+    not fall back, and what errors took away comes back as traffic goes on.
     """
     elapsed_ms = max(0, now_ms - scale.at_ms)
     ceiling = min(CONCURRENCY_CAP, concurrency_max or CONCURRENCY_CAP)
@@ -114,8 +134,10 @@ def next_scale(scale: Scale, seen: Seen, now_ms: int, *, concurrency_max: int | 
         concurrency = max(floor, concurrency * ERROR_SHARE ** max(1.0, elapsed_ms / limits.SECOND_MS))
     elif seen.throttles:
         pass
-    elif seen.busy:
+    elif seen.busy or (fifo and seen.messages):
         concurrency = min(ceiling, concurrency + GROWTH_PER_MINUTE * elapsed_ms / limits.MINUTE_MS)
+    elif fifo:
+        pass
     elif now_ms - quiet_since_ms >= IDLE_MS:
         concurrency = min(concurrency, ceiling, START_CONCURRENCY if concurrency_max is not None else IDLE_CONCURRENCY)
     elif not seen.messages:

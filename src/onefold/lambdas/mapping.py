@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from onefold import errors, limits
 from onefold.contracts.queue import Delivery
@@ -21,10 +21,11 @@ from onefold.decide.mapping import BatchRule, Scale, Seen
 from onefold.decide.patterns import compile_filters
 from onefold.entropy import Entropy
 from onefold.lambdas import outcomes, records
-from onefold.lambdas.functions import Function
+from onefold.lambdas.functions import MACHINE_MAX, Function
 from onefold.lambdas.outcomes import Answered, Outcome, Throttled
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import EVENT_BYTES_MAX, MappingSettings
+from onefold.local.history import time_of_day
 from onefold.local.pace import Timer
 from onefold.local.queues import LocalQueues
 
@@ -81,9 +82,11 @@ class Mapping:
         self._form = form
         self._entropy = entropy
         self._via = f"mapping {settings.uuid}"
+        self._fifo = settings.queue.endswith(".fifo")
         self._rule = BatchRule(size=settings.batch_size, window_ms=settings.window_ms, event_bytes_max=EVENT_BYTES_MAX)
         self._filters = compile_filters(settings.filters)
         self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch in hand
+        self._waits: set[asyncio.Future[list[Delivery]]] = set()  # for more of a batch that has begun
         self._scale: Scale | None = None
         self._look: Timer | None = None
         self._seen = {"messages": 0, "errors": 0, "throttles": 0}
@@ -96,7 +99,8 @@ class Mapping:
     def start(self) -> None:
         """Begin to poll, when the mapping is enabled."""
         if self.settings.enabled and self._scale is None:
-            self._scale = deciding.first_scale(self._queues.pace.now_ms(), self.settings.concurrency_max)
+            now_ms = self._queues.pace.now_ms()
+            self._scale = deciding.first_scale(now_ms, self.settings.concurrency_max, fifo=self._fifo)
             self._hire()
             self._look_later()
 
@@ -104,7 +108,8 @@ class Mapping:
         """End polling.
 
         Args:
-            drain: let batches in hand be finished; otherwise they are left, and come back when their visibility is over.
+            drain: let batches in hand be finished, those that are still collected as they are; otherwise they are left,
+                and come back when their visibility is over.
         """
         self._stopping = True
         if self._look is not None:
@@ -112,6 +117,8 @@ class Mapping:
         for poller, busy in list(self._pollers.items()):
             if not busy or not drain:
                 poller.cancel()
+        for wait in self._waits:
+            wait.cancel()
         await asyncio.gather(*self._pollers, return_exceptions=True)
         self._scale = None
 
@@ -132,7 +139,12 @@ class Mapping:
         )
 
     def _allowed(self, scale: Scale) -> int:
-        return max(1, min(int(scale.concurrency), self._function.capacity))
+        """As decided, and not more than this machine runs. Reserved concurrency is no bound: Lambda polls beyond it too,
+        and what is throttled then has spent a receive.
+        """
+        function = self._function
+        machine_max = function.capacity if function.capacity < function.limit else MACHINE_MAX
+        return max(1, min(int(scale.concurrency), machine_max))
 
     def _hire(self) -> None:
         """As many pollers as there may be; those too many leave after their batch."""
@@ -151,22 +163,33 @@ class Mapping:
         self._look = self._queues.pace.call_at(self._queues.pace.now_ms() + LOOK_MS, self._rescale)
 
     def _rescale(self) -> None:
+        self._look = None
         if self._scale is None or self._stopping:
             return
-        busy = bool(self._pollers) and all(self._pollers.values())
+        before, busy = self._scale, bool(self._pollers) and all(self._pollers.values())
         self._scale = deciding.next_scale(
             self._scale,
             Seen(busy=busy, **self._seen),
             self._queues.pace.now_ms(),
             concurrency_max=self.settings.concurrency_max,
             reports_failures=self.settings.reports_failures,
+            fifo=self._fifo,
         )
+        quiet = not any(self._seen.values()) and self.is_idle
         self._seen = dict.fromkeys(self._seen, 0)
         surplus = len(self._pollers) - self._allowed(self._scale)
         for poller in [poller for poller, busy in self._pollers.items() if not busy][: max(0, surplus)]:
             poller.cancel()
         self._hire()
-        self._look_later()
+        idles = self._scale.at_ms - self._scale.quiet_since_ms >= deciding.IDLE_MS
+        if not (quiet and idles and before.concurrency == self._scale.concurrency):  # else the next message begins anew
+            self._look_later()
+
+    def _wake(self) -> None:
+        """A message came: work the concurrency out again, the time without any left aside."""
+        if self._look is None and self._scale is not None and not self._stopping:
+            self._scale = structs.replace(self._scale, at_ms=self._queues.pace.now_ms())
+            self._look_later()
 
     # -- one poller ------------------------------------------------------------------------------------------------------
 
@@ -174,12 +197,14 @@ class Mapping:
         me = asyncio.current_task()
         assert me is not None
         left: list[_Taken] = []
-        while not self._stopping and not (left == [] and self._is_surplus()):
+        while left or not (self._stopping or self._is_surplus()):
             try:
                 batch, left = await self._collect(me, left)
                 self._problem = ""
             except (errors.NotFoundError, errors.TransientError, errors.StorageError) as error:
                 self._problem = error.what
+                left = []  # what was received comes back when its visibility is over
+                self._pollers[me] = False
                 await self._pause()
                 continue
             if batch:
@@ -198,10 +223,12 @@ class Mapping:
         pace, batch = self._queues.pace, left
         first_at_ms = pace.now_ms() if batch else None
         sizes = [len(one.record) for one in batch]
-        while (ask := deciding.receive_next(self._rule, len(batch), first_at_ms, pace.now_ms())) is not None:
-            found = await self._queues.receive(
-                self.settings.queue, ask[0], wait_ms=ask[1], via=self._via, gone=lambda: self._stopping and not batch
-            )
+        while not (batch and self._stopping):
+            until_ms = _visible_at_ms(batch)
+            ask = deciding.receive_next(self._rule, len(batch), first_at_ms, pace.now_ms(), until_ms)
+            if ask is None:
+                break
+            found = await self._more(*ask, begun=bool(batch))
             if found:
                 self._pollers[me] = True
             elif self._stopping or not batch:
@@ -218,10 +245,31 @@ class Mapping:
                 self._pollers[me] = False
         return batch, []
 
+    async def _more(self, count_max: int, wait_ms: int, *, begun: bool) -> list[Delivery]:
+        """Receive; a batch that has begun gets nothing more when the mapping stops."""
+        receive = self._queues.receive(
+            self.settings.queue, count_max, wait_ms=wait_ms, via=self._via, gone=lambda: self._stopping
+        )
+        if not begun:
+            return await receive
+        wait = self._queues.pace.loop.create_task(receive)
+        self._waits.add(wait)
+        try:
+            return await wait
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if not self._stopping or me is None or me.cancelling():
+                raise
+            return []
+        finally:
+            self._waits.discard(wait)
+
     async def _filtered(self, found: Sequence[Delivery]) -> list[_Taken]:
         """The messages a filter takes; the others are deleted, as on Lambda."""
         self._counts["received"] += len(found)
         self._seen["messages"] += len(found)
+        if found:
+            self._wake()
         taken, others = [], []
         for delivery in found:
             if self._filters.keep(delivery.body):
@@ -270,7 +318,7 @@ class Mapping:
             self._tell(
                 delivery,
                 "answered",
-                outcome=f"failed: {why}" if identifier in failed else "done",
+                outcome=f"failed: {why}; {_stays(delivery)}" if identifier in failed else "done",
                 request_id=request_id,
             )
         self._counts["failed"] += len(failed)
@@ -289,7 +337,7 @@ class Mapping:
         """The function's answer; None when it was throttled until a message of the batch became visible again."""
         event = records.event_bytes([one.record for one in batch])
         pace, tries = self._queues.pace, 0
-        until_ms = min(one.delivery.received_at_ms + one.delivery.visible_ms for one in batch)
+        until_ms = _visible_at_ms(batch) or 0
         for one in batch:
             self._tell(one.delivery, "invoked", request_id=request_id, messages=len(batch))
         self._counts["invoked"] += len(batch)
@@ -312,3 +360,14 @@ class Mapping:
             if pause_ms is None or self._stopping:
                 return None
             await pace.sleep_until(pace.now_ms() + pause_ms)
+            if pace.now_ms() >= until_ms:
+                return None
+
+
+def _visible_at_ms(batch: Sequence[_Taken]) -> int | None:
+    """When the first message of a batch becomes visible again; None for an empty one."""
+    return min((one.delivery.received_at_ms + one.delivery.visible_ms for one in batch), default=None)
+
+
+def _stays(delivery: Delivery) -> str:
+    return f"it stays until its visibility ends at {time_of_day(delivery.received_at_ms + delivery.visible_ms)}"

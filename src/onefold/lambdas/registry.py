@@ -20,6 +20,7 @@ from onefold import errors
 from onefold.contracts.state import Change
 from onefold.decide.patterns import compile_filters
 from onefold.entropy import Entropy
+from onefold.lambdas.containers import Kill
 from onefold.lambdas.functions import Function
 from onefold.lambdas.mapping import Mapping as Poller
 from onefold.lambdas.mapping import MappingStats
@@ -125,6 +126,15 @@ class Registry:
         """Collect the log lines of one invocation from now on, until `hush`."""
         return self._listeners.setdefault(request_id, [])
 
+    def fault(self) -> Kill | None:
+        """The fault that meets an invocation somebody asked for directly; told to the history."""
+        faults = self._queues.faults
+        plan = faults.invoking() if faults.active else None
+        if plan is None:
+            return None
+        self._queues.history.told("", "", "fault", at_ms=self._queues.pace.now_ms(), why=plan.why, via="lambda")
+        return plan.kill
+
     def hush(self, request_id: str) -> None:
         """Collect no more of them."""
         self._listeners.pop(request_id, None)
@@ -163,16 +173,13 @@ class Registry:
         """
         made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)
         self._check(made)
-        for other in self.entries(queue=queue, function=function):
-            raise errors.ConflictError(
-                f'An event source mapping with SQS arn (" {self._form.queue_arn(queue)} ") and function '
-                f'(" {function} ") already exists. Please update or delete the existing mapping with UUID '
-                f"{other.settings.uuid}",
-                todo="Update that one, or delete it first.",
-            )
         entry = Entry(made, self._queues.pace.now_ms(), "Creating")
-        await self._store(entry)
-        self._entries[made.uuid] = entry
+        self._entries[made.uuid] = entry  # at once: a second call meets it while this one waits for the disk
+        try:
+            await self._store(entry)
+        except BaseException:
+            del self._entries[made.uuid]
+            raise
         self._begin(entry)
         return structs.replace(entry, state="Creating")
 
@@ -194,6 +201,14 @@ class Registry:
             settings, fifo=queue.fifo, visibility_ms=queue.visibility_ms, timeout_ms=function.settings.timeout_ms
         )
         compile_filters(settings.filters)
+        for other in self.entries(queue=settings.queue, function=settings.function):
+            if other.settings.uuid != settings.uuid:
+                raise errors.ConflictError(
+                    f'An event source mapping with SQS arn (" {self._form.queue_arn(settings.queue)} ") and function '
+                    f'(" {settings.function} ") already exists. Please update or delete the existing mapping with UUID '
+                    f"{other.settings.uuid}",
+                    todo="Update that one, or delete it first.",
+                )
 
     def _begin(self, entry: Entry) -> None:
         if not entry.settings.enabled:
@@ -216,14 +231,16 @@ class Registry:
             changes: members of `MappingSettings` without uuid and queue.
 
         Raises:
-            NotFoundError, UsageError: as for `create`; nothing was changed.
+            NotFoundError, ConflictError, UsageError: as for `create`; nothing was changed.
+            StorageBusy: it could not be stored; nothing was changed.
         """
         entry = self.entry(uuid)
         wanted = structs.replace(entry.settings, **changes)
         self._check(wanted)
         before = entry.settings
-        entry.settings, entry.changed_at_ms = wanted, self._queues.pace.now_ms()
-        await self._store(entry)
+        changed = Entry(wanted, self._queues.pace.now_ms(), entry.state)
+        await self._store(changed)
+        entry.settings, entry.changed_at_ms = wanted, changed.changed_at_ms
         entry.state = "Updating"
         if before.enabled is not wanted.enabled:
             entry.state = "Enabling" if wanted.enabled else "Disabling"

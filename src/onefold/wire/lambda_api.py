@@ -22,12 +22,13 @@ from onefold.lambdas import outcomes
 from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, Throttled
 from onefold.lambdas.registry import Entry, Registry
-from onefold.lambdas.settings import EVENT_BYTES_MAX
+from onefold.lambdas.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
 from onefold.local.pace import Pace
 from onefold.wire.addresses import Address
 from onefold.wire.connection import Request, Response
 
 ROOT: Final = "/2015-03-31/"
+ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation
 LOG_BYTES_MAX: Final = 4_096  # Lambda Invoke, LogType Tail: the last 4 KB of the log
 LIST_MAX: Final = 100  # Lambda ListEventSourceMappings, MaxItems: at most 100 in one answer
 _REPORTS: Final = "ReportBatchItemFailures"
@@ -37,8 +38,9 @@ _JSON = ((b"content-type", b"application/json"),)
 class _Refused(Exception):
     """An answer that is an error."""
 
-    def __init__(self, status: int, kind: str, message: str) -> None:
+    def __init__(self, status: int, kind: str, message: str, **more: str) -> None:
         super().__init__(message)
+        self.more = more
         self.status = status
         self.kind = kind
         self.message = message
@@ -205,18 +207,19 @@ class LambdaApi:
         if kind not in ("RequestResponse", "Event"):
             raise _Refused(400, "InvalidParameterValueException", f"{kind} is no invocation type.")
         event = request.body or b"null"
-        if len(event) > EVENT_BYTES_MAX:
+        bytes_max = ASYNC_BYTES_MAX if kind == "Event" else EVENT_BYTES_MAX
+        if len(event) > bytes_max:
             raise _Refused(
-                413, "RequestTooLargeException", f"Request must be smaller than {EVENT_BYTES_MAX} bytes for the "
-                "InvokeFunction operation",
+                413, "RequestTooLargeException", f"Request must be smaller than {bytes_max} bytes for the InvokeFunction "
+                "operation",
             )  # fmt: skip
         try:
             msgspec.json.decode(event)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             text = f"Could not parse request body into json: {error}"
             raise _Refused(400, "InvalidRequestContentException", text) from error
         if kind == "Event":
-            task = self._pace.loop.create_task(function.invoke(event))
+            task = self._pace.loop.create_task(function.invoke(event, kill=self._registry.fault()))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             return Response(202, b"")
@@ -226,11 +229,15 @@ class LambdaApi:
         request_id = function.new_request_id()
         lines = self._registry.listen(request_id) if tail else []
         try:
-            outcome = await function.invoke(event, request_id=request_id)
+            outcome = await function.invoke(event, request_id=request_id, kill=self._registry.fault())
         finally:
             self._registry.hush(request_id)
         if isinstance(outcome, Throttled):
-            raise _Refused(429, "TooManyRequestsException", outcomes.message_of(outcome))
+            reserved = "ReservedFunction" if outcome.limit < CONCURRENCY_DEFAULT else ""
+            raise _Refused(
+                429, "TooManyRequestsException", outcomes.message_of(outcome),
+                Reason=f"{reserved}ConcurrentInvocationLimitExceeded",
+            )  # fmt: skip
         headers = [*_JSON, (b"x-amz-executed-version", b"$LATEST")]
         if tail:
             log = "\n".join(lines).encode()[-LOG_BYTES_MAX:]
@@ -253,7 +260,7 @@ def _name(text: str) -> str:
 def _body(request: Request) -> dict[str, Any]:
     try:
         given = msgspec.json.decode(request.body or b"{}")
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         given = None
     if not isinstance(given, dict):
         raise _Refused(400, "InvalidRequestContentException", "Could not parse request body into json.")
@@ -270,7 +277,9 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) is not None:
             found[member] = _whole(name, given[name]) * per
     if given.get("Enabled") is not None:
-        found["enabled"] = bool(given["Enabled"])
+        if not isinstance(given["Enabled"], bool):
+            raise _refused_value("enabled", given["Enabled"], "true or false")
+        found["enabled"] = given["Enabled"]
     if given.get("FunctionResponseTypes") is not None:
         types = given["FunctionResponseTypes"]
         if not isinstance(types, list) or any(one != _REPORTS for one in types):
@@ -281,7 +290,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
         filters = criteria.get("Filters") or [] if isinstance(criteria, dict) else None
         if not isinstance(filters, list) or not all(isinstance(one, dict) for one in filters):
             raise _refused_value("filterCriteria", criteria, "an object with Filters")
-        found["filters"] = tuple(str(one.get("Pattern", "{}")) for one in filters)
+        found["filters"] = tuple(str(one.get("Pattern")) for one in filters)
     if given.get("ScalingConfig") is not None:
         scaling = given["ScalingConfig"]
         most = scaling.get("MaximumConcurrency") if isinstance(scaling, dict) else None
@@ -316,6 +325,7 @@ def _error(refused: _Refused, request_id: str) -> Response:
         "Type": "User" if refused.status < 500 else "Service",
         "Message": refused.message,
         "message": refused.message,
+        **refused.more,
     }
     headers = (*_JSON, (b"x-amzn-errortype", refused.kind.encode()))
     return Response(refused.status, msgspec.json.encode(body), headers, request_id)
