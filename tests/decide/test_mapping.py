@@ -159,3 +159,25 @@ def test_throttling() -> None:
     assert mapping.throttle_pause_ms(1, 10**9, 0, 0.0) == 50
     assert mapping.throttle_pause_ms(9, 1_030, 1_000, 0.5) == 30  # not beyond the visibility
     assert mapping.throttle_pause_ms(1, 1_000, 1_000, 0.5) is None
+
+
+@pytest.mark.conformance(
+    operation="Mapping", case="FIFO: no growth, as many as groups or the maximum from the start", source="2.2"
+)
+def test_fifo_does_not_grow() -> None:
+    assert mapping.first_scale(0, None, fifo=True).concurrency == 1_250
+    assert mapping.first_scale(0, 40, fifo=True).concurrency == 40
+    scale = mapping.first_scale(0, 40, fifo=True)
+    for seen, wanted in ((QUIET, 40), (FAILING, 36), (BUSY, 40)):
+        scale = mapping.next_scale(
+            scale, seen, scale.at_ms + 1_000, concurrency_max=40, reports_failures=False, fifo=True
+        )
+        assert scale.concurrency == wanted
+
+
+def test_a_window_longer_than_the_visibility_ends_with_it() -> None:
+    long = rule(100, 300_000)
+    assert mapping.receive_next(long, 1, 0, 0, 30_000) == (10, 20_000)
+    assert mapping.receive_next(long, 1, 0, 29_999, 30_000) == (10, 1)
+    assert mapping.receive_next(long, 1, 0, 30_000, 30_000) is None
+    assert mapping.receive_next(rule(100, 5_000), 1, 0, 5_000, 30_000) is None

@@ -56,6 +56,28 @@ def does_match(pattern: Any, event: Any) -> bool:
         ({"a.b": [1]}, [{"a": {"b": 1}}, {"a.b": 1}], [{"a": 1}]),
         ({"a": [300]}, [{"a": 300.0}, {"a": 3e2}], [{"a": "300"}]),
         ({"a": [True]}, [{"a": True}], [{"a": 1}, {"a": "true"}]),
+        ({"a": [None]}, [{"a": None}], [{"a": ""}, {"a": "null"}, {"a": False}, {}]),
+        ({"a": {"b": [1]}}, [{"a.b": 1}, {"a": {"b": 1}}, {"a": {"c": 2}, "a.b": 1}], [{"a": '{"b": 1}'}]),
+        ({"a.b": [1], "a": {"c": [2]}}, [{"a": [{"b": 1, "c": 2}]}], [{"a": [{"b": 1}, {"c": 2}]}]),
+        ({"a": {"b": [1]}}, [{"a": [[{"b": 1}]]}, {"a": {"b": [[0], [1]]}}], [{"a": [[]]}]),
+        ({"a": {"b": [{"exists": False}]}}, [{"a": [{"c": 1}]}, {"a": "x"}], [{"a": [{"c": 1}, {"b": 1}]}]),
+        ({"a": [{"exists": False}, "x"]}, [{}, {"a": "x"}], [{"a": "y"}]),
+        ({"a": [{"wildcard": ""}]}, [{"a": ""}], [{"a": "x"}]),
+        ({"a": [{"wildcard": "*"}]}, [{"a": ""}, {"a": "x"}], [{"a": 1}, {}]),
+        ({"a": [{"wildcard": "ab*ba"}]}, [{"a": "abba"}, {"a": "abxba"}], [{"a": "aba"}]),
+        ({"a": [{"wildcard": "a\\\\*"}]}, [{"a": "a\\x"}], [{"a": "ax"}]),
+        ({"a": [{"suffix": ""}]}, [{"a": "x"}], [{"a": None}]),
+        ({"a": [{"anything-but": {"equals-ignore-case": ["X"]}}]}, [{"a": "y"}, {"a": None}], [{"a": "x"}, {}]),
+        ({"a": [{"anything-but": ["x", "y"]}]}, [{"a": ["x", "z"]}, {"a": True}], [{"a": ["x", "y"]}, {"a": []}]),
+        ({"a": [{"anything-but": 0}]}, [{"a": False}, {"a": 1}], [{"a": 0}, {"a": 0.0}]),
+        ({"a": [{"numeric": ["<", 9007199254740993]}]}, [{"a": 9007199254740991}], [{"a": 9007199254740993}]),
+        ({"a": [{"numeric": [">", 0]}]}, [{"a": 10**400}], [{"a": -(10**400)}, {"a": True}]),
+        ({"$or": ["x"]}, [{"$or": "x"}], [{}]),
+        (
+            {"a": {"$or": [{"b": [1]}, {"$or": [{"c": [2]}, {"c": [3]}]}]}},
+            [{"a": {"b": 1}}, {"a": {"c": 3}}],
+            [{"a": {}}],
+        ),
     ],
 )
 def test_operators(pattern: Any, yes: list[Any], no: list[Any]) -> None:
@@ -75,12 +97,56 @@ def test_operators(pattern: Any, yes: list[Any], no: list[Any]) -> None:
         {"a": [{"anything-but": {"numeric": [">", 1]}}]},
         {"a": [{"numeric": 5}]}, {"a": [{"numeric": [">", 0, ">", 0]}]}, {"a": [{"numeric": [">", "0"]}]},
         {"a": [{"exists": "yes"}]}, {"a": [{"cidr": "10.0.0.0"}]}, {"a": [{"cidr": "x/8"}]},
+        {"a": [{"cidr": "10.0.0.0/33"}]}, {"a": [{"cidr": "10.0.0.0/8/8"}]}, {"a": [{"cidr": "10.0.0.0/x"}]},
+        {"a": [{"cidr": 1}]},
+        {}, {"a": {}}, {"a": [{}]}, {"a": None}, {"a": [{"NUMERIC": [">", 1]}]},
+        {"a": [{"prefix": {"suffix": "x"}}]}, {"a": [{"prefix": {"equals-ignore-case": 1}}]},
+        {"a": [{"wildcard": "a*b*c*d*e*f*g"}]}, {"a": [{"wildcard": "a\\"}]},
+        {"a": [{"anything-but": []}]}, {"a": [{"anything-but": True}]}, {"a": [{"anything-but": {}}]},
+        {"a": [{"anything-but": {"prefix": {"equals-ignore-case": "x"}}}]}, {"a": [{"anything-but": {"suffix": []}}]},
+        {"a": [{"anything-but": {"wildcard": [1]}}]},
+        {"a": [{"numeric": []}]}, {"a": [{"numeric": [">"]}]}, {"a": [{"numeric": ["!", 1]}]}, {"a": [{"numeric": [1, 2]}]},
+        {"a": [{"numeric": ["=", 1, "<", 2]}]}, {"a": [{"numeric": [">", 2, "<", 1]}]}, {"a": [{"numeric": [">", True]}]},
+        {"a": [{"numeric": [">", 1, "<", 2, "<", 3]}]},
+        {"$or": []}, {"$or": [{"a": [1]}]}, {"$or": [{"a": [1]}, {}]},
+        {f"f{field}": {"$or": [{"a": [1]}, {"b": [1]}]} for field in range(10)},
     ],
 )  # fmt: skip
 def test_what_is_no_pattern(pattern: Any) -> None:
     with pytest.raises(UsageError) as caught:
         compile_pattern(msgspec.json.encode(pattern))
     assert caught.value.what.startswith("Event pattern is not valid. Reason: ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ({"detail": {"state": []}}, "detail.state"),
+        ({"detail": {"state": [{"strange": 1}]}}, "detail.state.strange"),
+        ({"$or": [{"a": ["x"]}, {"b": [{"anything-but": {"prefix": ""}}]}]}, "$or.b.anything-but"),
+    ],
+)
+def test_the_error_names_the_place(pattern: Any, path: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compile_pattern(msgspec.json.encode(pattern))
+    assert caught.value.meaning == f"It stands at {path}."
+
+
+def test_depth_fails_neither_compiling_nor_matching() -> None:
+    deep = b'{"a":' * 400 + b"[1]" + b"}" * 400
+    with pytest.raises(UsageError, match="nested deeper"):
+        compile_pattern(deep)
+    nested: Any = 1
+    for _ in range(5_000):
+        nested = [nested]
+    assert does_match({"a": [1]}, {"a": nested})
+    assert not does_match({"a": {"b": [{"exists": False}], "c": [1]}}, {"a": nested})
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, "{", '{"a": 1e400}', '{"a": "\ud800"}', " \n", '{"a": NaN}'])
+def test_a_body_that_is_nearly_json_is_text(body: str) -> None:
+    assert not compile_filters(['{"body": {"a": [{"exists": false}]}}']).keep(body)
+    assert compile_filters(['{"body": [{"exists": true}]}']).keep(body)
 
 
 def test_a_pattern_that_could_take_for_ever_does_not() -> None:
@@ -111,6 +177,13 @@ def test_a_pattern_that_could_take_for_ever_does_not() -> None:
                 "filters: one that matches is enough",
             ),
             (['{"body": {"n": [{"numeric": [">", 5]}]}}'], ['{"n": 6}'], ['{"n": "6"}'], "filters: numeric"),
+            (['{"body": ["a"]}'], ["a"], ['["a"]'], "filters: a text pattern drops a JSON array"),
+            (
+                ['{"$or": [{"body": {"a": [1]}}, {"body": ["x"]}]}', '{"body.b": [2]}'],
+                ['{"a": 1}', "x", '{"b": 2}'],
+                ['{"a": 2}', "y"],
+                "filters: $or and dots",
+            ),
             (["{}"], ["x", '{"a": 1}'], [], "filters: no pattern on the body keeps every message"),
         )
     ],

@@ -364,3 +364,131 @@ def test_the_history_tells_who_did_what() -> None:
         assert "1 of 1 were reported as failed" in rig.house.history.why(last)
 
     run(lambda: Rig(Handler(failing("bad")), reports_failures=True), body)
+
+
+@pytest.mark.conformance(operation="Mapping", case="FIFO: as many groups side by side as are active", source="2.2 [O]")
+def test_more_groups_than_a_standard_queue_starts_with() -> None:
+    async def body(rig: Rig) -> None:
+        rig.handler.held = asyncio.Event()
+        for group in range(8):
+            await rig.house.send("m", queue="steps.fifo", group=f"g{group}")
+            await rig.settle()
+        assert rig.handler.most == 8
+        rig.handler.held.set()
+        await rig.settle()
+        assert rig.depth("steps.fifo") == (0, 0)
+
+    # The queue derives the deduplication id from the body, but for each group: bodies may be alike.
+    def made() -> Rig:
+        rig = Rig(Handler(), queue="steps.fifo", batch_size=1)
+        rig.house.engine.queues.change(
+            QueueSettings(name="steps.fifo", fifo=True, content_dedup=True, dedup_scope="messageGroup")
+        )
+        return rig
+
+    run(made, body)
+
+
+@pytest.mark.conformance(
+    operation="Mapping",
+    case="polls beyond the reserved concurrency; what is throttled has spent a receive",
+    source="2.5",
+)
+def test_reserved_concurrency_does_not_bound_polling() -> None:
+    async def body(rig: Rig) -> None:
+        rig.handler.say = lambda records: DONE if records[0]["body"] == "0" else Throttled(1)
+        for number in range(3):
+            await rig.house.send(f"{number}")
+            await rig.settle()
+        assert rig.depth() == (0, 2)
+        assert rig.mapping.stats().busy == 2
+        await rig.advance(61)
+        assert rig.mapping.stats().dropped == 4
+        assert rig.depth("orders-dead") == (2, 0)
+
+    run(lambda: Rig(Handler(capacity=1, limit=1), batch_size=1), body)
+
+
+def test_a_throttled_batch_is_not_invoked_once_its_visibility_is_over() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.house.send("a")
+        await rig.advance(29.99)
+        tries = len(rig.handler.events)
+        rig.handler.say = lambda _: DONE
+        await rig.advance(0.01)
+        (again,) = rig.handler.events[tries:]
+        assert again[0]["attributes"]["ApproximateReceiveCount"] == "2"
+        assert rig.mapping.stats().dropped == 1
+
+    run(lambda: Rig(Handler(lambda _: Throttled(0))), body)
+
+
+def test_a_window_longer_than_the_visibility_hands_each_message_over_once() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.house.send("a", "b")
+        await rig.advance(29.9)
+        assert rig.handler.events == []
+        await rig.advance(0.2)
+        assert [sorted(bodies) for bodies in rig.handler.bodies()] == [["a", "b"]]
+        assert rig.depth() == (0, 0)
+
+    run(lambda: Rig(Handler(), batch_size=100, window_ms=300_000), body)
+
+
+def test_a_drained_stop_hands_over_what_is_collected_so_far() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.house.send("a", "b")
+        await rig.settle()
+        assert rig.handler.events == []
+        await rig.mapping.stop()
+        assert rig.handler.bodies() == [["a", "b"]]
+        assert rig.depth() == (0, 0)
+
+    run(lambda: Rig(Handler(), batch_size=100, window_ms=20_000), body)
+
+
+def test_a_stop_without_drain_loses_nothing() -> None:
+    async def body(rig: Rig) -> None:
+        rig.handler.held = asyncio.Event()
+        await rig.house.send("a")
+        await rig.settle()
+        await rig.mapping.stop(drain=False)
+        assert rig.depth() == (0, 1)
+        assert rig.handler.running == 0
+        await rig.advance(30)
+        assert rig.depth() == (1, 0)
+
+    run(lambda: Rig(Handler()), body)
+
+
+def test_a_quiet_mapping_stops_looking_and_begins_again_with_the_next_message() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.advance(120)
+        assert rig.mapping._look is None
+        assert rig.mapping.stats().concurrency == 2
+        await rig.advance(3_600)
+        await rig.house.send("a")
+        await rig.settle()
+        assert rig.mapping._look is not None
+        await rig.advance(1)
+        assert rig.mapping.stats().concurrency <= 8  # an hour without traffic is no hour of growth
+        assert rig.handler.bodies() == [["a"]]
+
+    run(lambda: Rig(Handler()), body)
+
+
+def test_a_queue_that_is_dropped_and_made_again_is_polled_again() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.settle()
+        rig.house.engine.queues.drop("orders")
+        rig.house.queues.dropped("orders")
+        await rig.advance(1)
+        assert "orders" in rig.mapping.stats().problem
+        rig.house.engine.queues.create(QueueSettings(name="orders"))
+        await rig.advance(2)
+        assert await rig.house.send("a")
+        await rig.advance(1)
+        assert rig.handler.bodies() == [["a"]]
+        assert rig.mapping.stats().problem == ""
+
+    run(lambda: Rig(Handler()), body)

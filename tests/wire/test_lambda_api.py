@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,8 +112,9 @@ def test_unknown(endpoint: Endpoint, functions: Any) -> None:
     assert text.startswith(
         "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonExistentQueue"
     )
-    code, status, _ = refused(functions.create_event_source_mapping, EventSourceArn=arn(endpoint), FunctionName="none")
-    assert (code, status) == ("ResourceNotFoundException", 404)
+    assert refused(functions.create_event_source_mapping, EventSourceArn=arn(endpoint), FunctionName="none") == (
+        "InvalidParameterValueException", 400, "Function does not exist",
+    )  # fmt: skip
 
 
 @pytest.mark.conformance(
@@ -155,7 +157,7 @@ def test_update(endpoint: Endpoint, functions: Any) -> None:
     assert endpoint.peek("orders") == []
     assert functions.get_event_source_mapping(UUID=uuid)["BatchSize"] == 1
     code, status, _ = refused(functions.update_event_source_mapping, UUID=uuid, FunctionName="none")
-    assert (code, status) == ("ResourceNotFoundException", 404)
+    assert (code, status) == ("InvalidParameterValueException", 400)
 
 
 @pytest.mark.conformance(
@@ -258,3 +260,111 @@ def test_mappings_go_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.Monk
 
     asyncio.run(create())
     assert asyncio.run(look()) == [4]
+
+
+def asked(endpoint: Endpoint, method: str, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], str]:
+    """Status, body and error type of a request that no SDK would send."""
+    host = endpoint.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(host, timeout=20)
+    try:
+        connection.request(method, f"/2015-03-31/{path}", body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"{}"), answer.getheader("x-amzn-errortype", "")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "wanted"),
+    [
+        ("POST", "event-source-mappings", b"\xff", (400, "InvalidRequestContentException")),
+        ("POST", "event-source-mappings", b'{"FunctionName": "\xff"}', (400, "InvalidRequestContentException")),
+        ("POST", "event-source-mappings", b"[]", (400, "InvalidRequestContentException")),
+        ("POST", "event-source-mappings", b"[" * 100_000, (400, "InvalidRequestContentException")),
+        ("POST", "event-source-mappings", b"{}", (400, "ValidationException")),
+        ("POST", "event-source-mappings", b'{"FunctionName": "echo"}', (400, "ValidationException")),
+        ("POST", "event-source-mappings", b'{"FunctionName": 7}', (400, "ValidationException")),
+        ("POST", "functions/echo/invocations", b'"\xff"', (400, "InvalidRequestContentException")),
+        ("POST", "functions/echo/invocations", b"{", (400, "InvalidRequestContentException")),
+        ("POST", "functions/none/invocations", b"{}", (404, "ResourceNotFoundException")),
+        ("GET", "functions/%ff%fe", b"", (404, "ResourceNotFoundException")),
+        ("GET", "event-source-mappings/none", b"", (404, "ResourceNotFoundException")),
+        ("PUT", "event-source-mappings/none", b"{}", (404, "ResourceNotFoundException")),
+        ("DELETE", "event-source-mappings/none", b"", (404, "ResourceNotFoundException")),
+        ("POST", "layers", b"", (404, "UnknownOperationException")),
+        ("PATCH", "functions", b"", (404, "UnknownOperationException")),
+        ("GET", "", b"", (404, "UnknownOperationException")),
+    ],
+)
+def test_what_no_sdk_sends_is_refused_in_lambdas_form(
+    endpoint: Endpoint, method: str, path: str, body: bytes, wanted: tuple[int, str]
+) -> None:
+    status, answer, kind = asked(endpoint, method, path, body)
+    assert (status, kind) == wanted
+    assert answer["Type"] == "User"
+    assert answer["Message"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"Enabled": "false"},
+        {"BatchSize": "7"},
+        {"BatchSize": True},
+        {"FilterCriteria": {"Filters": [{}]}},
+        {"FilterCriteria": {"Filters": ["x"]}},
+        {"FilterCriteria": []},
+        {"ScalingConfig": {"MaximumConcurrency": 1}},
+        {"ScalingConfig": {"MaximumConcurrency": 1_001}},
+        {"FunctionResponseTypes": ["Other"]},
+    ],
+)
+def test_settings_of_another_form_make_no_mapping(endpoint: Endpoint, functions: Any, settings: dict[str, Any]) -> None:
+    given = {"FunctionName": "echo", "EventSourceArn": arn(endpoint), **settings}
+    status, _, _ = asked(endpoint, "POST", "event-source-mappings", json.dumps(given).encode())
+    assert status == 400
+    assert functions.list_event_source_mappings()["EventSourceMappings"] == []
+
+
+@pytest.mark.conformance(
+    operation="Invoke", case="a name, a partial ARN or an ARN, with or without $LATEST", source="API"
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "echo",
+        "echo:$LATEST",
+        "000000000000:function:echo",
+        "arn:aws:lambda:us-east-1:000000000000:function:echo",
+        "arn:aws:lambda:us-east-1:000000000000:function:echo:$LATEST",
+    ],
+)
+def test_forms_of_a_functions_name(functions: Any, name: str) -> None:
+    assert functions.get_function(FunctionName=name)["Configuration"]["FunctionName"] == "echo"
+    assert functions.invoke(FunctionName=name, InvocationType="DryRun")["StatusCode"] == 204
+
+
+@pytest.mark.conformance(operation="Invoke", case="an event above 1 MB is refused asynchronously only", source="2.7")
+def test_the_limit_of_an_asynchronous_event(endpoint: Endpoint) -> None:
+    event = b'"' + b"x" * 1_048_576 + b'"'
+    asynchronous = {"X-Amz-Invocation-Type": "Event"}
+    status, _, kind = asked(endpoint, "POST", "functions/echo/invocations", event, **asynchronous)
+    assert (status, kind) == (413, "RequestTooLargeException")
+    assert asked(endpoint, "POST", "functions/echo/invocations", b'"x"', **asynchronous)[0] == 202
+
+
+@pytest.mark.conformance(
+    operation="UpdateEventSourceMapping",
+    case="to a function that has the queue: 409, nothing changed",
+    source="2.1 [D]",
+)
+def test_an_update_that_would_make_two_alike(endpoint: Endpoint, functions: Any) -> None:
+    source = arn(endpoint)
+    first, second = (
+        functions.create_event_source_mapping(EventSourceArn=source, FunctionName=name)["UUID"]
+        for name in ("echo", "fail")
+    )
+    code, status, text = refused(functions.update_event_source_mapping, UUID=second, FunctionName="echo")
+    assert (code, status) == ("ResourceConflictException", 409)
+    assert first in text
+    assert functions.get_event_source_mapping(UUID=second)["FunctionArn"].endswith(":fail")

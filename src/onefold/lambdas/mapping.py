@@ -139,8 +139,9 @@ class Mapping:
         )
 
     def _allowed(self, scale: Scale) -> int:
-        """As decided, and not more than this machine runs. Reserved concurrency is no bound: Lambda polls beyond it too,
-        and what is throttled then has spent a receive.
+        """As decided, and not more than this machine runs.
+
+        Reserved concurrency is no bound: Lambda polls beyond it too, and what is throttled then has spent a receive.
         """
         function = self._function
         machine_max = function.capacity if function.capacity < function.limit else MACHINE_MAX

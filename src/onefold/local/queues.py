@@ -78,9 +78,12 @@ class LocalQueues:
                 self.history.told(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
                 continue
             accepted = True
-            self.history.told(
-                queue, answer.message_id, "sent", at_ms=now_ms, via=via, delay_ms=entry.delay_ms, group=entry.group
-            )
+            if entry.delay_ms is None and entry.group is None:
+                self.history.told(queue, answer.message_id, "sent", at_ms=now_ms, via=via)
+            else:
+                self.history.told(
+                    queue, answer.message_id, "sent", at_ms=now_ms, via=via, delay_ms=entry.delay_ms, group=entry.group
+                )
             if plans and (plan := plans[place]) is not None:
                 self.history.told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
         if accepted:

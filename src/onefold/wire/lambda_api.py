@@ -98,7 +98,7 @@ class LambdaApi:
             return await found()
         if parts[0] == "functions" and len(parts) == 3:
             if request.method == "GET" and parts[2] == "configuration":
-                return 200, self._configuration(self._registry.function(_name(parts[1])))
+                return 200, self._configuration(self._named(parts[1]))
             if request.method == "POST" and parts[2] == "invocations":
                 return await self._invoke(parts[1], request)
         raise _Refused(
@@ -116,8 +116,15 @@ class LambdaApi:
         queue = self._addresses.name_of_arn(arn)
         if queue is None:
             raise _Refused(400, "InvalidParameterValueException", f"Unrecognized event source: {arn}")
-        entry = await self._registry.create(_name(function), queue, **_settings(given))
+        entry = await self._registry.create(self._known(function), queue, **_settings(given))
         return 202, self._shown(entry)
+
+    def _known(self, text: str) -> str:
+        """The name of the function to be mapped; Lambda refuses an unknown one with other words than elsewhere."""
+        name = _name(text)
+        if name not in self._registry.functions:
+            raise _Refused(400, "InvalidParameterValueException", "Function does not exist")
+        return name
 
     async def _list(self, query: Mapping[str, str]) -> tuple[int, Any]:
         function = _name(query["FunctionName"]) if "FunctionName" in query else None
@@ -141,7 +148,7 @@ class LambdaApi:
     async def _update(self, uuid: str, given: dict[str, Any]) -> tuple[int, Any]:
         changes = _settings(given)
         if isinstance(given.get("FunctionName"), str):
-            changes["function"] = _name(given["FunctionName"])
+            changes["function"] = self._known(given["FunctionName"])
         return 202, self._shown(await self._registry.update(uuid, **changes))
 
     async def _delete(self, uuid: str) -> tuple[int, Any]:
@@ -176,9 +183,17 @@ class LambdaApi:
         return 200, {"Functions": [self._configuration(one) for _, one in sorted(self._registry.functions.items())]}
 
     async def _function(self, name: str) -> tuple[int, Any]:
-        function = self._registry.function(_name(name))
+        function = self._named(name)
         code = {"RepositoryType": "local", "Location": function.settings.code_dir}
         return 200, {"Configuration": self._configuration(function), "Code": code, "Tags": {}}
+
+    def _named(self, text: str) -> Function:
+        """The function that a name, ARN or partial ARN names."""
+        found = self._registry.functions.get(_name(text))
+        if found is None:
+            arn = f"arn:aws:lambda:{self._addresses.region}:{self._addresses.account}:function:{_name(text)}"
+            raise _Refused(404, "ResourceNotFoundException", f"Function not found: {arn}")
+        return found
 
     def _configuration(self, function: Function) -> dict[str, Any]:
         settings = function.settings
@@ -200,7 +215,7 @@ class LambdaApi:
         }
 
     async def _invoke(self, name: str, request: Request) -> Response:
-        function = self._registry.function(_name(name))
+        function = self._named(name)
         kind = request.header(b"x-amz-invocation-type") or "RequestResponse"
         if kind == "DryRun":
             return Response(204, b"")

@@ -26,7 +26,7 @@ from onefold.backends.sqlite.rows import (
     QueueRow,
     draw_ids,
     entry_meta,
-    insert,
+    insert_drawn,
     read_meta,
     receipt_text,
     sequence_text,
@@ -212,7 +212,7 @@ def send_in(
         )  # fmt: skip
         answers[place] = Sent(f"{token}-{number}")
         number += 1
-    insert(connection, messages)
+    insert_drawn(connection, messages)
     return answers  # type: ignore[return-value]  # the good ones were filled in above
 
 

@@ -27,8 +27,9 @@ def check_entries(entries: Sequence[Any]) -> None:
         raise errors.too_many_entries(len(entries))
     seen: set[str] = set()
     for entry in entries:
-        if not _ID.fullmatch(entry.Id):
+        entry_id: str = entry.Id
+        if entry_id in seen:
+            raise errors.batch_entry_ids_not_distinct(entry_id)
+        if not _ID.fullmatch(entry_id):
             raise errors.invalid_batch_entry_id()
-        if entry.Id in seen:
-            raise errors.batch_entry_ids_not_distinct(entry.Id)
-        seen.add(entry.Id)
+        seen.add(entry_id)

@@ -34,7 +34,7 @@ async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]: 
     (answer,) = await desk.queues.send(name_of_url(ask.QueueUrl), (entry,), via="sqs")
     if isinstance(answer, Refused):
         raise refusal(answer)
-    return _accepted(entry, sent_attributes, answer)
+    return _accepted(entry, sent_attributes, answer, {})
 
 
 async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
@@ -58,7 +58,7 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
         if isinstance(answer, Refused):
             failed.append(refusal(answer).entry(entry_id))
         else:
-            successful.append({"Id": entry_id, **_accepted(entry, attributes, answer)})
+            successful.append(_accepted(entry, attributes, answer, {"Id": entry_id}))
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
 
 
@@ -154,11 +154,10 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
     return size
 
 
-def _accepted(entry: Entry, attributes: Mapping[str, Attribute], answer: Sent) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "MessageId": message_uuid(answer.message_id),
-        "MD5OfMessageBody": digests.body_md5(entry.body),
-    }
+def _accepted(entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one accepted message, added to what it begins with."""
+    found["MessageId"] = message_uuid(answer.message_id)
+    found["MD5OfMessageBody"] = digests.body_md5(entry.body)
     if attributes:
         found["MD5OfMessageAttributes"] = digests.attributes_md5(attributes) or ""
     if entry.trace is not None:
