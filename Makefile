@@ -99,7 +99,8 @@ conformance: $(READY) ## Run what shows AWS's answers, case by case, and write d
 .PHONY: bench
 bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
 	$(BIN)/python -m benchmarks.peers --install
-	$(BIN)/python -m benchmarks.harness --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part rows --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part serving --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold

@@ -22,6 +22,8 @@ from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
 
 RUNS = 5
+PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs}
+"""The parts of the page, by their names in its JSON file."""
 
 
 def say(text: str) -> None:
@@ -90,6 +92,7 @@ def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
+    parser.add_argument("--part", choices=PARTS, default="rows", help="jobs and workers, or the local SQS")
     parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--quick", action="store_true", help="one run with few messages; the page is not written")
@@ -103,7 +106,7 @@ def main() -> None:
         machine = report.this_machine(options.date or "undated", work)
         (work / "prepared").mkdir()
         bench = Bench(work, work / "prepared", options.quick)
-        for pair in [*serving_rows.pairs(), *worker_rows.pairs()]:
+        for pair in PARTS[options.part]():
             if any((options.only or "") in planned.name for planned in pair.rows):
                 rows += run_pair(pair, bench, runs)
         machine = machine.at_the_end(work)
@@ -112,7 +115,7 @@ def main() -> None:
     for failing in (row for row in rows if row.passed is False):
         say(f"FAIL {failing.name}: {failing.goal}. {failing.note}")
     if options.date and not options.only and not options.quick:
-        report.write("rows", machine, rows)
+        report.write(options.part, machine, rows)
 
 
 if __name__ == "__main__":

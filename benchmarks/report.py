@@ -1,6 +1,6 @@
 """What was measured, as values, and the page made of them: `docs/benchmarks.json` and, from it, `docs/benchmarks.md`.
 
-The two programs (`harness`, `peers`) each own one part of the JSON file and leave the other's alone; the page is always
+The programs own parts of the JSON file (`harness` two, `peers` one) and leave the others alone; the page is always
 written from the whole file; `python -m benchmarks.report` does it again, with new explanations. Never here: measuring,
 goals. Invariant: the page shows no figure that the JSON has not.
 """
@@ -135,7 +135,7 @@ def fdatasync_ms(directory: Path, count: int = 200) -> float:
 
 
 def write(part: str, machine: Machine, entries: Sequence[Any]) -> None:
-    """Replaces one part (`rows` or `peers`) of the JSON file and writes the page anew."""
+    """Replaces one part (`rows`, `serving` or `peers`) of the JSON file and writes the page anew."""
     whole = json.loads(JSON_PAGE.read_text()) if JSON_PAGE.exists() else {}
     whole[part] = {"machine": asdict(machine), "entries": [asdict(entry) for entry in entries]}
     JSON_PAGE.write_text(json.dumps(whole, indent=1) + "\n")
@@ -166,6 +166,11 @@ def page(whole: Mapping[str, Any]) -> str:
             table_of_rows(rows),
         ]
         parts += [text for row in rows if (text := below_the_table(row))]
+    if "serving" in whole:
+        machine = Machine(**whole["serving"]["machine"])
+        rows = [Row(**entry) for entry in whole["serving"]["entries"]]
+        parts += ["## The local SQS beside other local servers", "`make bench`. " + machine.sentence(), ABOUT_SERVING]
+        parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
     if "peers" in whole:
         machine = Machine(**whole["peers"]["machine"])
         parts += ["## Beside other queues", "`make bench-peers`. " + machine.sentence()]
@@ -204,6 +209,15 @@ def below_the_table(row: Row) -> str:
 def explanations() -> dict[str, str]:
     texts: dict[str, str] = tomllib.loads(EXPLANATIONS.read_text())
     return texts
+
+
+ABOUT_SERVING = (
+    "SQS's JSON protocol over HTTP. The client costs next to nothing: prepared requests on keep-alive connections, so that "
+    "the server is what is measured; with one connection it is the whole way there and back, with 16 what the server can do. In "
+    "memory: nothing survives the process, as with the other servers. Durable: a send is on disk before it is answered, and "
+    "stands beside the same figure of the other server in memory, which has nothing durable to compare. A backlog is in the "
+    "queue while the rates are measured where the row says so."
+)
 
 
 ABOUT_PEERS = (

@@ -42,6 +42,9 @@ class Connection:
 
     def send(self, request: bytes) -> None:
         self.request = request
+        if b"\r\nconnection: close" in bytes(self.buffer).lower():  # what the answer before said
+            self.again()
+            return
         self.buffer.clear()
         try:
             self.socket.sendall(request)
