@@ -7,6 +7,8 @@ Invariant: nothing drawn here is meant for machines; they use --json.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -82,8 +84,11 @@ def line(text: str = "", style: Style = "") -> None:
 
 
 def note(text: str) -> None:
-    """Say something on standard error that is no part of the answer."""
-    click.echo(text, err=True)
+    """Say something on standard error that is no part of the answer; a reader that has gone ends no work."""
+    try:
+        click.echo(text, err=True)
+    except BrokenPipeError:  # as with `2>&1 | head`: what is running goes on, and its next lines have nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def todo(steps: Iterable[str], target: str = "") -> None:

@@ -18,7 +18,6 @@ from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.contracts.state import Change
-from onefold.decide.patterns import compile_filters
 from onefold.entropy import Entropy
 from onefold.lambdas.containers import Kill
 from onefold.lambdas.functions import Function
@@ -200,7 +199,6 @@ class Registry:
         check_mapping(
             settings, fifo=queue.fifo, visibility_ms=queue.visibility_ms, timeout_ms=function.settings.timeout_ms
         )
-        compile_filters(settings.filters)
         for other in self.entries(queue=settings.queue, function=settings.function):
             if other.settings.uuid != settings.uuid:
                 raise errors.ConflictError(

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from onefold import limits
+from onefold.decide.patterns import compile_filters
 from onefold.errors import UsageError
 
 REGION_DEFAULT: Final = "us-east-1"
@@ -54,8 +54,6 @@ BATCH_SIZE_MAX_WITHOUT_WINDOW: Final = 10
 WINDOW_MS_MAX: Final = 300 * limits.SECOND_MS  # same, MaximumBatchingWindowInSeconds
 CONCURRENCY_MIN: Final = 2  # Lambda API, ScalingConfig, MaximumConcurrency: 2 to 1,000
 CONCURRENCY_MAX: Final = 1_000
-FILTERS_MAX: Final = 5  # Lambda developer guide, "Control which events Lambda sends to your function"
-FILTER_CHARS_MAX: Final = 4_096  # Lambda API, Filter, Pattern
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HANDLER = re.compile(r"[^\s:]+:[^\s:]+|[^\s:]+\.[^\s:./]+")
@@ -200,7 +198,7 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
         )
     if settings.concurrency_max is not None:
         _within("maximumConcurrency", settings.concurrency_max, CONCURRENCY_MIN, CONCURRENCY_MAX)
-    _check_filters(settings.filters)
+    compile_filters(settings.filters)
     if visibility_ms < timeout_ms:
         raise UsageError(
             f"Queue visibility timeout: {_seconds(visibility_ms)} seconds is less than Function timeout: "
@@ -209,34 +207,6 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
             todo=f"Raise the visibility timeout of {settings.queue}, best to {_seconds(6 * timeout_ms)} seconds, "
             "or lower the function's timeout.",
         )
-
-
-def _check_filters(filters: tuple[str, ...]) -> None:
-    if len(filters) > FILTERS_MAX:
-        raise UsageError(
-            f"{len(filters)} filters are too many.",
-            todo=f"A mapping has at most {FILTERS_MAX}; one that matches is enough.",
-        )
-    for text in filters:
-        if len(text) > FILTER_CHARS_MAX:
-            raise UsageError(
-                f"A filter pattern of {len(text):,} characters is too long.",
-                todo=f"A pattern has at most {FILTER_CHARS_MAX:,}.",
-            )
-        try:
-            pattern = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise _no_pattern(text, f"It is not JSON: {error}.") from None
-        if not isinstance(pattern, dict) or not pattern.keys() <= {"body"}:
-            raise _no_pattern(text, "Messages of a queue are filtered by their body only.")
-
-
-def _no_pattern(text: str, meaning: str) -> UsageError:
-    return UsageError(
-        "Invalid filter pattern definition.",
-        meaning=f"{text[:200]}: {meaning}",
-        todo='Write for example {"body": {"kind": ["order"]}}.',
-    )
 
 
 def _within(name: str, value: int, least: int, most: int, *, per: int = 1) -> None:

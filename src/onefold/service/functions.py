@@ -300,10 +300,9 @@ def run(
         first, second = asyncio.Event(), asyncio.Event()
 
         def signalled() -> None:
-            note(
-                "stopping at once; their messages come back" if first.is_set() else "draining; once more stops at once"
-            )
-            (second if first.is_set() else first).set()
+            again = first.is_set()
+            (second if again else first).set()
+            note("stopping at once; their messages come back" if again else "draining; once more stops at once")
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)

@@ -159,13 +159,13 @@ def _say(settings: RunSettings, queue: QueueSettings) -> None:
 
 def _tell(line: LogLine) -> None:
     if line.stream == "platform":
-        click.secho(line.text, err=True, dim=True)
+        render.note(click.style(line.text, dim=True))
         return
-    click.echo(f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}", err=True)
+    render.note(f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}")
 
 
 def _tell_json(line: LogLine) -> None:
-    click.echo(msgspec.json.encode(line).decode(), err=True)
+    render.note(msgspec.json.encode(line).decode())
 
 
 def _tell_nothing(_line: LogLine) -> None:
