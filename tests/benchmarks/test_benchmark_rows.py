@@ -12,6 +12,7 @@ import pytest
 from benchmarks import raw, report
 from benchmarks.harness import run_pair
 from benchmarks.rows import Bench, Pair, Planned, above, below, pairs, ratio_at_least, ratio_at_most
+from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import Figures, TrialFailed
 
 
@@ -30,7 +31,7 @@ def fails(_: Bench) -> Figures:
 
 
 def test_names_are_unique_and_every_reference_is_measured() -> None:
-    planned = [(pair, row) for pair in pairs() for row in pair.rows]
+    planned = [(pair, row) for pair in [*pairs(), *serving_rows.pairs()] for row in pair.rows]
     names = [row.name for _, row in planned]
     assert len(set(names)) == len(names)
     assert all(row.reference in pair.references for pair, row in planned if row.reference)
@@ -38,7 +39,8 @@ def test_names_are_unique_and_every_reference_is_measured() -> None:
 
 
 def test_explanations_are_of_rows_that_exist() -> None:
-    assert report.explanations().keys() <= {row.name for pair in pairs() for row in pair.rows}
+    every = [*pairs(), *serving_rows.pairs()]
+    assert report.explanations().keys() <= {row.name for pair in every for row in pair.rows}
 
 
 @pytest.mark.parametrize(
