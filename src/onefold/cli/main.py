@@ -27,6 +27,9 @@ _ISSUES = "the project's issue tracker"
 
 def main() -> None:
     """Run the command in `sys.argv` and end the process with its exit code."""
+    while (missing := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a socket would take the number of a closed stream
+        pass
+    os.close(missing)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -45,6 +45,7 @@ PORT = 9324  # as other local servers of SQS have it
 DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
+_BUSY_MS = 1_000  # the whole server stands while another process holds the file; then SDKs are told to try again
 _SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
 _LOOK_S = 0.002  # between two looks at invocations that run while a manual clock is moved
 _TWICE_S = 1.0  # after a first Ctrl-C
@@ -97,6 +98,12 @@ def check(settings: ServeSettings) -> None:
         given = "secret-key" if settings.access_key is None else "access-key"
         raise errors.UsageError(
             f"Only --{given} was given.", meaning="A signature is made with both.", todo="Give both keys, or neither."
+        )
+    if not settings.host:  # asyncio takes it for all addresses; it is what "$HOST" is where HOST was not set
+        raise errors.UsageError(
+            "host='' is no address.",
+            meaning="Nothing was started.",
+            todo="Name 127.0.0.1, or 0.0.0.0 to let other machines in.",
         )
     if settings.data is not None and settings.data in ("", ":memory:"):
         raise errors.UsageError(f"data={settings.data!r} is no file.", todo="Name a file, or keep all in memory.")
@@ -163,9 +170,11 @@ class Serving:
     async def _start(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if settings.data is not None:
-            self._claim = Claim(settings.data)
+            self._claim = _claim(settings.data)
         url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
-        self._engine = registry.open_engine(url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token())
+        self._engine = registry.open_engine(
+            url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), busy_ms=_BUSY_MS
+        )
         queues = LocalQueues(
             self._engine,
             Pace(self.clock, loop),
@@ -342,6 +351,11 @@ class Serving:
         queues.history.clear()
 
 
+def _claim(data: str) -> Claim:
+    """The claim of a file by its own name, whichever symbolic links lead to it."""
+    return Claim(os.path.realpath(data))
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """The loop a server runs on.
 
@@ -379,8 +393,13 @@ def run(
 
     async def main() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.set)
+
+        def terminated(*_: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        signal.signal(signal.SIGTERM, terminated)  # not the loop's: with the loop that would go, before the process
+        loop.add_signal_handler(signal.SIGINT, ended.set)
         serving = Serving(settings, clock=clock, entropy=entropy, told=told)
         await serving.start()
         try:
@@ -392,8 +411,11 @@ def run(
             loop.call_later(_TWICE_S, loop.remove_signal_handler, signal.SIGINT)
             await serving.stop()
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(main())
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one more must not kill what has just ended well
 
 
 def as_json(serving: Serving) -> bytes:

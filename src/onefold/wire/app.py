@@ -178,6 +178,10 @@ class App:
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site")
         if origin is None and site is None:
+            # A page whose own host name was pointed at this machine may GET without an Origin; no SDK does unsigned.
+            unsigned = request.method == "GET" and b"authorization" not in request.headers
+            if unsigned and not is_loopback(host_of(request.header(b"host"))):
+                raise errors.access_denied("Unsigned GET requests are answered under a loopback name only.")
             return
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
             raise errors.access_denied("Requests of web pages from other sites are refused.")
@@ -212,8 +216,16 @@ def is_local(origin: str) -> bool:
     return is_loopback(host)
 
 
+def host_of(header: str) -> str:
+    """The name in a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
 def is_loopback(host: str) -> bool:
-    """Whether a host name, without its port, can only be this machine's."""
+    """Whether a host name, without its port, can only be this machine's; names have no case."""
+    host = host.lower()
     return host in _LOOPBACK or host.endswith(".localhost") or _is_in_127(host)
 
 

@@ -23,7 +23,7 @@ from onefold.decide.faults import Faults
 from onefold.local.queues import LocalQueues
 from onefold.wire import history_page, history_view
 from onefold.wire.addresses import message_id_of, message_uuid
-from onefold.wire.app import OURS, is_local, is_loopback
+from onefold.wire.app import OURS, host_of, is_local, is_loopback
 from onefold.wire.connection import Request, Response
 
 _JSON = (
@@ -128,7 +128,7 @@ class Peek:
                 raise _Refusal(401, "The admin token is missing or wrong.", "Send it: Authorization: Bearer TOKEN.")
         elif facts.is_open:
             raise _Refusal(403, "Other machines can reach this server.", f"Start it with --admin-token to use {OURS}.")
-        elif not is_loopback(_host(request.header(b"host"))):
+        elif not is_loopback(host_of(request.header(b"host"))):
             raise _Refusal(403, f"{OURS} answers to 127.0.0.1 and localhost only.", "Or start with --admin-token.")
         if request.method == "POST" and not request.header(b"content-type").startswith("application/json"):
             # PUT and DELETE of another site's page are stopped by the browser, which asks us first and gets no leave.
@@ -245,13 +245,6 @@ def _limit(query: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= _PAGE_MAX):
         raise _Refusal(400, f"limit={text!r} is out of range.", f"It is 1 to {_PAGE_MAX}.")
     return int(text)
-
-
-def _host(header: str) -> str:
-    """The name in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
 
 
 def _has_token(header: str, token: str) -> bool:

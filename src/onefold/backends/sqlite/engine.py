@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.commit import SqliteCommit
-from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.connection import BUSY_MS_DEFAULT, Engine
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.presence import Presence
@@ -35,17 +35,28 @@ class SqliteEngine:
         clock, entropy: where time and chance come from.
         owner: id of this process; names its leases.
         url: as the user wrote it.
+        busy_ms: how long a write waits for other processes, in milliseconds.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
     """
 
-    def __init__(self, path: str, *, clock: Clock, entropy: Entropy, owner: str, url: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        owner: str,
+        url: str,
+        busy_ms: int = BUSY_MS_DEFAULT,
+    ) -> None:
         self.url = url
         self.shared = path != ":memory:"
+        self.provisioned = False
         self._clock = clock
         self._owner = owner
-        self.database = Engine(path, clock)
+        self.database = Engine(path, clock, busy_ms=busy_ms)
         try:
             migrate(self.database)
         except BaseException:
@@ -57,6 +68,7 @@ class SqliteEngine:
         self.state = SqliteState(self.database)
         self._wakeup = Wakeup(path, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
+        self.effects = None  # everything is in `commit`
         self._presence: Presence | None = None
         self._swept_ms = clock.monotonic_ms()
         self._waiters: list[WakeableWaiter] = []
@@ -93,6 +105,10 @@ class SqliteEngine:
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked."""
         return self.database.changed_elsewhere()
+
+    def check(self) -> list[str]:
+        """Nothing to say: a file that opens is durable, and one in memory says so itself."""
+        return []
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""

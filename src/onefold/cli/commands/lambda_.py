@@ -9,6 +9,7 @@ Invariant: standard output has the answer only.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from onefold.contracts.admin import QueueSettings
 from onefold.decide.faults import parse_faults
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy
+from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
 from onefold.lambdas.settings import FunctionSettings, MappingSettings
 from onefold.service import functions, serving
@@ -132,13 +134,14 @@ def command(
         once=once,
         faults=parse_faults([*faults, *([] if seed is None else [f"seed={seed}"])]),
     )
+    say = log_output.to_standard_error(render.note)
     report = functions.run(
         settings,
         clock=SystemClock(),
         entropy=entropy,
-        told={"plain": _tell, "json": _tell_json, "none": _tell_nothing}[log],
-        ready=lambda found: _say(settings, found),
-        note=render.note,
+        told=_teller(log, say),
+        ready=lambda found: say(_working(settings, found)),
+        note=say,
     )
     return Answer(report, draw=lambda: _draw(report), code=report.code)
 
@@ -148,28 +151,30 @@ def _name_of(handler: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", handler.rpartition("/")[2])[-_NAME_CHARS_MAX:]
 
 
-def _say(settings: RunSettings, queue: QueueSettings) -> None:
+def _working(settings: RunSettings, queue: QueueSettings) -> str:
     function, mapping = settings.function, settings.mapping
-    render.note(
+    return (
         f"{function.name} ({function.handler}) works on {queue.name} of {settings.data}: batches of up to "
         f"{mapping.batch_size}, timeout {to_text(function.timeout_ms)}, visibility {to_text(queue.visibility_ms)}, "
         f"{function.memory_mib} MB. Ctrl-C drains."
     )
 
 
-def _tell(line: LogLine) -> None:
+def _teller(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
+    """What is done with each line of the function's log; escape sequences reach terminals only."""
+    if log == "none":
+        return lambda _line: None
+    if log == "json":
+        return lambda line: say(msgspec.json.encode(line).decode())
+    if log_output.is_terminal():
+        return lambda line: say(_plain(line))
+    return lambda line: say(click.unstyle(_plain(line)))
+
+
+def _plain(line: LogLine) -> str:
     if line.stream == "platform":
-        render.note(click.style(line.text, dim=True))
-        return
-    render.note(f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}")
-
-
-def _tell_json(line: LogLine) -> None:
-    render.note(msgspec.json.encode(line).decode())
-
-
-def _tell_nothing(_line: LogLine) -> None:
-    pass
+        return click.style(line.text, dim=True)
+    return f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}"
 
 
 def _draw(report: RunReport) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import click
 
+from onefold.cli import render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.decide.faults import parse_faults
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
@@ -95,7 +97,14 @@ def command(
     )
     wants_json = click.get_current_context().obj["json"]
     ready = _say_json if wants_json else _say
-    serving.run(settings, clock=SystemClock(), entropy=SystemEntropy(), ready=ready, told=_tell)
+    say = log_output.to_standard_error(render.note)
+    serving.run(
+        settings,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        ready=ready,
+        told=lambda line: say(_shown(line)),
+    )
     return Answer(None, said=True)
 
 
@@ -150,9 +159,10 @@ def _say(running: Serving) -> None:
     _print("\n".join(lines))
 
 
-def _tell(line: LogLine) -> None:
-    """A line of a function's log, with the start of its request id."""
-    click.echo(f"{line.request_id[:8]} | {line.text}", err=True)
+def _shown(line: LogLine) -> str:
+    """A line of a function's log, with the start of its request id; escape sequences reach terminals only."""
+    text = line.text if log_output.is_terminal() else click.unstyle(line.text)
+    return f"{line.request_id[:8]} | {text}"
 
 
 def _print(text: str) -> None:
