@@ -15,6 +15,9 @@ LOCK_PYTHON ?= /usr/bin/python3.11
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Emulators of AWS and checkers of templates that tests start as programs; apart, because they pin hundreds of versions.
+TOOLS := .venv-tools
+TOOL_PACKAGES := 'moto[server]' ministack cfn-lint checkov
 READY := $(VENV)/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -50,12 +53,25 @@ fi; \
 $(1)/bin/python $(PIP_INSTALL) --constraint constraints.txt pip setuptools
 endef
 
+# $(call needs,program,package): install a Debian package when a program is not there.
+define needs
+if ! command -v $(1) >/dev/null && ! ls /usr/lib/postgresql/*/bin/$(1) >/dev/null 2>&1; then $(call debian_package,$(2)); fi
+endef
+
 .PHONY: help
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(READY) ## The environment (.venv) with pinned packages; the other targets call it when needed
+setup: $(READY) $(TOOLS)/.ready ## The environments with pinned packages, and servers for tests; called when needed
+
+$(TOOLS)/.ready: constraints-tools.txt
+	@echo "setting up $(TOOLS)"
+	@$(call environment,$(TOOLS))
+	@$(TOOLS)/bin/python $(PIP_INSTALL) --constraint constraints-tools.txt $(TOOL_PACKAGES)
+	@$(call needs,redis-server,redis-server)
+	@$(call needs,postgres,postgresql)
+	@touch $@
 
 $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@echo "setting up $(VENV)"
@@ -68,8 +84,12 @@ $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 demo: $(READY) ## 25,943 real invoices under fire: duplicates, kills, a slow partner; three tables, twice 0, never 0
 	@$(BIN)/onefold demo $(ARGS)
 
+.PHONY: demo-aws
+demo-aws: $(READY) $(TOOLS)/.ready ## The shop deployed by CloudFormation to an emulator and run in Lambda functions, under faults
+	@$(BIN)/onefold demo aws $(ARGS)
+
 .PHONY: test
-test: $(READY) ## Every test that gates; at most 20 minutes on two cores
+test: $(READY) $(TOOLS)/.ready ## Every test that gates; at most 20 minutes on two cores
 	$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
@@ -77,7 +97,7 @@ test-fast: $(READY) ## The tests that are not slow: under a minute, offline, no 
 	$(PYTEST) -m "not slow" tests $(ARGS)
 
 .PHONY: soak
-soak: $(READY) ## The long loops: random kills and interleavings with large counts, new seeds each time
+soak: $(READY) $(TOOLS)/.ready ## The long loops: random kills and interleavings with large counts, new seeds each time
 	ONEFOLD_SOAK=1 $(PYTEST) -m soak --timeout 0 tests $(ARGS)
 
 .PHONY: check
@@ -101,6 +121,7 @@ bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmar
 	$(BIN)/python -m benchmarks.peers --install
 	$(BIN)/python -m benchmarks.harness --part rows --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part serving --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part aws --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold
@@ -115,6 +136,10 @@ lock: ## Renew constraints.txt: the newest of everything, in a clean environment
 	@if grep --invert-match --extended-regexp --line-regexp '[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+' build/constraints.txt; then \
 	    echo "These lines are no name==version; constraints.txt is as it was." >&2; exit 1; fi
 	@mv build/constraints.txt constraints.txt
+	@$(LOCK_PYTHON) -m venv --clear build/lock
+	@build/lock/bin/python $(PIP_INSTALL) --upgrade pip setuptools
+	@build/lock/bin/python $(PIP_INSTALL) $(TOOL_PACKAGES)
+	@build/lock/bin/python -m pip freeze --all | LC_ALL=C sort --ignore-case >constraints-tools.txt
 	@rm -rf build/lock
 	@echo "constraints.txt: $$(wc -l <constraints.txt) packages, chosen by $$($(LOCK_PYTHON) --version)"
 

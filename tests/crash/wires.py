@@ -65,8 +65,9 @@ class Wire:
             store=Wired(real.store, "store", self),
             ledger=Wired(real.ledger, "ledger", self),
             state=Wired(real.state, "state", self),
-            commit=Wired(real.commit, "commit", self) if one_transaction else None,
+            commit=(commit := Wired(real.commit, "commit", self) if one_transaction else None),
             open_queue=lambda name: Wired(real.open_queue(name), "queue", self),  # type: ignore[return-value, arg-type]
+            effects=commit.effects if commit is not None else None,
         )
 
 

@@ -204,6 +204,7 @@ class World:
             state=engine.state,
             commit=commit,
             open_queue=lambda name: AdverseQueue(judge),  # type: ignore[arg-type, return-value]
+            effects=commit.effects if commit is not None else None,
         )
 
     def _claim(self, worker: Worker) -> None:

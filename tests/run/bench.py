@@ -96,8 +96,9 @@ class Process:
             store=wrapped(real.store, "store"),
             ledger=wrapped(real.ledger, "ledger"),
             state=wrapped(real.state, "state"),
-            commit=wrapped(real.commit, "commit") if one_transaction else None,
+            commit=(commit := wrapped(real.commit, "commit") if one_transaction else None),
             open_queue=lambda name: wrapped(real.open_queue(name), "queue"),
+            effects=commit.effects if commit is not None else None,
         )
         bench.runtime.backend, bench.runtime.owner = self.backend, owner
         try:

@@ -1,39 +1,183 @@
 """URL scheme to backend: imports that one backend now, and names the extra that is missing.
 
-Schemes: `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, `sqlite://:memory:`.
+    sqlite:///relative/path.db  sqlite:////absolute/path.db  sqlite://:memory:      queues and records in one file
+    aws://REGION?table=...                                                          SQS, and records in DynamoDB
+    aws://REGION?records=redis://... or postgresql://...                            SQS, and records there
+    dynamodb://REGION/TABLE  redis://...  postgresql://...                          records alone, for `onefold.once`
+
 Never here: settings of an app, declared queues. Invariant: importing this module imports no backend.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
 from onefold import errors
 from onefold.clock import Clock
-from onefold.contracts.engine import Engine
+from onefold.contracts.engine import Books, Engine
+from onefold.contracts.store import Store
 from onefold.entropy import Entropy
 
+ENGINES: Final = ("sqlite", "aws")
+STORES: Final = ("sqlite", "dynamodb", "redis", "rediss", "postgresql", "postgres")
+_EXTRAS: Final = {
+    "boto3": "aws",
+    "botocore": "aws",
+    "redis": "redis",
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+}
 
-def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str) -> Engine:
+
+def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, busy_ms: int | None = None) -> Engine:
     """Open the backend a URL names, creating its file when it is not there.
 
+    Args:
+        busy_ms: how long a write waits for another process that holds the file, in milliseconds; None: the backend's own.
+
     Raises:
-        UsageError: unknown scheme or malformed URL.
-        StorageError: the file cannot be used.
+        UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
+        StorageError: the file, table, schema or server cannot be used.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        raise errors.UsageError(
-            f"{url!r} is not an engine URL.",
-            todo="Write for example sqlite:///.onefold/shop.db or sqlite://:memory:.",
-        )
+    scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
     if scheme == "sqlite":
+        from onefold.backends.sqlite.connection import BUSY_MS_DEFAULT
         from onefold.backends.sqlite.engine import SqliteEngine
 
-        return SqliteEngine(_sqlite_path(url, rest), clock=clock, entropy=entropy, owner=owner, url=url)
+        path = _sqlite_path(url, rest)
+        patience_ms = BUSY_MS_DEFAULT if busy_ms is None else busy_ms
+        return SqliteEngine(path, clock=clock, entropy=entropy, owner=owner, url=url, busy_ms=patience_ms)
+    if scheme == "aws":
+        return _open_aws(url, clock, entropy)
+    if scheme in STORES:
+        raise errors.UsageError(
+            f"{url!r} is a store for records; an app needs queues too.",
+            todo="Use aws://REGION?records=URL for an app, or onefold.store(URL) for @onefold.once.",
+        )
     raise errors.UsageError(
         f"{url!r}: there is no engine {scheme!r}.",
-        meaning="Known schemes: sqlite.",
-        todo="Use a sqlite:/// URL.",
+        meaning=f"Known schemes: {', '.join(ENGINES)}.",
+        todo="Use a sqlite:/// or an aws:// URL.",
     )
+
+
+def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
+    """A record store alone, for the guard on any function.
+
+    What makes the store less durable than it should be is told as a warning.
+
+    Raises:
+        as `open_engine`.
+    """
+    scheme, _ = _split(url, "sqlite:///records.db, redis://localhost/0 or postgresql://localhost/shop")
+    if scheme in ENGINES:
+        return open_engine(url, clock=clock, entropy=entropy, owner=entropy.token()).store
+    books, _ = _open_books(url, clock, entropy)
+    for warning in books.check():
+        warnings.warn(warning, stacklevel=3)
+    return books.store
+
+
+def _split(url: str, examples: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise errors.UsageError(f"{url!r} is not an engine URL.", todo=f"Write for example {examples}.")
+    return scheme, rest
+
+
+# -- aws -------------------------------------------------------------------------------------------------------------
+
+
+def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
+    from onefold.backends import joined, places
+
+    place = places.read(url)
+    session = _part("aws.session").Session(place.region, place.endpoints)
+    payloads = None
+    if place.bucket is not None:
+        payloads = _part("aws.payloads").Payloads(session, place.bucket, place.folder, entropy=entropy)
+    queues = _part("aws.sqs_admin").SqsQueues(
+        session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads
+    )
+    if place.records is None:
+        books, sweep = _dynamo(session, place.table, clock, entropy, create=place.create, batched=place.batched)
+    else:
+        books, sweep = _open_books(place.records, clock, entropy, create=place.create)
+    return joined.JoinedEngine(
+        url, queues, books, provisioned=not place.create, sweep=sweep, close_queues=session.close
+    )
+
+
+Sweep = Callable[[], int] | None
+
+
+def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = False) -> tuple[Books, Sweep]:
+    scheme, _ = _split(url, "redis://localhost/0 or postgresql://localhost/shop")
+    if scheme in ("redis", "rediss"):
+        return _part("redis.books").RedisBooks.open(url, entropy=entropy), None
+    if scheme in ("postgresql", "postgres"):
+        books = _part("postgres.books").PostgresBooks(url, clock=clock, create=create)
+        return books, lambda: books.sweep(clock.now_ms())
+    if scheme == "dynamodb":
+        place = _dynamo_place(url)
+        session = _part("aws.session").Session(place.region, place.endpoints)
+        return _dynamo(session, place.table, clock, entropy, create=create or place.create, batched=place.batched)
+    if scheme == "sqlite":
+        from onefold.backends.joined import FileBooks
+
+        return FileBooks(open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())), None
+    raise errors.UsageError(
+        f"{url!r}: there is no record store {scheme!r}.",
+        meaning=f"Known schemes: {', '.join(STORES)}.",
+        todo="Use one of these.",
+    )
+
+
+def _dynamo(
+    session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool
+) -> tuple[Books, Sweep]:
+    books = _part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched)
+    if create:
+        books.create()
+    return books, None
+
+
+def _dynamo_place(url: str) -> Any:
+    """`dynamodb://REGION/TABLE?...` as a place; the table may not be left out."""
+    from onefold.backends import places
+
+    parts = urlsplit(url)
+    table = parts.path.strip("/")
+    if not table:
+        raise errors.UsageError(f"{url!r} names no table.", todo="Write for example dynamodb://eu-west-1/onefold.")
+    options = [*parse_qsl(parts.query, keep_blank_values=True), ("table", table)]
+    return places.read(f"aws://{parts.netloc}?{urlencode(options)}")
+
+
+def _part(name: str) -> Any:
+    """A module of one backend.
+
+    Raises:
+        UsageError: a package it needs is not installed; names the extra.
+    """
+    try:
+        return import_module(f"onefold.backends.{name}")
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise errors.UsageError(
+            f"The package {error.name} is not installed.",
+            meaning="onefold installs light; each backend comes with an extra.",
+            todo=f"Run: pip install 'onefold[{extra}]'",
+        ) from None
+
+
+# -- sqlite ----------------------------------------------------------------------------------------------------------
 
 
 def _sqlite_path(url: str, rest: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
-from onefold.contracts.commit import Commit
+from onefold.contracts.commit import Commit, EffectTransaction
 from onefold.contracts.ledger import Ledger
 from onefold.contracts.state import State
 from onefold.contracts.store import Store
@@ -32,11 +32,56 @@ class WakeableWaiter(Protocol):
         ...
 
 
+class Books(Protocol):
+    """One opened record backend: everything of an engine but its queues, which live somewhere else."""
+
+    @property
+    def store(self) -> Store:
+        """Its records."""
+        ...
+
+    @property
+    def records(self) -> RecordAdmin:
+        """The same records, for operators."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its history."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """Its shared values."""
+        ...
+
+    def effects(self, limit_ms: int) -> EffectTransaction | None:
+        """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None: it cannot.
+
+        Of a settlement it writes record, rows and changes; the message, and messages that are sent, are the caller's.
+        """
+        ...
+
+    def check(self) -> list[str]:
+        """Look whether the place is as it must be; sentences about what makes it less durable than it should be.
+
+        Raises:
+            StorageError: table, schema or server is missing or another one. UsageError: a permission is missing.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close everything; harmless twice."""
+        ...
+
+
 class Engine(Protocol):
     """One opened backend: its contracts, and what a worker process needs of it."""
 
     url: str
     shared: bool
+    provisioned: bool
+    """Its queues are made by a deployment: nothing is created or compared when an app opens it."""
 
     @property
     def queues(self) -> QueueAdmin:
@@ -69,6 +114,14 @@ class Engine(Protocol):
         ...
 
     @property
+    def effects(self) -> Callable[[int], EffectTransaction | None] | None:
+        """Transactions for handlers' own rows where `commit` is None; None where there are none.
+
+        They write record, rows and changes of a settlement; its message is settled after them (`run/joint.py`).
+        """
+        ...
+
+    @property
     def join(self) -> str | None:
         """`module:function` that a child process calls with the lock file, so that it keeps its parent's owner alive."""
         ...
@@ -98,6 +151,13 @@ class Engine(Protocol):
 
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked; wake-ups tell of sends only."""
+        ...
+
+    def check(self) -> list[str]:
+        """Look whether what was opened is as it must be; sentences about what makes it less durable than it should be.
+
+        Asks servers; a worker does it once at its start. Raises as `Books.check`.
+        """
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:

@@ -205,12 +205,21 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
         uncounted: can hide a message without the receive having counted.
         run_at: can hold a message until any later instant.
         atomic_bury: moves to the dead-letter queue in one step.
+        waits: a look costs money and time, so a receive waits for messages on the server; then it is a `WaitingQueue`.
+        inspectable: tells what its server knows beside the messages: how a receipt stands, when the next message comes,
+            the oldest age, what was dead-lettered, whether a send was a duplicate; looks without receiving.
+        in_flight_max: the cap of messages in flight can be set.
+        finest_ms: delays and visibilities are kept in steps of this, rounded up.
     """
 
     fifo: bool
     uncounted: bool
     run_at: bool
     atomic_bury: bool
+    waits: bool = False
+    inspectable: bool = True
+    in_flight_max: bool = True
+    finest_ms: int = 1
 
 
 class Queue(Protocol):
@@ -260,4 +269,12 @@ class Queue(Protocol):
 
     def depth(self) -> Depth:
         """How many messages there are."""
+        ...
+
+
+class WaitingQueue(Queue, Protocol):
+    """A queue whose server lets a receive wait for messages (SQS's long polling)."""
+
+    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """As `receive`; blocks until there is a message, for at most `wait_ms` (0 to 20,000)."""
         ...

@@ -71,9 +71,9 @@ class Grouper:
         return ready
 
     def _effects(self, runs: Sequence[Run]) -> EffectTransaction | None:
-        if self._backend.commit is None or all(run.job.policy.effect != "transactional" for run in runs):
+        if self._backend.effects is None or all(run.job.policy.effect != "transactional" for run in runs):
             return None
-        return self._backend.commit.effects(EFFECT_LIMIT_MS)
+        return self._backend.effects(EFFECT_LIMIT_MS)
 
     def _keep_or_undo(self, run: Run, effects: EffectTransaction) -> None:
         """Write this handler's settlement into the open transaction, or take its rows back."""

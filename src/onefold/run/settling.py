@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts import store as records
-from onefold.contracts.commit import Commit, Settlement, Verdict
+from onefold.contracts.commit import Commit, EffectTransaction, Settlement, Verdict
 from onefold.contracts.ledger import Ledger
 from onefold.contracts.queue import Ack, Attribute, Bury, Entry, Leave, Queue, Refused, RetryIn
 from onefold.contracts.state import State
@@ -30,13 +30,19 @@ from onefold.contracts.store import Store
 
 
 class Backend(Struct, frozen=True, kw_only=True):
-    """The contracts of one wired engine. `commit` is None where records and messages do not share a database."""
+    """The contracts of one wired engine.
+
+    Args:
+        commit: None where records and messages do not share a database.
+        effects: opens a transaction for handlers' own rows that lasts at most so many milliseconds; None: it cannot.
+    """
 
     store: Store
     ledger: Ledger
     state: State
     commit: Commit | None
     open_queue: Callable[[str], Queue]
+    effects: Callable[[int], EffectTransaction | None] | None = None
 
 
 def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False) -> list[Verdict]:
@@ -65,16 +71,25 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
         taken = [took or stands for took, stands in zip(taken, _stands(backend.store, writes, now_ms), strict=True)]
     answers = iter(taken)
     written = [next(answers) if one.write is not None else True for one in settlements]
-    alive = [one for one, ok in zip(settlements, written, strict=True) if ok]
-    _send_outboxes(backend, alive)
-    rows = [row for one in alive for row in one.rows]
+    fates = iter(settle_the_rest(backend, [one for one, ok in zip(settlements, written, strict=True) if ok]))
+    return [Verdict(ok, next(fates) if ok else False) for ok in written]
+
+
+def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
+    """Steps 2 to 6 for settlements whose records stand; whether each message took its fate, in order.
+
+    Raises:
+        TransientError: something could not be done; the redelivery of the message does it.
+        UsageError: a message of an outbox was refused.
+    """
+    _send_outboxes(backend, settlements)
+    rows = [row for one in settlements for row in one.rows]
     if rows:
         backend.ledger.append(rows)
-    changes = [change for one in alive for change in one.changes]
+    changes = [change for one in settlements for change in one.changes]
     if changes:
         backend.state.put(changes)
-    fates = iter(_settle_messages(backend, alive))
-    return [Verdict(ok, next(fates) if ok else False) for ok in written]
+    return _settle_messages(backend, settlements)
 
 
 def _stands(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
@@ -142,12 +157,19 @@ def _verb(queue: Queue, kind: type[Ack | RetryIn | Bury], settlements: list[Sett
     if kind is Ack:
         return queue.delete([one.receipt for one in settlements if one.receipt is not None])
     if kind is RetryIn:
-        return queue.set_visible_in(
-            [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, RetryIn)]
-        )
+        waits = [(one.receipt, _hiding(one)) for one in settlements]
+        return queue.set_visible_in([(receipt, change) for receipt, change in waits if receipt and change])
     return queue.bury(
         [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, Bury)]
     )
+
+
+def _hiding(settlement: Settlement) -> RetryIn | None:
+    """How a message is hidden: where nothing was run it only waits, which a queue that can takes off its receives."""
+    if not isinstance(settlement.settle, RetryIn):
+        return None
+    waits = settlement.write is None or isinstance(settlement.write[1], records.Release)
+    return RetryIn(settlement.settle.delay_ms, uncounted=True) if waits else settlement.settle
 
 
 def entry_of(item: records.OutboxItem) -> Entry:

@@ -32,6 +32,7 @@ from onefold.run.executors import Done, Tasks, Threads, Unit
 from onefold.run.grouping import Grouper
 from onefold.run.handlers import Job
 from onefold.run.heartbeat import Heartbeat, Periodic, Watchdog
+from onefold.run.longpoll import LongPoll
 from onefold.run.passage import Run
 from onefold.run.poll import Poller
 from onefold.run.processes import Children, Spawn
@@ -119,6 +120,7 @@ class Worker:
         self._beside = [self._watching, Periodic("heartbeat", heartbeat.beat, clock, self._fail)]
         if maintain is not None:
             self._beside.append(Periodic("maintenance", self._maintain_once, clock, self._fail))
+        self._receivers = [queue for queue in queues if isinstance(queue, LongPoll)]
 
     def _children(self, spawn: Spawn | None) -> Children | None:
         count = self._settings.processes
@@ -191,6 +193,8 @@ class Worker:
                 lane.end(wait=in_good_order)
             for thread in self._beside:
                 thread.end(wait=in_good_order)
+            for receiver in self._receivers:
+                receiver.end(wait=in_good_order)
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running)
             with suppress(errors.OnefoldError):  # an engine that failed must not hide why
                 finisher.announce("worker-stopped", {"left": len(left)})

@@ -14,17 +14,17 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
     """A record store for `onefold.once`.
 
     Args:
-        url: an engine URL, for example `sqlite:///records.db`; created when it is not there.
+        url: `sqlite:///records.db` (created when it is not there), `redis://host/0`, `postgresql://host/shop`,
+            `dynamodb://eu-west-1/onefold`, or an app's `aws://` URL.
         clock: where time comes from; the machine's own unless given.
 
     Raises:
-        UsageError: unknown scheme. StorageError: the file cannot be used.
+        UsageError: unknown scheme, or an extra that is not installed.
+        StorageError: the file, table or server cannot be used.
     """
     from onefold.backends import registry
 
-    entropy = SystemEntropy()
-    engine = registry.open_engine(url, clock=clock or SystemClock(), entropy=entropy, owner=entropy.token())
-    return engine.store
+    return registry.open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
 
 
 def memory_store() -> Store:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from onefold.backends import registry
 from onefold.clock import Clock, Waiter
 from onefold.contracts.admin import QueueSettings
@@ -21,6 +23,7 @@ from onefold.entropy import Entropy
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
+from onefold.run.joint import JointTransaction
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
 
@@ -36,12 +39,33 @@ class Never:
         return self._event.wait(timeout_s)
 
 
+def backend_of(engine: Engine) -> Backend:
+    """What a driver needs of an engine."""
+    commit, opened = engine.commit, engine.effects
+    backend = Backend(
+        store=engine.store,
+        ledger=engine.ledger,
+        state=engine.state,
+        commit=commit,
+        open_queue=engine.queues.open,
+        effects=commit.effects if commit is not None else None,
+    )
+    if commit is not None or opened is None:
+        return backend
+
+    def effects(limit_ms: int) -> JointTransaction | None:
+        inner = opened(limit_ms)
+        return JointTransaction(backend, inner) if inner is not None else None
+
+    return msgspec.structs.replace(backend, effects=effects)
+
+
 class Runtime:
     """An opened engine with the queues of one app.
 
     Args:
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
-        queues: declared queues, created now if they are not there.
+        queues: declared queues, created now if they are not there, unless a deployment makes them.
         clock, entropy: where time and chance come from.
 
     Raises:
@@ -56,15 +80,9 @@ class Runtime:
         self.owner = entropy.token()
         self.settings = {one.name: one for one in queues}
         self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
-        self.backend = Backend(
-            store=self.engine.store,
-            ledger=self.engine.ledger,
-            state=self.engine.state,
-            commit=self.engine.commit,
-            open_queue=self.engine.queues.open,
-        )
+        self.backend = backend_of(self.engine)
         try:
-            for settings in queues:
+            for settings in queues if not self.engine.provisioned else ():
                 self.engine.queues.create(settings)
         except BaseException:
             self.engine.close()

@@ -6,14 +6,15 @@ Never here: the loop (run/worker.py), signals (cli). Invariant: the presence loc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from onefold import errors
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery
+from onefold.contracts.queue import Delivery, Queue, WaitingQueue
 from onefold.run.events import Event, Sink, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.handlers import Job
+from onefold.run.longpoll import LongPoll
 from onefold.run.processes import Spawn
 from onefold.run.worker import Worker, WorkerSettings
 from onefold.service.wiring import Runtime
@@ -62,7 +63,7 @@ def make_worker(
     return Worker(
         driver,
         runtime.backend,
-        queues=[runtime.backend.open_queue(name) for name in names],
+        queues=[_polled(runtime.backend.open_queue(name), runtime, waiter.wake) for name in names],
         jobs=mine,
         job_of=job_of,
         grouper=Grouper(driver, runtime.backend, runtime.clock, runtime.entropy),
@@ -73,3 +74,10 @@ def make_worker(
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )
+
+
+def _polled(queue: Queue, runtime: Runtime, wake: Callable[[], None]) -> Queue:
+    """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
+    if not queue.capabilities.waits:
+        return queue
+    return LongPoll(cast("WaitingQueue", queue), clock=runtime.clock, wake=wake)

@@ -63,7 +63,7 @@ class Endpoint:
             service: `sqs` or `lambda`.
             settings: as `boto3.client`'s; they win over the endpoint's.
         """
-        import boto3  # type: ignore[import-untyped]  # only for tests that use it; ships no types
+        import boto3  # only for tests that use it
 
         given = {
             "endpoint_url": self.url,

@@ -95,6 +95,12 @@ class QueueHarness:
         depth = queue.depth()
         return depth.visible, depth.in_flight, depth.delayed
 
+    def is_duplicate(self, queue: Queue, sent: Sent, first: Sent) -> bool:
+        """Whether a send was accepted as a duplicate of another; where the queue does not tell, by the first one's id."""
+        if queue.capabilities.inspectable:
+            return sent.duplicate
+        return sent.message_id == first.message_id
+
     def needs(self, has: bool, what: str) -> None:
         """Skip the test for a backend that declares it cannot do this."""
         if not has:

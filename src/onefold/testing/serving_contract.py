@@ -26,6 +26,7 @@ class ServingContract(QueueHarness):
     def test_when_time_brings_a_message(self) -> None:
         """A rule of onefold: a long poll sleeps until then, so it may be too early but never too late."""
         queue = self.queue()
+        self.needs(queue.capabilities.inspectable, "inspectable")
         assert self.ready_in(queue) is None
         self.send(queue, "now")
         assert self.ready_in(queue) is None  # it is there: a receive that did not give it has another reason than time
@@ -45,6 +46,7 @@ class ServingContract(QueueHarness):
     def test_when_time_opens_a_group(self) -> None:
         """As above: the head's visibility, the head's retention, or the queue's delay."""
         queue = self.queue("orders.fifo", content_dedup=True, retention_ms=HOUR)
+        self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a1", "a2", group="a")
         head, tail = self.receive(queue, 2, 10 * SECOND)
         assert self.ready_in(queue) == 10 * SECOND
@@ -65,6 +67,7 @@ class ServingContract(QueueHarness):
     def test_how_a_message_stands_with_a_receipt_of_a_standard_queue(self) -> None:
         """DG sqs-visibility-timeout; a server answers each of these in its own words."""
         queue = self.queue()
+        self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
         first = self.one(queue)
         assert queue.standing([first.receipt]) == ["in-flight"]
@@ -79,6 +82,7 @@ class ServingContract(QueueHarness):
     def test_how_a_message_stands_with_a_receipt_of_a_fifo_queue(self) -> None:
         """REC test_fifo_delete_after_visibility_timeout."""
         queue = self.queue("orders.fifo", content_dedup=True)
+        self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a", group="g")
         first = self.one(queue)
         assert queue.standing([first.receipt]) == ["in-flight"]
@@ -93,6 +97,7 @@ class ServingContract(QueueHarness):
     def test_the_twelve_hours_refuse_what_is_in_flight(self) -> None:
         """DG sqs-visibility-timeout: False, and the message is still held."""
         queue = self.queue()
+        self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
         held = self.one(queue)
         self.later(SECOND)
@@ -102,6 +107,7 @@ class ServingContract(QueueHarness):
     def test_a_message_that_expired_or_moved_is_gone(self) -> None:
         """REC test_message_retention_with_inflight."""
         queue, _ = self.pair(receives_max=1)
+        self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "moves")
         first = self.one(queue)
         self.later(VISIBLE)
@@ -141,6 +147,7 @@ class ServingContract(QueueHarness):
     def test_dead_letters_are_told_once(self) -> None:
         """ISS localstack#8234: the receive that moves it gives nothing, so somebody must say where it went."""
         queue, dead = self.pair(receives_max=2)
+        self.needs(queue.capabilities.inspectable, "inspectable")
         (sent,) = self.send(queue, "a")
         for _ in range(2):
             self.one(queue)
@@ -154,6 +161,7 @@ class ServingContract(QueueHarness):
     def test_moved_messages_are_told_with_their_new_ids(self) -> None:
         """API StartMessageMoveTask: new message ids."""
         queue, dead = self.pair()
+        self.needs(queue.capabilities.inspectable, "inspectable")
         (sent,) = self.send(queue, "a")
         self.bury(queue, self.one(queue))
         assert self.queues.take_transfers() == []
@@ -220,6 +228,7 @@ class ServingContract(QueueHarness):
     def test_what_a_fifo_queue_remembers(self) -> None:
         """DG FIFO-queues-exactly-once-processing: for 5 minutes, also when the message is gone."""
         queue = self.queue("orders.fifo", content_dedup=True)
+        self.needs(queue.capabilities.inspectable, "inspectable")
         first, second = queue.send(
             [Entry(body="a", group="g", dedup_id="one"), Entry(body="b", group="h", dedup_id="two")]
         )
@@ -248,6 +257,7 @@ class ServingContract(QueueHarness):
         self.send(queue, "a")
         self.bury(queue, self.one(queue))
         task = self.queues.start_move(dead.name)
+        self.needs(queue.capabilities.inspectable, "inspectable")  # a server of its own may be done by now
         assert self.queues.moving()
         self.queues.cancel_move(task.handle)
         assert not self.queues.moving()

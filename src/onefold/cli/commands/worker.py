@@ -136,6 +136,8 @@ def command(
     sinks: list[Sink] = list(found.app.sinks)
     if log is not None:
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+    for warning in found.app.runtime().engine.check():
+        render.note(f"warning: {warning}")
     worker = workers.make_worker(
         found.app.runtime(),
         found.app.jobs,

@@ -1,0 +1,153 @@
+"""Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
+
+Nothing here is one transaction: the driver walks the parts of a settlement in the order that loses nothing
+(`run/settling.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an idle
+worker is woken by its own long poll or by senders of its own process.
+Never here: how either system says anything. Invariant: both are closed together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from onefold.contracts.admin import QueueAdmin, RecordAdmin
+from onefold.contracts.commit import Commit, EffectTransaction
+from onefold.contracts.engine import Books, Engine, WakeableWaiter
+from onefold.contracts.ledger import Ledger
+from onefold.contracts.state import State
+from onefold.contracts.store import Store
+
+
+class Alarm:
+    """A waiter that threads of this process wake."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block for at most `timeout_s` seconds; True when woken."""
+        woken = self._event.wait(timeout_s)
+        if woken:
+            self._event.clear()
+        return woken
+
+    def wake(self) -> None:
+        """Wake who waits, or who waits next."""
+        self._event.set()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class JoinedEngine:
+    """An engine made of two.
+
+    Args:
+        url: as the user wrote it. queues, books: the two.
+        provisioned: the queues are made by a deployment.
+        sweep: removes some of what expired from the books, and says how much; servers that do it themselves need none.
+        close_queues: called when the engine is closed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queues: QueueAdmin,
+        books: Books,
+        *,
+        provisioned: bool,
+        sweep: Callable[[], int] | None = None,
+        close_queues: Callable[[], None],
+    ) -> None:
+        self.url = url
+        self.shared = True
+        self.provisioned = provisioned
+        self.books = books
+        self.queues: QueueAdmin = queues
+        self.store: Store = books.store
+        self.records: RecordAdmin = books.records
+        self.ledger: Ledger = books.ledger
+        self.state: State = books.state
+        self.commit: Commit | None = None
+        self.join: str | None = None
+        self._sweep = sweep
+        self._close_queues = close_queues
+        self._alarms: list[Alarm] = []
+
+    @property
+    def effects(self) -> Callable[[int], EffectTransaction | None]:
+        """Transactions of the record backend."""
+        return self.books.effects
+
+    def appear(self) -> str | None:
+        """No sign of life: elsewhere the lease decides."""
+        return None
+
+    def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
+        """Woken by `notify` of this process, unless `foreign`: nothing tells of other processes."""
+        alarm = Alarm()
+        if not foreign:
+            self._alarms.append(alarm)
+        return alarm
+
+    def notify(self) -> None:
+        """Wake idle workers of this process."""
+        for alarm in list(self._alarms):
+            alarm.wake()
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:  # noqa: ARG002 - the contract's
+        """Make the calls one after another; there is no transaction to share."""
+        answers: list[object] = []
+        for call in calls:
+            try:
+                answers.append(call())
+            except Exception as error:  # noqa: BLE001 - the contract: what a call raised is its answer
+                answers.append(error)
+        return answers
+
+    def changed_elsewhere(self) -> bool:
+        """Always: nobody tells, so whoever asks must look."""
+        return True
+
+    def check(self) -> list[str]:
+        """As the books say."""
+        return self.books.check()
+
+    def maintain(self, told: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
+        """Carry message moves by copy forward, and sweep; the servers do the rest."""
+        moved = self.queues.step_moves()  # costs nothing while this process copies nothing
+        return moved + (self._sweep() if self._sweep is not None else 0)
+
+    def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - the contract's
+        """Close queues and books; harmless twice."""
+        self._alarms.clear()
+        self._close_queues()
+        self.books.close()
+
+
+class FileBooks:
+    """The records of an embedded engine beside somebody else's queues: workers of one machine on SQS.
+
+    Args:
+        engine: the opened file; its own queues stay unused.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.store: Store = engine.store
+        self.records: RecordAdmin = engine.records
+        self.ledger: Ledger = engine.ledger
+        self.state: State = engine.state
+
+    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - the contract's
+        """None: the file's transactions settle its own queues' messages."""
+        return None
+
+    def check(self) -> list[str]:
+        """Nothing to say: a file that opens is durable."""
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._engine.close()

@@ -1,0 +1,110 @@
+"""What an `aws://` URL says: region, table, prefix, endpoints, and where records live.
+
+    aws://eu-west-1?table=shop&prefix=shop-&payloads=my-bucket/shop
+
+The same for every process of an app, so that it can stand in one environment variable (ONEFOLD_URL). Credentials never do:
+they come from boto3's own chain.
+Never here: clients, other schemes. Invariant: an option that is not known is refused with the one that was probably meant.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from msgspec import Struct
+
+from onefold import errors
+
+TABLE_DEFAULT: Final = "onefold"
+_REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{0,40}")
+_SERVICES: Final = ("sqs", "dynamodb", "s3")
+_OPTIONS: Final = ("table", "prefix", "payloads", "records", "create", "batch", "endpoint", *_SERVICES)
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where an app lives on AWS.
+
+    Args:
+        region: for example `eu-west-1`.
+        table: of records, history and state, when they are in DynamoDB.
+        prefix: before every queue's name.
+        bucket, folder: where bodies over the limit go; None: they are refused.
+        records: URL of another record store (`redis://`, `postgresql://`); None: DynamoDB.
+        create: make what is missing (emulators, development).
+        batched: use DynamoDB's batch statements; off for emulators that do not have them.
+        endpoints: service to URL; `*` for all that are not named.
+    """
+
+    region: str
+    table: str = TABLE_DEFAULT
+    prefix: str = ""
+    bucket: str | None = None
+    folder: str = ""
+    records: str | None = None
+    create: bool = False
+    batched: bool = True
+    endpoints: dict[str, str] = {}
+
+
+def read(url: str) -> Place:
+    """The place an `aws://` URL names.
+
+    Raises:
+        UsageError: no region, an unknown option, a value that cannot be.
+    """
+    parts = urlsplit(url)
+    region = parts.netloc
+    if not _REGION.fullmatch(region) or parts.path not in ("", "/") or parts.fragment:
+        raise errors.UsageError(
+            f"{url!r} names no region.",
+            meaning="It begins with aws:// and a region, then options after a question mark.",
+            todo="Write for example aws://eu-west-1?table=shop&prefix=shop-.",
+        )
+    options = dict(_option(url, name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True))
+    bucket, _, folder = options.get("payloads", "").partition("/")
+    endpoints = {
+        "*" if name == "endpoint" else name: options[name] for name in ("endpoint", *_SERVICES) if name in options
+    }
+    return Place(
+        region=region,
+        table=options.get("table", TABLE_DEFAULT),
+        prefix=options.get("prefix", ""),
+        bucket=bucket or None,
+        folder=folder,
+        records=options.get("records"),
+        create=_yes(url, options, "create", default=False),
+        batched=_yes(url, options, "batch", default=True),
+        endpoints=endpoints,
+    )
+
+
+def _option(url: str, name: str, value: str) -> tuple[str, str]:
+    if name not in _OPTIONS:
+        from difflib import get_close_matches  # only a typing error pays for it
+
+        near = get_close_matches(name, _OPTIONS, n=1)
+        raise errors.UsageError(
+            f"{url!r} has no option {name!r}.",
+            todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(_OPTIONS)}.",
+        )
+    if not value:
+        raise errors.UsageError(f"{url!r}: {name} is empty.", todo="Give it a value, or leave it out.")
+    if name == "prefix" and not _PREFIX.fullmatch(value):
+        raise errors.UsageError(
+            f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
+        )
+    if name in ("endpoint", *_SERVICES) and not value.startswith(("http://", "https://")):
+        raise errors.UsageError(f"{name}={value!r} is no URL.", todo="Write for example http://127.0.0.1:9324.")
+    return name, value
+
+
+def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value not in ("yes", "no"):
+        raise errors.UsageError(f"{url!r}: {name}={value!r} is neither yes nor no.", todo="Write yes or no.")
+    return value == "yes"

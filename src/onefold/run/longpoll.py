@@ -1,0 +1,173 @@
+"""Receiving from a queue whose server makes a receive wait, without making the control loop wait (SQS's long polling).
+
+A `LongPoll` stands between a worker and such a queue. `receive` answers at once with what has arrived, and asks for more
+in threads of its own: while handlers run and settle, the next receive is under way. Nothing is asked for that the worker
+has no room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its buffer.
+Polls are short while messages come, so that a worker that drains, or that is to end with its queue, ends soon.
+What arrived and was not taken within a part of its visibility is extended before it is handed out.
+
+Never here: what becomes of a message. Invariant: every message that arrived is handed out once, or given back by `end`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from onefold import errors, limits
+from onefold.clock import Clock
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent, Standing, WaitingQueue
+
+WAIT_MS: Final = (
+    10_000  # of one long poll while the queue is idle, SQS: at most 20 s; a drain waits for the one under way
+)
+WAIT_FIRST_MS: Final = 1_000  # of the first one that finds nothing; then twice as long each time
+CALLS_MAX: Final = 4  # receives under way at one time, 10 messages each
+_FRESH_PART: Final = 6  # older than a sixth of their visibility, messages are extended before they are handed out
+
+
+class LongPoll:
+    """A queue that answers a receive with what has arrived. The other verbs are the queue's own.
+
+    Args:
+        queue: whose receives wait.
+        clock: for the age of what arrived.
+        wake: called, from a thread, when something arrived.
+    """
+
+    def __init__(self, queue: WaitingQueue, *, clock: Clock, wake: Callable[[], None]) -> None:
+        self.name = queue.name
+        self.capabilities = queue.capabilities
+        self._queue = queue
+        self._clock = clock
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._arrived: deque[tuple[int, Delivery]] = deque()
+        self._wanted = 0
+        self._under_way = 0
+        self._wait_ms = WAIT_FIRST_MS
+        self._visible_ms: int | None = None
+        self._failure: errors.TransientError | None = None
+        self._ended = False
+        self._threads: list[threading.Thread] = []
+
+    # -- the worker's side -------------------------------------------------------------------------------------------
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
+        """What has arrived, at most `count_max`; more is asked for in the background. Never waits for messages.
+
+        Raises:
+            TransientError: the last receive failed; the next call asks again.
+        """
+        with self._changed:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                self._wanted = 0
+                raise failure
+            taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
+            self._visible_ms = visible_ms
+            self._wanted = 0 if self._ended else count_max - len(taken)
+            self._staff()
+            self._changed.notify_all()
+        return self._still_ours(taken)
+
+    def _staff(self) -> None:
+        calls = min(-(-self._wanted // limits.BATCH_ENTRIES_MAX), CALLS_MAX)
+        while len(self._threads) < calls:
+            thread = threading.Thread(target=self._ask, name=f"onefold-receive-{self.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _still_ours(self, taken: Sequence[tuple[int, Delivery]]) -> list[Delivery]:
+        """The deliveries that are handed out: those that have lain for long are extended first, or dropped."""
+        now_ms = self._clock.monotonic_ms()
+        old = [one for at_ms, one in taken if (now_ms - at_ms) * _FRESH_PART >= one.visible_ms]
+        if not old:
+            return [one for _, one in taken]
+        kept = self._queue.set_visible_in([(one.receipt, RetryIn(one.visible_ms)) for one in old])
+        gone = {one.receipt for one, ok in zip(old, kept, strict=True) if not ok}
+        return [one for _, one in taken if one.receipt not in gone]
+
+    # -- the threads' side -------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        while (count := self._next()) > 0:
+            arrived, failure = list[Delivery](), None
+            try:
+                arrived = self._queue.receive_within(count, self._visible_ms, self._wait_ms)
+            except errors.TransientError as error:
+                failure = error
+            except (
+                errors.OnefoldError
+            ) as error:  # a queue or permission that has gone: the worker says it, again and again
+                failure = errors.TransientError(error.what, meaning=error.meaning, todo=error.todo)
+            with self._changed:
+                self._under_way -= count
+                self._wait_ms = WAIT_FIRST_MS if arrived else min(2 * self._wait_ms, WAIT_MS)
+                self._wanted = max(self._wanted - len(arrived), 0)
+                self._failure = failure or self._failure
+                now_ms = self._clock.monotonic_ms()
+                self._arrived.extend((now_ms, one) for one in arrived)
+                if failure is not None:
+                    self._wanted = 0
+                self._changed.notify_all()
+            if arrived or failure is not None:
+                self._wake()
+
+    def _next(self) -> int:
+        """How many to ask for, once there is room for them; 0: the end."""
+        with self._changed:
+            while not self._ended:
+                room = self._wanted - self._under_way
+                if room > 0:
+                    count = min(room, limits.BATCH_ENTRIES_MAX)
+                    self._under_way += count
+                    return count
+                self._changed.wait()
+            return 0
+
+    # -- beside the worker -------------------------------------------------------------------------------------------
+
+    def end(self, *, wait: bool) -> None:
+        """Ask for nothing more; with `wait`, give back what arrived, when the receives under way have ended."""
+        with self._changed:
+            self._ended = True
+            self._wanted = 0
+            self._changed.notify_all()
+        if not wait:
+            return
+        for thread in self._threads:
+            thread.join()
+        with self._changed:
+            left = [one for _, one in self._arrived]
+            self._arrived.clear()
+        if left:
+            self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(left)])
+
+    # -- the queue's own verbs ---------------------------------------------------------------------------------------
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """As the queue's."""
+        return self._queue.send(entries)
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """As the queue's."""
+        return self._queue.set_visible_in(changes)
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """As the queue's."""
+        return self._queue.delete(receipts)
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """As the queue's."""
+        return self._queue.bury(burials)
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """As the queue's."""
+        return self._queue.standing(receipts)
+
+    def depth(self) -> Depth:
+        """As the queue's; what has arrived here is in flight there."""
+        return self._queue.depth()

@@ -1,0 +1,159 @@
+"""Receiving in the background: what arrives is handed out once or given back, and nothing is asked for without room."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import pytest
+
+from onefold import errors
+from onefold.clock import ManualClock
+from onefold.contracts.queue import Delivery, QueueCapabilities, RetryIn
+from onefold.run.longpoll import WAIT_FIRST_MS, WAIT_MS, LongPoll
+
+PATIENCE_S = 20.0  # a test that waits so long has failed
+
+
+def delivery(number: int) -> Delivery:
+    return Delivery(
+        queue="orders", message_id=f"m-{number}", receipt=f"r-{number}", body="{}", attributes={}, receive_count=1,
+        sent_at_ms=0, first_received_at_ms=0, received_at_ms=0, visible_ms=30_000,
+    )  # fmt: skip
+
+
+class Server:
+    """A queue whose receives end when the test says so."""
+
+    name = "orders"
+    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_bury=False, waits=True)
+
+    def __init__(self) -> None:
+        self.asked: deque[tuple[int, int | None, int]] = deque()
+        self.answers: deque[list[Delivery] | errors.OnefoldError] = deque()
+        self.changes: list[tuple[str, RetryIn]] = []
+        self.lost: set[str] = set()
+        self._moved = threading.Condition()
+
+    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        with self._moved:
+            self.asked.append((count_max, visible_ms, wait_ms))
+            self._moved.notify_all()
+            assert self._moved.wait_for(lambda: self.answers, PATIENCE_S)
+            answer = self.answers.popleft()
+        if isinstance(answer, errors.OnefoldError):
+            raise answer
+        return answer
+
+    def answer(self, *answers: list[Delivery] | errors.OnefoldError) -> None:
+        with self._moved:
+            self.answers.extend(answers)
+            self._moved.notify_all()
+
+    def until_asked(self, times: int) -> None:
+        with self._moved:
+            assert self._moved.wait_for(lambda: len(self.asked) >= times, PATIENCE_S), self.asked
+
+    def set_visible_in(self, changes):
+        self.changes.extend(changes)
+        return [receipt not in self.lost for receipt, _ in changes]
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.server, self.clock, self.woken = Server(), ManualClock(), threading.Semaphore(0)
+        self.queue = LongPoll(self.server, clock=self.clock, wake=self.woken.release)  # type: ignore[arg-type]
+
+    def wait(self) -> None:
+        assert self.woken.acquire(timeout=PATIENCE_S)
+
+    def end(self) -> None:
+        self.server.answer([], [], [], [])
+        self.queue.end(wait=True)
+
+
+@pytest.fixture
+def desk():
+    made = Desk()
+    yield made
+    made.end()
+
+
+def ids(deliveries: list[Delivery]) -> list[str]:
+    return [one.message_id for one in deliveries]
+
+
+def test_a_receive_answers_at_once_and_asks_in_the_background(desk: Desk) -> None:
+    assert desk.queue.receive(5, 30_000) == []
+    desk.server.until_asked(1)
+    assert list(desk.server.asked) == [(5, 30_000, WAIT_FIRST_MS)]
+    desk.server.answer([delivery(1), delivery(2)])
+    desk.wait()
+    assert ids(desk.queue.receive(1, 30_000)) == ["m-1"]
+    assert ids(desk.queue.receive(5, 30_000)) == ["m-2"]
+
+
+def test_more_than_ten_are_asked_for_in_several_calls(desk: Desk) -> None:
+    assert desk.queue.receive(25, 30_000) == []
+    desk.server.until_asked(3)
+    assert sorted(count for count, _, _ in desk.server.asked) == [5, 10, 10]
+
+
+def test_without_room_nothing_is_asked_for(desk: Desk) -> None:
+    desk.queue.receive(1, 30_000)
+    desk.server.until_asked(1)
+    desk.server.answer([delivery(1)])
+    desk.wait()
+    assert ids(desk.queue.receive(1, 30_000)) == ["m-1"]
+    assert len(desk.server.asked) == 1
+
+
+def test_a_failed_receive_is_said_once_and_asked_again(desk: Desk) -> None:
+    desk.queue.receive(1, 30_000)
+    desk.server.answer(errors.NotFoundError("Queue orders does not exist.", todo="Deploy it."))
+    desk.wait()
+    with pytest.raises(errors.TransientError, match="does not exist"):
+        desk.queue.receive(1, 30_000)
+    assert desk.queue.receive(1, 30_000) == []
+    desk.server.until_asked(2)
+
+
+def test_what_has_lain_for_long_is_extended_or_dropped(desk: Desk) -> None:
+    desk.queue.receive(3, 30_000)
+    desk.server.answer([delivery(1), delivery(2)])
+    desk.wait()
+    desk.clock.advance(5_000)
+    desk.server.lost.add("r-2")
+    assert ids(desk.queue.receive(3, 30_000)) == ["m-1"]
+    assert desk.server.changes == [("r-1", RetryIn(30_000)), ("r-2", RetryIn(30_000))]
+
+
+def test_just_before_that_it_is_handed_out_as_it_is(desk: Desk) -> None:
+    desk.queue.receive(1, 30_000)
+    desk.server.answer([delivery(1)])
+    desk.wait()
+    desk.clock.advance(4_999)
+    assert ids(desk.queue.receive(1, 30_000)) == ["m-1"]
+    assert desk.server.changes == []
+
+
+def test_what_arrives_at_the_end_is_given_back_last_first() -> None:
+    desk = Desk()
+    desk.queue.receive(5, 30_000)
+    desk.server.until_asked(1)
+    desk.server.answer([delivery(1), delivery(2)])
+    desk.wait()
+    desk.end()
+    assert desk.server.changes == [("r-2", RetryIn(0)), ("r-1", RetryIn(0))]
+    assert desk.queue.receive(5, 30_000) == []
+
+
+def test_polls_grow_longer_while_nothing_comes(desk: Desk) -> None:
+    desk.queue.receive(1, 30_000)
+    desk.server.answer([], [], [], [], [delivery(1)])
+    desk.wait()
+    waits = [wait_ms for _, _, wait_ms in desk.server.asked]
+    assert waits == [WAIT_FIRST_MS, 2_000, 4_000, 8_000, WAIT_MS]
+    desk.queue.receive(2, 30_000)
+    desk.server.until_asked(6)
+    assert desk.server.asked[-1][2] == WAIT_FIRST_MS
