@@ -1,4 +1,4 @@
-"""What a handler sees of its run, and what it may ask for: identity, time left, the engine's connection, retries, sends.
+"""What a handler sees of its run, and what it may ask for: identity, time left, own writes with its record, retries, sends.
 
 A `Context` belongs to one run of one handler, in one thread or task. Messages that the handler sends through
 `job.send(...)` are noted here and leave if, and only if, the run completes (outbox).
@@ -8,9 +8,9 @@ before its record is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from onefold import errors
 from onefold.clock import Clock
@@ -21,11 +21,18 @@ from onefold.decide.keys import idempotency_key
 from onefold.entropy import Entropy
 from onefold.run.retrying import Retrying
 
-if TYPE_CHECKING:
-    import sqlite3
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Collector(Protocol):
+    """What an EffectTransaction opens where writes are collected instead of made on a connection."""
+
+    def transact(self, *actions: Mapping[str, Any]) -> None:
+        """Note actions for the transaction that completes the run."""
+        ...
+
 
 current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
 
@@ -103,11 +110,12 @@ class Context:
             )
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """The engine's own connection, inside a transaction that commits together with this run's record (level 4).
+    def connection(self) -> Any:
+        """The database connection, inside a transaction that commits together with this run's record (level 4).
 
-        Only jobs declared with `effect="transactional"` have one. Do not commit or roll back; tables of onefold itself are
-        out of reach. The transaction begins at the first use and may stay open for 1 second.
+        A `sqlite3.Connection` on the embedded engine, a `psycopg.Connection` with records in PostgreSQL. Only jobs declared
+        with `effect="transactional"` have one. Do not commit or roll back, and leave onefold's own tables alone (SQLite
+        keeps them out of reach). The transaction begins at the first use and may stay open for 1 second.
 
         Raises:
             UsageError: the job is not transactional, or the backend cannot join transactions.
@@ -116,14 +124,47 @@ class Context:
         if self._effects is None:
             raise errors.UsageError(
                 f"ctx.connection was used in {self.job}, which is not transactional.",
-                todo='Declare the job with effect="transactional", on a SQLite engine.',
+                todo='Declare the job with effect="transactional", with records in SQLite or PostgreSQL.',
             )
         self._used_connection = True
-        return self._effects.open()  # type: ignore[return-value]  # the SQLite backend's own connection
+        opened = self._effects.open()
+        if isinstance(opened, Collector):
+            raise errors.UsageError(
+                f"ctx.connection was used in {self.job}, whose records are in DynamoDB.",
+                todo="Give the job's own writes to ctx.transact(...).",
+            )
+        return opened
+
+    def transact(self, *actions: Mapping[str, Any]) -> None:
+        """Writes that are made together with this run's completion, in one transaction, or not at all (level 4).
+
+        For records in DynamoDB, and jobs declared with `effect="transactional"`. Nothing is sent before the handler has
+        returned; when it raises, nothing is. May be called several times:
+
+            ctx.transact({"Put": {"TableName": "invoices", "Item": {"id": order.id, "total": order.total}}})
+
+        Args:
+            actions: in the form of TransactWriteItems: each with one of `Put`, `Update`, `Delete`, `ConditionCheck`. Values
+                are plain Python (int and Decimal, not float), or DynamoDB's own form such as {"S": "text"}. At most 80 in
+                one run, no two of them on one item (DynamoDB takes 100; record and history need some).
+
+        Raises:
+            UsageError: the job is not transactional, records are not in DynamoDB, or an action is malformed; nothing of
+                this call will be written.
+        """
+        self._used_connection = self._effects is not None
+        collector = self._effects.open() if self._effects is not None else None
+        if not isinstance(collector, Collector):
+            raise errors.UsageError(
+                f"ctx.transact was used in {self.job}, which has no DynamoDB transaction.",
+                meaning="It needs records in DynamoDB, and a job whose own writes are part of its transaction.",
+                todo='Declare the job with effect="transactional", on records in DynamoDB; elsewhere use ctx.connection.',
+            )
+        collector.transact(*actions)
 
     @property
     def used_connection(self) -> bool:
-        """Whether the handler asked for the connection in this run."""
+        """Whether the handler asked for the connection, or for a transaction, in this run."""
         return self._used_connection
 
     def retry(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,0 +1,72 @@
+"""The DynamoDB backend as a whole: records, operators' view, history, shared values and level 4 on one table.
+
+Never here: queues. Invariant: no call is made before one is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from onefold import errors
+from onefold.backends.aws.dynamodb import setup
+from onefold.backends.aws.dynamodb.admin import DynamoRecords
+from onefold.backends.aws.dynamodb.ledger import DynamoLedger
+from onefold.backends.aws.dynamodb.notes import Notes
+from onefold.backends.aws.dynamodb.state import DynamoState
+from onefold.backends.aws.dynamodb.store import DynamoStore
+from onefold.backends.aws.dynamodb.table import Table
+from onefold.backends.aws.session import Session
+from onefold.clock import Clock
+from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.backends.aws.dynamodb.effects import DynamoEffects
+
+
+class DynamoBooks:
+    """Everything that onefold keeps in a DynamoDB table.
+
+    Args:
+        session: whose DynamoDB client is used; it stays the caller's to close.
+        table: its name.
+        clock: for pauses between tries, and to tell when a deleted shared value may be forgotten.
+        entropy: for the ids by which writes are recognised after a lost answer, and for jitter.
+        batched: whether several records are written by one BatchExecuteStatement (URL option `batch=no` turns it off:
+            for emulators that do not have it).
+
+    Attributes:
+        store, records, ledger, state: the contracts of those names.
+    """
+
+    def __init__(self, session: Session, table: str, clock: Clock, entropy: Entropy, *, batched: bool = True) -> None:
+        self.table = Table(session, table, clock, entropy, batched=batched)
+        self._notes = Notes(self.table)
+        self.store = DynamoStore(self.table, self._notes)
+        self.records = DynamoRecords(self.table, self._notes)
+        self.ledger = DynamoLedger(self.table)
+        self.state = DynamoState(self.table)
+
+    def create(self) -> None:
+        """Make the table with time to live where there is none; errors as `setup.create`."""
+        setup.create(self.table)
+
+    def check(self) -> list[str]:
+        """Warnings about the table; raises where it cannot be used, as `setup.check`."""
+        return setup.check(self.table)
+
+    def effects(self, limit_ms: int) -> DynamoEffects:
+        """Level 4: handlers' own writes in one transaction with their record.
+
+        Args:
+            limit_ms: no bound here: nothing is locked while a handler runs.
+        """
+        del limit_ms
+        from onefold.backends.aws.dynamodb.effects import DynamoEffects  # its parts of boto3 are for these jobs only
+
+        return DynamoEffects(self.table, self._notes, self.ledger, self.state)
+
+    def close(self) -> None:
+        """Write what is still to be noted; the session stays open. Harmless twice."""
+        with contextlib.suppress(errors.OnefoldError):  # counts for people: no reason to fail at the end
+            self._notes.flush()

@@ -1,0 +1,219 @@
+"""What lies where in the table: keys of items, and a record as an item and back.
+
+    pk                         sk                          what
+    scope                      job#key                     a record; `status`, `fence`, `owner`, ... as in `Record`
+    ~key#KEY                   scope#job#instant#...       history of operations with this business key
+    ~run#RUN, ~day#DATE        instant#...                 the same rows by run and by day (`ledger.py`)
+    ~state                     name                        a shared value (`state.py`)
+    ~jobs, ~done#HOUR, ~held   ...                         by which people find records (`notes.py`)
+
+An empty scope is `-`; one that begins with `-` or `~` gets another `-` in front. In a job's name `#` and `%` are percent-
+escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that looks like a
+digest itself, is `sha256:HEX` there and stands in the attribute `key` as it is.
+
+Never here: calls, conditions. Invariant: `record_of(item_of(record, ...)) == record`, and no two keys have one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from onefold import errors, limits
+from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey
+
+Value = dict[str, Any]
+"""One attribute in DynamoDB's own form, for example {"S": "text"} or {"N": "5"}."""
+Item = dict[str, Value]
+
+ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
+PARTITION_KEY_BYTES_MAX: Final = 2_048  # same
+# Sort key: 1,024 bytes (same). A job's name has at most 120 characters: escaped or not, 480 bytes at most.
+SORT_KEY_BYTES_MAX: Final = 1_000
+# Beside result and outbox: key, owner, message id, a failure of 500 characters, some twenty numbers and all names.
+RECORD_BYTES_RESERVED: Final = 8 * 1024
+OUTCOME_BYTES_MAX: Final = ITEM_BYTES_MAX - RECORD_BYTES_RESERVED
+# Time to live is in whole seconds and lags by days (developer guide, "Time to Live"); a record that a clock half a day
+# wrong calls expired is still there.
+TTL_GRACE_MS: Final = limits.DAY_MS
+TTL_ATTRIBUTE: Final = "ttl"
+
+_DIGEST: Final = "sha256:"
+_OUTBOX = msgspec.json.Decoder(list[OutboxItem])
+_FAILURE = msgspec.json.Decoder(Failure)
+_FLAGS: Final = ("parked", "doubt", "budget_closed")
+_NUMBERS: Final = {
+    "fence": "fence",
+    "lease_until": "lease_until_ms",
+    "started_fence": "started_fence",
+    "attempts": "attempts",
+    "attempts_total": "attempts_total",
+    "crashes": "crashes",
+    "crashes_total": "crashes_total",
+    "created_at": "created_at_ms",
+    "started_at": "started_at_ms",
+    "updated_at": "updated_at_ms",
+    "expires_at": "expires_at_ms",
+    "sent_at": "sent_at_ms",
+}  # attribute: field; instants are milliseconds
+_TEXTS: Final = ("status", "owner", "fingerprint", "message_id")
+_OPTIONAL: Final = frozenset({"started_at", "expires_at", "sent_at", "message_id"})
+# Left out where they say nothing, as they nearly always do: what is not there is neither paid for nor parsed.
+_ZEROS: Final = frozenset({"crashes", "crashes_total"})
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def place_of(key: RecordKey) -> Item:
+    """The primary key of an operation's record.
+
+    Raises:
+        UsageError: the scope has more than 2,047 bytes in UTF-8.
+    """
+    return {"pk": {"S": partition_of(key.scope)}, "sk": {"S": sort_key_of(key)}}
+
+
+def partition_of(scope: str) -> str:
+    """The partition key of a scope; errors as `place_of`."""
+    text = f"-{scope}" if scope == "" or scope[0] in "-~" else scope
+    if len(text) * 4 > PARTITION_KEY_BYTES_MAX and len(text.encode()) > PARTITION_KEY_BYTES_MAX:
+        raise errors.UsageError(
+            f"A tenant of {len(text.encode())} bytes cannot be a partition key of DynamoDB: {scope[:40]!r}...",
+            meaning=f"At most {PARTITION_KEY_BYTES_MAX} bytes are possible. Nothing was written.",
+            todo="Use a shorter id of the tenant.",
+        )
+    return text
+
+
+def sort_key_of(key: RecordKey) -> str:
+    """The sort key of an operation within its scope."""
+    job = escaped(key.job)
+    return f"{job}#{_digest(key.key)}" if is_digested(key) else f"{job}#{key.key}"
+
+
+def is_digested(key: RecordKey) -> bool:
+    """Whether the sort key holds a digest of the business key instead of the key."""
+    if key.key.startswith(_DIGEST):
+        return True
+    chars = len(key.job) * 3 + len(key.key) + 1
+    return chars * 4 > SORT_KEY_BYTES_MAX and len(escaped(key.job).encode()) + 1 + len(key.key.encode()) > (
+        SORT_KEY_BYTES_MAX
+    )
+
+
+def _digest(text: str) -> str:
+    return _DIGEST + sha256(text.encode()).hexdigest()
+
+
+def escaped(text: str) -> str:
+    """A part of a composite key, without `#`."""
+    return text.replace("%", "%25").replace("#", "%23")
+
+
+def unescaped(text: str) -> str:
+    """The part as it was."""
+    return text.replace("%23", "#").replace("%25", "%")
+
+
+def key_of(item: Mapping[str, Value]) -> RecordKey:
+    """The operation whose record an item is."""
+    scope, sort_key = item["pk"]["S"], item["sk"]["S"]
+    job, _, key = sort_key.partition("#")
+    if scope[0] == "-":
+        scope = scope[1:]
+    return RecordKey(scope, unescaped(job), item["key"]["S"] if "key" in item else key)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def ttl_of(expires_at_ms: int) -> Value:
+    """The value of the time-to-live attribute: epoch seconds, rounded up, and a day of grace."""
+    return number(-(-(expires_at_ms + TTL_GRACE_MS) // 1000))
+
+
+def number(value: int) -> Value:
+    """A number attribute."""
+    return {"N": str(value)}
+
+
+def json_text(value: object) -> Value:
+    """A value as JSON in a text attribute."""
+    return {"S": msgspec.json.encode(value).decode()}
+
+
+def item_of(record: Record, stamp: str) -> Item:
+    """A record as an item.
+
+    Args:
+        record: to be stored.
+        stamp: id of the write that makes it so; every write leaves another, and is recognised by it after a lost answer.
+    """
+    item = place_of(record.key)
+    if is_digested(record.key):
+        item["key"] = {"S": record.key.key}
+    item["stamp"] = {"S": stamp}
+    for name in _TEXTS:
+        if (text := getattr(record, name)) is not None:
+            item[name] = {"S": text}
+    for name, field in _NUMBERS.items():
+        value = getattr(record, field)
+        if value is not None and (value or name not in _ZEROS):
+            item[name] = {"N": str(value)}
+    for name in _FLAGS:
+        if getattr(record, name):
+            item[name] = {"BOOL": True}
+    if record.result is not None:
+        item["result"] = {"S": record.result.decode()}
+    if record.failure is not None:
+        item["failure"] = json_text(record.failure)
+    if record.outbox:
+        item["outbox"] = json_text(record.outbox)
+    if record.expires_at_ms is not None:
+        item[TTL_ATTRIBUTE] = ttl_of(max(record.expires_at_ms, record.lease_until_ms))
+    return item
+
+
+def record_of(item: Mapping[str, Value]) -> Record:
+    """The record that an item is.
+
+    Raises:
+        StorageError: the item is none of ours.
+    """
+    try:
+        fields: dict[str, Any] = {name: _text(item, name) for name in _TEXTS}
+        fields |= {field: _whole(item, name) for name, field in _NUMBERS.items()}
+        fields |= {name: name in item and item[name]["BOOL"] for name in _FLAGS}
+        return Record(
+            key=key_of(item),
+            **fields,
+            result=item["result"]["S"].encode() if "result" in item else None,
+            failure=_FAILURE.decode(item["failure"]["S"]) if "failure" in item else None,
+            outbox=_OUTBOX.decode(item["outbox"]["S"]) if "outbox" in item else [],
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        place = f"{item.get('pk')} {item.get('sk')}"
+        raise errors.StorageError(
+            f"The item {place[:200]} is not a record of onefold: {type(error).__name__} {error}.",
+            meaning="Another program writes to this table, or changed the item by hand.",
+            todo="Give onefold a table of its own; repair or delete the item.",
+        ) from error
+
+
+def _text(item: Mapping[str, Value], name: str) -> str | None:
+    return None if name in _OPTIONAL and name not in item else str(item[name]["S"])
+
+
+def _whole(item: Mapping[str, Value], name: str) -> int | None:
+    if name in _ZEROS and name not in item:
+        return 0
+    return None if name in _OPTIONAL and name not in item else int(item[name]["N"])
+
+
+def stamp_of(item: Mapping[str, Value]) -> str:
+    """The id of the write that made the item what it is."""
+    return str(item.get("stamp", {}).get("S", ""))

@@ -1,0 +1,82 @@
+"""The messages that this process holds, so that they can be copied when they are buried: SQS never gives a body twice.
+
+A message is remembered by its receipt until it is deleted or buried, or until its visibility has been over for
+`REMEMBERED_MS`. Receipts that were buried are remembered as long, so that burying twice makes one copy.
+
+Never here: calls. Invariant: what is remembered is bounded by what this process received within the longest visibility.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from onefold import limits
+from onefold.backends.aws.messages import Received
+from onefold.clock import Clock
+
+REMEMBERED_MS: Final = 15 * limits.MINUTE_MS
+_SWEPT_EVERY_MS: Final = 30 * limits.SECOND_MS
+
+
+class Held:
+    """A message this process holds; `copied` once its burial's first half is done."""
+
+    __slots__ = ("copied", "forgotten_at_ms", "message")
+
+    def __init__(self, message: Received, forgotten_at_ms: int) -> None:
+        self.message = message
+        self.forgotten_at_ms = forgotten_at_ms
+        self.copied = False
+
+
+class Holding:
+    """Held messages by receipt. Safe to call from any thread.
+
+    Args:
+        clock: monotonic time, for what is forgotten.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held: dict[str, Held] = {}
+        self._buried: dict[str, int] = {}
+        self._swept_at_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
+
+    def remember(self, receipt: str, message: Received, visible_ms: int) -> None:
+        """A message was received and is hidden for `visible_ms`."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            if now_ms - self._swept_at_ms >= _SWEPT_EVERY_MS:
+                self._swept_at_ms = now_ms
+                self._held = {one: held for one, held in self._held.items() if held.forgotten_at_ms > now_ms}
+                self._buried = {one: until_ms for one, until_ms in self._buried.items() if until_ms > now_ms}
+            self._held[receipt] = Held(message, now_ms + visible_ms + REMEMBERED_MS)
+
+    def extend(self, receipt: str, visible_ms: int) -> None:
+        """Its visibility now lasts so long from now."""
+        with self._lock:
+            held = self._held.get(receipt)
+            if held is not None:
+                held.forgotten_at_ms = self._clock.monotonic_ms() + visible_ms + REMEMBERED_MS
+
+    def get(self, receipts: Sequence[str]) -> list[Held | None]:
+        """What is held by each receipt."""
+        with self._lock:
+            return [self._held.get(receipt) for receipt in receipts]
+
+    def were_buried(self, receipts: Sequence[str]) -> list[bool]:
+        """Whether each receipt's message was buried by it."""
+        with self._lock:
+            return [receipt in self._buried for receipt in receipts]
+
+    def drop(self, receipts: Iterable[str], *, buried: bool = False) -> None:
+        """Messages that are deleted, or buried."""
+        until_ms = self._clock.monotonic_ms() + REMEMBERED_MS
+        with self._lock:
+            for receipt in receipts:
+                self._held.pop(receipt, None)
+                if buried:
+                    self._buried[receipt] = until_ms

@@ -1,0 +1,389 @@
+"""Messages on their way back from dead-letter queues: by SQS's own move task, or by copy in this process.
+
+SQS's task moves everything, unchanged, and sends a message back only to a queue that SQS itself took it from. A copy
+(receive, send, delete) does the rest: chosen messages, edited ones, messages that were sent to the dead-letter queue
+directly, as every burial of ours is, and servers without move tasks. A crash in a copy leaves the message in both queues;
+the job's key makes the second run harmless.
+
+`start` chooses: with one source, or a named target, SQS's task with that target (it needs to know no origin then); with
+several sources a copy task, which goes on only while `step` is called. A message whose origin nobody knows stays.
+
+Never here: looking for people. Invariant: nothing is deleted whose copy was not accepted.
+
+Sources: SQS API reference, StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask; answers recorded from AWS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from msgspec import structs
+
+from onefold import errors, limits
+from onefold.backends.aws import messages, sending
+from onefold.backends.aws.batches import cause_of
+from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.looking import Looker, Seen
+from onefold.backends.aws.messages import Form, Received
+from onefold.backends.aws.payloads import Payloads
+from onefold.backends.aws.session import aws_errors
+from onefold.clock import Clock
+from onefold.contracts.admin import Edit, MoveTask
+from onefold.contracts.queue import Sent
+from onefold.entropy import Entropy
+
+LISTED_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10
+_STEP_MAX: Final = 100  # messages of one step, so that a step ends soon
+_ARN: Final = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{12}:[A-Za-z0-9_.-]+")
+# What servers without move tasks say.
+_UNKNOWN: Final = frozenset(
+    {"InvalidAction", "UnknownOperation", "UnknownOperationException", "UnsupportedOperation", "NotImplemented",
+     "AWS.SimpleQueueService.UnsupportedOperation"}
+)  # fmt: skip
+
+
+class _CopyTask:
+    """A task that this process carries out."""
+
+    def __init__(self, task: MoveTask, started_ms: int) -> None:
+        self.task = task
+        self.started_ms = started_ms
+        self.left_ids: set[str] = set()
+
+    def room(self, now_ms: int) -> int:
+        rate = self.task.per_second_max
+        if rate is None:
+            return _STEP_MAX
+        return min(rate * (now_ms - self.started_ms) // 1_000 + rate - self.task.moved, _STEP_MAX)
+
+
+class Mover:
+    """Move tasks of one catalogue's queues."""
+
+    def __init__(
+        self, catalogue: Catalogue, looker: Looker, *, clock: Clock, entropy: Entropy, payloads: Payloads | None
+    ) -> None:
+        self._catalogue = catalogue
+        self._looker = looker
+        self._clock = clock
+        self._entropy = entropy
+        self._payloads = payloads
+        self._copies: dict[str, _CopyTask] = {}
+        self._handles: dict[tuple[str, int], str] = {}
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def start(self, source: str, to: str | None, per_second_max: int | None) -> MoveTask:
+        """Begin a move task.
+
+        Raises:
+            UsageError: the source is no dead-letter queue, has a task running, or the rate is out of range.
+            NotFoundError: no such queue.
+        """
+        if per_second_max is not None and not 1 <= per_second_max <= limits.MOVE_PER_SECOND_MAX:
+            raise errors.UsageError(
+                f"per_second_max={per_second_max} is out of range.", todo=f"Choose 1 to {limits.MOVE_PER_SECOND_MAX}."
+            )
+        sources = self.sources(source)
+        if any(one.status == "RUNNING" for one in self._of_copies(source)):
+            raise errors.UsageError(
+                "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+                meaning=f"Queue {source!r} is being moved by this process.",
+                todo="Wait for it, or cancel it.",
+            )
+        if to is not None:
+            self._catalogue.settings(to)
+        elif not sources:
+            raise errors.UsageError(
+                "Source queue must be configured as a Dead Letter Queue.",
+                meaning=f"No queue names {source!r} as its dead-letter queue.",
+                todo="Name the target.",
+            )
+        target = to or (sources[0] if len(sources) == 1 else None)
+        if target is not None and sources:
+            found = self._start_on_sqs(source, target, per_second_max)
+            if found is not None:
+                return structs.replace(found, to=to)
+        return self._start_copy(source, to, per_second_max)
+
+    def _start_on_sqs(self, source: str, target: str, per_second_max: int | None) -> MoveTask | None:
+        ask: dict[str, Any] = {"SourceArn": self._catalogue.arn(source), "DestinationArn": self._catalogue.arn(target)}
+        if per_second_max is not None:
+            ask["MaxNumberOfMessagesPerSecond"] = per_second_max
+        try:
+            with self._catalogue.calling("StartMessageMoveTask", source) as client:
+                handle: str = client.start_message_move_task(**ask)["TaskHandle"]
+        except errors.OnefoldError as error:
+            if cause_of(error) in _UNKNOWN:
+                return None
+            raise
+        self._looker.forget(source)
+        told = self._told(source)
+        newest = next((one for one in told if one.get("TaskHandle") == handle), told[0] if told else None)
+        if newest is None:
+            return MoveTask(
+                handle=handle,
+                source=source,
+                to=target,
+                per_second_max=per_second_max,
+                status="RUNNING",
+                to_move=0,
+                moved=0,
+                started_at_ms=self._clock.now_ms(),
+            )
+        self._handles[source, int(newest["StartedTimestamp"])] = handle
+        return self._task(source, newest)
+
+    def _start_copy(self, source: str, to: str | None, per_second_max: int | None) -> MoveTask:
+        waiting = int(self._catalogue.attributes(source, "ApproximateNumberOfMessages")["ApproximateNumberOfMessages"])
+        task = MoveTask(
+            handle=f"copy-{self._entropy.token()}",
+            source=source,
+            to=to,
+            per_second_max=per_second_max,
+            status="RUNNING",
+            to_move=waiting,
+            moved=0,
+            started_at_ms=self._clock.now_ms(),
+        )
+        self._copies[task.handle] = _CopyTask(task, self._clock.monotonic_ms())
+        return task
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues that name `queue` as their dead-letter queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        url = self._catalogue.url(queue)
+        found: list[str] = []
+        ask: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1_000}
+        while True:
+            try:
+                with self._catalogue.calling("ListDeadLetterSourceQueues", queue) as client:
+                    answer = client.list_dead_letter_source_queues(**ask)
+            except errors.OnefoldError as error:
+                if cause_of(error) not in _UNKNOWN:
+                    raise
+                names = self._catalogue.names()
+                return [one for one in names if self._catalogue.settings(one, fresh=True).dead_letter == queue]
+            found += [self._catalogue.local(self._catalogue.name_of_url(one)) for one in answer.get("queueUrls", ())]
+            if not answer.get("NextToken"):
+                return sorted(found)
+            ask["NextToken"] = answer["NextToken"]
+
+    def tasks(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first: SQS's last ten, and this process's copies."""
+        found = [self._task(source, one) for one in self._told(source)] + self._of_copies(source)
+        return sorted(found, key=lambda task: -task.started_at_ms)
+
+    def _of_copies(self, source: str) -> list[MoveTask]:
+        return [one.task for one in self._copies.values() if one.task.source == source]
+
+    def _told(self, source: str) -> Sequence[Mapping[str, Any]]:
+        arn = self._catalogue.arn(source)
+        try:
+            with self._catalogue.calling("ListMessageMoveTasks", source) as client:
+                found: Sequence[Mapping[str, Any]] = client.list_message_move_tasks(
+                    SourceArn=arn, MaxResults=LISTED_MAX
+                ).get("Results", ())
+        except errors.OnefoldError as error:
+            if cause_of(error) in _UNKNOWN:
+                return ()
+            raise
+        return found
+
+    def _task(self, source: str, told: Mapping[str, Any]) -> MoveTask:
+        started_at_ms = int(told["StartedTimestamp"])
+        if told.get("TaskHandle"):  # SQS shows it while the task runs only
+            self._handles[source, started_at_ms] = told["TaskHandle"]
+        to = told.get("DestinationArn")
+        status: Any = told["Status"]
+        return MoveTask(
+            handle=self._handles.get((source, started_at_ms), f"{source}@{started_at_ms}"),
+            source=source,
+            to=None if to is None else self._catalogue.name_of_arn(to),
+            per_second_max=told.get("MaxNumberOfMessagesPerSecond"),
+            status=status,
+            to_move=int(told.get("ApproximateNumberOfMessagesToMove") or 0),
+            moved=int(told.get("ApproximateNumberOfMessagesMoved") or 0),
+            started_at_ms=started_at_ms,
+            failure=told.get("FailureReason"),
+        )
+
+    def cancel(self, handle: str) -> MoveTask:
+        """Stop a running task.
+
+        Raises:
+            NotFoundError: no such task. UsageError: it is not running.
+        """
+        copy = self._copies.get(handle)
+        if copy is not None:
+            if copy.task.status != "RUNNING":
+                raise errors.UsageError(
+                    f"Task {handle} is {copy.task.status}.", todo="Only a running one can be cancelled."
+                )
+            return self._end(copy, "CANCELLED")
+        source = self._source_of(handle)
+        with aws_errors(
+            "sqs:CancelMessageMoveTask", "the move task" if source is None else self._catalogue.resource(source)
+        ):
+            self._catalogue.client.cancel_message_move_task(TaskHandle=handle)
+        found = self.tasks(source) if source is not None else []
+        stopped = MoveTask(
+            handle=handle,
+            source=source or "",
+            to=None,
+            per_second_max=None,
+            status="CANCELLING",
+            to_move=0,
+            moved=0,
+            started_at_ms=0,
+        )
+        return next((task for task in found if task.handle == handle), stopped)
+
+    def _source_of(self, handle: str) -> str | None:
+        """The queue a task moves from: known here, or as its handle tells (base64 with the source's ARN in it)."""
+        for (queue, _), one in self._handles.items():
+            if one == handle:
+                return queue
+        try:
+            arn = _ARN.search(b64decode(handle, validate=True).decode())
+        except ValueError:
+            return None
+        return None if arn is None else self._catalogue.name_of_arn(arn.group())
+
+    def running(self, queues: Sequence[str]) -> bool:
+        """Whether one of these queues, or a copy of this process, is being moved."""
+        return any(one.task.status == "RUNNING" for one in self._copies.values()) or any(
+            one["Status"] == "RUNNING" for queue in queues for one in self._told(queue)[:1]
+        )
+
+    @staticmethod
+    def _end(
+        copy: _CopyTask, status: Literal["COMPLETED", "CANCELLED", "FAILED"], failure: str | None = None
+    ) -> MoveTask:
+        copy.task = structs.replace(copy.task, status=status, failure=failure)
+        return copy.task
+
+    # -- copying -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[tuple[Seen, str, str]]:
+        """Carry this process's copy tasks forward; each message with its target and new id."""
+        done: list[tuple[Seen, str, str]] = []
+        for copy in self._copies.values():
+            if copy.task.status == "RUNNING":
+                done += self._step(copy)
+        return done
+
+    def _step(self, copy: _CopyTask) -> list[tuple[Seen, str, str]]:
+        done: list[tuple[Seen, str, str]] = []
+        source, room = copy.task.source, copy.room(self._clock.monotonic_ms())
+        while room > 0:
+            asked = min(room, limits.BATCH_ENTRIES_MAX)
+            got = [Seen(source, one, (one,)) for one in self._looker.receive(source, count_max=asked)]
+            if not [one for one in got if one.first.message_id not in copy.left_ids]:
+                self._end(copy, "COMPLETED", self._left(copy))
+                break
+            ready = []
+            for one in got:
+                target = copy.task.to or self.way_back(one)
+                if target is None:
+                    copy.left_ids.add(one.first.message_id)
+                else:
+                    ready.append((one, target, None))
+            try:
+                moved = self.send_on(source, ready)
+            except errors.UsageError as error:
+                self._end(copy, "FAILED", str(error))
+                break
+            went = [(one, target, new) for (one, target, _), new in zip(ready, moved, strict=True) if new is not None]
+            copy.left_ids |= {
+                one.first.message_id for (one, _, _), new in zip(ready, moved, strict=True) if new is None
+            }
+            done += went
+            room -= max(len(went), 1)
+            copy.task = structs.replace(copy.task, moved=copy.task.moved + len(went))
+        return done
+
+    @staticmethod
+    def _left(copy: _CopyTask) -> str | None:
+        if not copy.left_ids:
+            return None
+        return f"{len(copy.left_ids)} messages stay: their origin is not known, or their target refused them. Name a target."
+
+    def way_back(self, one: Seen) -> str | None:
+        """The queue a dead letter came from; None: nobody knows."""
+        source, _ = self._looker.origin(one)
+        if source is not None:
+            return source
+        sources = self.sources(one.queue)
+        return sources[0] if len(sources) == 1 else None
+
+    def send_on(
+        self, source: str, moves: Sequence[tuple[Seen, str, Edit | None]], *, keep_reason: bool = False
+    ) -> list[str | None]:
+        """Send held messages to their targets and delete them where they were; new ids, None where a target refused.
+
+        What was refused stays held: the caller releases it.
+
+        Args:
+            keep_reason: they stay dead letters.
+
+        Raises:
+            NotFoundError: no such target; nothing was moved. TransientError: some were not sent; those stay.
+        """
+        by_target: dict[str, list[int]] = {}
+        for place, (_, target, _) in enumerate(moves):
+            by_target.setdefault(target, []).append(place)
+        for target in by_target:
+            if self._catalogue.settings(target).fifo is not source.endswith(".fifo"):
+                raise errors.UsageError(
+                    f"Messages of {source!r} cannot go to {target!r}: one is a FIFO queue, the other is not.",
+                    meaning="Nothing was moved.",
+                    todo="Name a queue of the same type.",
+                )
+        found: list[str | None] = [None] * len(moves)
+        for target, places in by_target.items():
+            forms = [
+                self._edited(_sent_on(moves[place][0].first, source, keep_reason=keep_reason), target, moves[place][2])
+                for place in places
+            ]
+            accepted: list[int] = []
+            try:
+                answers = sending.deliver(self._catalogue, target, forms, accepted=accepted.append)
+                for place, answer in zip(places, answers, strict=True):
+                    found[place] = answer.message_id if isinstance(answer, Sent) else None
+            finally:
+                self._looker.delete(source, [copy for at in accepted for copy in moves[places[at]][0].copies])
+        self._drop_replaced([one for (one, _, edit), new in zip(moves, found, strict=True) if edit is not None and new])
+        return found
+
+    def _drop_replaced(self, edited: Sequence[Seen]) -> None:
+        """Delete the payloads of messages whose bodies were replaced."""
+        if self._payloads is not None:
+            places = [messages.read_pointer(one.first.form) for one in edited]
+            self._payloads.delete(
+                [place[1] for place in places if place is not None and self._payloads.is_ours(*place)]
+            )
+
+    def _edited(self, form: Form, target: str, edit: Edit | None) -> Form:
+        if edit is None:
+            return form
+        form = structs.replace(form, body=edit.body, attributes=edit.attributes, stored_bytes=None)
+        if self._payloads is not None and messages.bytes_of(form) > self._catalogue.settings(target).message_bytes_max:
+            form, _ = sending.store(self._payloads, target, form)
+        return form
+
+
+def _sent_on(message: Received, source: str, *, keep_reason: bool) -> Form:
+    """A dead letter as it is sent on: without the reason, with a deduplication id of its own for this move."""
+    dedup_id = None
+    if source.endswith(".fifo"):
+        dedup_id = hashlib.sha256(f"{source}{message.message_id}{message.sent_at_ms}".encode()).hexdigest()
+    form = structs.replace(message.form, delay_s=None, dedup_id=dedup_id)
+    return form if keep_reason else structs.replace(form, reason=None, source=None, token=None)

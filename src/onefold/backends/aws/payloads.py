@@ -1,0 +1,99 @@
+"""Bodies that are larger than a queue takes: in S3, with a pointer in the message.
+
+    put, before the message is sent      a crash between leaves an object that no message names
+    get, when the message is received    an object that is gone: the message is delivered with its pointer as the body
+    delete, after the message is deleted a crash between leaves an object that no message names
+
+So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
+(longer than the queue's and the dead-letter queue's retention together: 28 days at most).
+
+Never here: messages, queues. Invariant: only objects under the configured bucket and prefix are read or deleted, because a
+pointer is written by whoever may send to the queue.
+
+Sources: S3 API reference, PutObject, GetObject, DeleteObjects (up to 1,000 keys in one call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from onefold import errors
+from onefold.backends.aws.session import Session, aws_errors
+from onefold.entropy import Entropy
+
+DELETED_AT_ONCE: Final = 1_000  # S3 API, DeleteObjects
+
+
+class Payloads:
+    """Bodies in one bucket.
+
+    Args:
+        session: clients.
+        bucket: its name.
+        prefix: of every object's key, without slashes around it; may be empty.
+        entropy: makes the objects' names; two messages never share an object.
+    """
+
+    def __init__(self, session: Session, bucket: str, prefix: str = "", *, entropy: Entropy) -> None:
+        self._session = session
+        self.bucket = bucket
+        self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._entropy = entropy
+
+    def put(self, queue: str, body: str) -> str:
+        """Store a body; its object's key.
+
+        Raises:
+            NotFoundError: no such bucket. UsageError: not allowed. TransientError: S3 did not answer.
+        """
+        key = f"{self.prefix}{queue}/{self._entropy.token()}{self._entropy.token()}"
+        with aws_errors("s3:PutObject", f"bucket {self.bucket}"):
+            self._session.client("s3").put_object(Bucket=self.bucket, Key=key, Body=body.encode())
+        return key
+
+    def is_ours(self, bucket: str, key: str) -> bool:
+        """Whether a pointer names an object of this place."""
+        return bucket == self.bucket and key.startswith(self.prefix)
+
+    def get(self, key: str) -> str | None:
+        """A body; None when the object is gone or holds no text.
+
+        Raises:
+            UsageError: not allowed, or the bucket is gone. TransientError: S3 did not answer.
+        """
+        client = self._session.client("s3")
+        try:
+            with aws_errors("s3:GetObject", f"bucket {self.bucket}"):
+                try:
+                    return bytes(client.get_object(Bucket=self.bucket, Key=key)["Body"].read()).decode()
+                except client.exceptions.NoSuchKey:
+                    return None
+        except UnicodeDecodeError:
+            return None
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are gone already are no error.
+
+        Raises:
+            UsageError: not allowed. TransientError: S3 did not answer, or kept some of them.
+        """
+        client = self._session.client("s3")
+        kept: list[str] = []
+        for start in range(0, len(keys), DELETED_AT_ONCE):
+            objects = [{"Key": key} for key in keys[start : start + DELETED_AT_ONCE]]
+            with aws_errors("s3:DeleteObject", f"bucket {self.bucket}"):
+                answer = client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
+            kept += [one.get("Code", "") for one in answer.get("Errors", ())]
+        if "AccessDenied" in kept:
+            raise errors.UsageError(
+                f"AWS does not allow s3:DeleteObject in bucket {self.bucket}.",
+                meaning="The messages were deleted, their payloads were not.",
+                todo=f"Add the action s3:DeleteObject on {self.bucket}/{self.prefix}* to the role's policy.",
+            )
+        if kept:
+            raise errors.TransientError(
+                f"S3 kept {len(kept)} of {len(keys)} payloads in bucket {self.bucket} ({kept[0]}).",
+                meaning="Their messages are deleted; nothing reads these objects any more.",
+                todo="A lifecycle rule of the bucket removes them.",
+            )

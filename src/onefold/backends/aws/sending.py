@@ -1,0 +1,220 @@
+"""Sending to an SQS queue: which entries it would take, what they become, and batches until each has its answer.
+
+Entries are checked here by the queue's settings before anything is sent, so that one bad entry never sinks a batch; SQS's
+own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are not
+sent either: their order would be lost.
+
+Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted.
+
+Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from onefold import errors, limits
+from onefold.backends.aws import batches, messages
+from onefold.backends.aws.batches import Failure
+from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.messages import Form, Received
+from onefold.backends.aws.payloads import Payloads
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Entry, Reason, Refused, Sent
+from onefold.contracts.rules import check_entry
+
+_INVALID: Final = "InvalidParameterValue"
+_BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
+_BEHIND: Final = "BehindRefused"
+
+
+def send(
+    catalogue: Catalogue, name: str, entries: Sequence[Entry], *, now_ms: int, payloads: Payloads | None
+) -> list[Sent | Refused]:
+    """Send entries to a queue; one answer each, in order.
+
+    Raises:
+        TransientError: some were not accepted for now, or no answer came; others may have been accepted.
+        NotFoundError: no such queue. UsageError: not allowed, no credentials.
+    """
+    answers: dict[int, Sent | Refused] = {}
+    forms: dict[int, Form] = {}
+    stored: dict[int, str] = {}
+    settings, fresh = catalogue.settings(name), False
+    for place, entry in enumerate(entries):
+        made = _form(settings, entry, now_ms, offloads=payloads is not None)
+        if (
+            isinstance(made, Refused) and not fresh
+        ):  # by what was known of the queue: it may have been changed elsewhere
+            settings, fresh = catalogue.settings(name, fresh=True), True
+            made = _form(settings, entry, now_ms, offloads=payloads is not None)
+        if isinstance(made, Refused):
+            answers[place] = made
+            continue
+        limit = settings.message_bytes_max
+        if messages.bytes_of(made) > limit:
+            assert payloads is not None, "it was refused otherwise"
+            made, stored[place] = store(payloads, name, made)
+            if messages.bytes_of(made) > limit:
+                payloads.delete([stored.pop(place)])
+                answers[place] = _too_large(limit, offloads=True)
+                continue
+        forms[place] = made
+    sent = deliver(catalogue, name, list(forms.values())) if forms else []
+    answers |= dict(zip(forms, sent, strict=True))
+    orphans = [key for place, key in stored.items() if isinstance(answers[place], Refused)]
+    if orphans and payloads is not None:
+        payloads.delete(orphans)
+    return [answers[place] for place in range(len(entries))]
+
+
+def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool) -> Form | Refused:
+    """What an entry becomes, or why a queue with these settings would not take it."""
+    wrong = check_entry(entry, structs.replace(settings, message_bytes_max=_BEYOND))
+    if wrong is not None:
+        return wrong
+    reserved = [name for name in entry.attributes if name.startswith(messages.OURS) or name == messages.STORED_BYTES]
+    if reserved:
+        return Refused(_INVALID, f"The message attribute name '{reserved[0]}' is reserved for onefold.")
+    delay_s = _delay_s(entry, settings, now_ms)
+    if isinstance(delay_s, Refused):
+        return delay_s
+    dedup_id = entry.dedup_id
+    form = Form(
+        body=entry.body,
+        attributes=entry.attributes,
+        key=entry.key,
+        group=entry.group,
+        dedup_id=dedup_id,
+        trace=entry.trace,
+        delay_s=delay_s,
+    )
+    if messages.bytes_of(form) > settings.message_bytes_max:
+        if not offloads:
+            return _too_large(settings.message_bytes_max, offloads=False)
+        if settings.fifo and dedup_id is None:  # SQS would take it from the pointer, which is new every time
+            form = structs.replace(form, dedup_id=hashlib.sha256(entry.body.encode()).hexdigest())
+    return form
+
+
+def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refused | None:
+    delay_ms = entry.delay_ms
+    if entry.run_at_ms is not None:
+        delay_ms = max(entry.run_at_ms - now_ms, 0)
+        if delay_ms > limits.DELAY_MS_MAX or (settings.fifo and delay_ms):
+            kind = "a FIFO queue delays no single message" if settings.fifo else "SQS delays for at most 15 minutes"
+            return Refused(
+                "UnsupportedOperation",
+                f"run_at_ms is {delay_ms:,} ms ahead, and {kind}. A later start needs a one-time schedule "
+                "(EventBridge Scheduler), which this engine does not make.",
+            )
+    if delay_ms is None or settings.fifo:  # a FIFO queue's own delay applies
+        return None
+    return -(-delay_ms // limits.SECOND_MS)
+
+
+def _too_large(limit: int, *, offloads: bool) -> Refused:
+    text = f"One or more parameters are invalid. Reason: Message must be shorter than {limit} bytes."
+    if offloads:
+        text += " Its attributes alone are larger, and only a body can lie in S3."
+    elif limit == limits.MESSAGE_BYTES_MAX:
+        text += " Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL."
+    return Refused(_INVALID, text)
+
+
+def store(payloads: Payloads, name: str, form: Form) -> tuple[Form, str]:
+    """Put a message's body in S3: the message with a pointer, and the object's key."""
+    key = payloads.put(name, form.body)
+    size = len(form.body.encode())
+    return structs.replace(form, body=messages.pointer(payloads.bucket, key), stored_bytes=size), key
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def deliver(
+    catalogue: Catalogue, name: str, forms: Sequence[Form], *, accepted: Callable[[int], None] = lambda _: None
+) -> list[Sent | Refused]:
+    """Send messages that are ready, in batches; one answer each, in order.
+
+    Args:
+        accepted: told each place as soon as SQS has accepted it, also when an error follows.
+
+    Raises:
+        as `send`.
+    """
+    url = catalogue.url(name)
+
+    def call(some: list[dict[str, Any]]) -> Mapping[str, Any]:
+        with catalogue.calling("SendMessage", name) as client:
+            found: Mapping[str, Any] = client.send_message_batch(QueueUrl=url, Entries=some)
+        return found
+
+    fifo = name.endswith(".fifo")
+    answers: dict[int, Sent | Refused] = {}
+    stopped: dict[str | None, Failure] = {}
+    passing: list[Failure] = []
+    for batch in batches.cut([messages.bytes_of(form) for form in forms]):
+        places = [place for place in batch if forms[place].group not in stopped]
+        for place in batch:
+            if place not in places:
+                answers[place] = _behind(stopped[forms[place].group])
+        if not places:
+            continue
+        try:
+            found = batches.carry_out(call, [messages.entry_of(forms[place], "0") for place in places])
+        except errors.TransientError as error:
+            raise _not_all(error.what, accepted=_accepted(answers), count=len(forms)) from error
+        for place, one in zip(places, found, strict=True):
+            if isinstance(one, Failure):
+                passing += [one] if one.passing else []
+                answers[place] = Refused(one.code, one.message)
+                if fifo:
+                    stopped[forms[place].group] = one
+            else:
+                answers[place] = Sent(one["MessageId"], one.get("SequenceNumber") if fifo else None)
+                accepted(place)
+    if passing:
+        what = (
+            f"SQS did not accept {len(passing)} messages for queue {name} ({passing[0].code}, {batches.TRIES} tries)."
+        )
+        raise _not_all(what, accepted=_accepted(answers), count=len(forms))
+    return [answers[place] for place in range(len(forms))]
+
+
+def _behind(failure: Failure) -> Refused:
+    return Refused(
+        _BEHIND, f"An earlier message of its group was not accepted ({failure.code}), so it was not sent: order first."
+    )
+
+
+def _accepted(answers: Mapping[int, Sent | Refused]) -> int:
+    return sum(isinstance(one, Sent) for one in answers.values())
+
+
+def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
+    return errors.TransientError(
+        what,
+        meaning=f"{accepted} of {count} messages were accepted for certain.",
+        todo="Send all of them again: a job's key makes the second copy harmless, a FIFO queue drops it for 5 minutes.",
+    )
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
+    """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
+    token = messages.burial_token(source, message.message_id)
+    return structs.replace(
+        message.form, reason=reason, source=source, token=token, dedup_id=token if fifo else None, delay_s=None
+    )
+
+
+def without_reason(form: Form) -> Form:
+    """The same burial with the shortest reason, for a message that with its reason is larger than a queue takes."""
+    return structs.replace(form, reason=None, source=None, token=None)

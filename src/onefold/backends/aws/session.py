@@ -1,0 +1,208 @@
+"""Clients of AWS for one process, made once and shared, and AWS's errors as ours.
+
+Time-outs and retries are set on purpose (docs/how-to/deploy-to-aws.md repeats them for users):
+
+- Retry mode `standard`, 3 tries in all for a call that failed on its way, by botocore itself: enough for a connection that
+  was dropped, short enough that a worker's own policy decides soon. What is tried again after that is tried by the driver.
+- 5 s to connect and 10 s to read, a long poll's own time added by the caller (`read_s`): a call must end before the lease
+  of what it is made for does.
+- Connections are kept alive and as many as threads use them.
+
+Never here: what a call means, queues, tables. Invariant: no credential is read before a client is asked for, and nothing of
+botocore's errors leaves a backend.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import boto3
+import botocore.exceptions as failures
+from botocore.config import Config
+
+from onefold import errors
+
+CONNECT_S: Final = 5
+READ_S: Final = 10
+TRIES: Final = 3
+CONNECTIONS_MAX: Final = 50
+
+Service = str
+"""`sqs`, `dynamodb`, `s3`, `cloudformation`, `lambda`, ...: boto3's name."""
+
+# DynamoDB developer guide "Error handling", SQS API "Common errors", botocore's own list (retries/standard.py).
+_PASSING: Final = frozenset(
+    {
+        "InternalError", "InternalFailure", "InternalServerError", "KmsThrottled", "KMS.ThrottlingException",
+        "LimitExceededException", "OverLimit", "PriorRequestNotComplete", "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded", "ReplicatedWriteConflictException", "RequestLimitExceeded", "RequestThrottled",
+        "RequestTimeout", "RequestTimeoutException", "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingError",
+        "ThrottlingException", "TooManyRequestsException", "TransactionConflict", "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)  # fmt: skip
+_DENIED: Final = frozenset(
+    {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AccessDeniedFault", "KMS.AccessDeniedException"}
+)
+_UNKNOWN_CALLER: Final = frozenset(
+    {"InvalidClientTokenId", "UnrecognizedClientException", "ExpiredToken", "ExpiredTokenException",
+     "InvalidSignatureException",
+     "SignatureDoesNotMatch", "InvalidAccessKeyId", "MissingAuthenticationToken", "IncompleteSignature"}
+)  # fmt: skip
+_ABSENT: Final = frozenset(
+    {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException", "ResourceNotFound",
+     "NoSuchBucket", "NoSuchKey", "404"}
+)  # fmt: skip
+
+
+class Session:
+    """One region's clients.
+
+    Args:
+        region: for example `eu-west-1`.
+        endpoints: service name to endpoint URL, for emulators; the name `*` is for all that are not named.
+        session: a boto3 session with the user's own credentials and profile; boto3's default chain unless given.
+        tries: how often botocore sends one call in all, 1 or more; tests that count calls pass 1.
+        read_s: longest wait for an answer in seconds, without a long poll's own time.
+
+    Clients are safe to share between threads (boto3 guide, "Clients: multithreading").
+    """
+
+    def __init__(
+        self,
+        region: str,
+        endpoints: Mapping[Service, str] | None = None,
+        *,
+        session: boto3.session.Session | None = None,
+        tries: int = TRIES,
+        read_s: float = READ_S,
+    ) -> None:
+        self.region = region
+        self.endpoints = dict(endpoints or {})
+        self._session = session
+        self._tries = tries
+        self._read_s = read_s
+        self._clients: dict[tuple[Service, float], Any] = {}
+        self._lock = threading.Lock()
+
+    def client(self, service: Service, *, waits_s: float = 0.0) -> Any:
+        """The client of a service; the same object at every call with the same arguments.
+
+        Args:
+            service: boto3's name of it.
+            waits_s: how long a call may wait on purpose (a long poll), added to the read time-out.
+
+        Raises:
+            UsageError: the region is not one, or the endpoint no URL.
+        """
+        with self._lock:
+            found = self._clients.get((service, waits_s))
+            if found is None:
+                found = self._clients[service, waits_s] = self._make(service, waits_s)
+            return found
+
+    def _make(self, service: Service, waits_s: float) -> Any:
+        # boto3's own session is not safe to share while it makes clients; the lock of `client` is held here.
+        self._session = self._session or boto3.session.Session()
+        config = Config(
+            region_name=self.region,
+            retries={"mode": "standard", "total_max_attempts": self._tries},
+            connect_timeout=CONNECT_S,
+            read_timeout=self._read_s + waits_s,
+            max_pool_connections=CONNECTIONS_MAX,
+            tcp_keepalive=True,
+            user_agent_extra="onefold",
+            # The store builds these requests itself, and DynamoDB checks them: checking twice costs 0.4 ms for ten records.
+            parameter_validation=service != "dynamodb",
+            s3={"addressing_style": "path"} if self._endpoint("s3") else {},
+        )
+        try:
+            return self._session.client(service, endpoint_url=self._endpoint(service), config=config)
+        except (ValueError, failures.BotoCoreError) as error:
+            raise errors.UsageError(
+                f"No client for {service} in region {self.region!r}: {error}",
+                todo="Check the region and the endpoint in the engine's URL.",
+            ) from error
+
+    def _endpoint(self, service: Service) -> str | None:
+        return self.endpoints.get(service) or self.endpoints.get("*")
+
+    def close(self) -> None:
+        """Close all connections; harmless twice."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+
+def code_of(error: failures.ClientError) -> str:
+    """The error's code, as the service names it."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@contextmanager
+def aws_errors(action: str, resource: str) -> Iterator[None]:
+    """Make AWS's errors ours.
+
+    Args:
+        action: the IAM action of the calls inside, for example `sqs:SendMessage`.
+        resource: what it is done to, as a person would name it: an ARN, a queue's URL, `table onefold`.
+
+    Raises:
+        NotFoundError: the resource does not exist in this region and account.
+        UsageError: not allowed (names action and resource), no or unknown credentials, or an input that AWS refuses.
+        TransientError: throttled, timed out, unreachable, 5xx. The call may have been carried out all the same.
+    """
+    try:
+        yield
+    except failures.ClientError as error:
+        raise translated(error, action, resource) from error
+    except (failures.NoCredentialsError, failures.PartialCredentialsError, failures.CredentialRetrievalError) as error:
+        raise errors.UsageError(
+            f"There are no AWS credentials for {action}: {error}",
+            todo="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this host a role.",
+        ) from error
+    except failures.EndpointConnectionError as error:
+        raise errors.TransientError(
+            f"{action} on {resource}: {error}", todo="Check the region and endpoint of the URL, and the network."
+        ) from error
+    except (failures.HTTPClientError, failures.ConnectionError) as error:
+        raise errors.TransientError(
+            f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out all the same."
+        ) from error
+    except failures.BotoCoreError as error:
+        raise errors.UsageError(f"{action} on {resource}: {error}", todo="Change what was asked for.") from error
+
+
+def translated(error: failures.ClientError, action: str, resource: str) -> errors.OnefoldError:
+    """One answer of AWS as our error; see `aws_errors`."""
+    code = code_of(error)
+    said = str(error.response.get("Error", {}).get("Message", "")).strip() or "(no message)"
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code in _DENIED:
+        return errors.UsageError(
+            f"AWS does not allow {action} on {resource}: {said}",
+            meaning="The role or user of this process lacks the permission, or a policy of the resource denies it.",
+            todo=f"Add the action {action} on {resource} to its policy.",
+        )
+    if code in _UNKNOWN_CALLER:
+        return errors.UsageError(
+            f"AWS does not accept the credentials for {action} on {resource} ({code}): {said}",
+            todo="Renew them; if they are right, check region, endpoint and this machine's clock.",
+        )
+    if code in _ABSENT:
+        return errors.NotFoundError(
+            f"{resource} does not exist ({action}: {code}).",
+            meaning=said,
+            todo="Check name, region and account; deploy it first (onefold deploy), or add create=yes to the URL of an"
+            " emulator.",
+        )
+    if code in _PASSING or status >= 500 or status == 429:
+        return errors.TransientError(
+            f"{action} on {resource} failed for now ({code or status}): {said}",
+            todo="Try again in a moment; if it lasts, see the service's quotas and health.",
+        )
+    return errors.UsageError(f"{action} on {resource} was refused ({code}): {said}", todo="Change what was asked for.")

@@ -1,0 +1,431 @@
+"""One queue on Amazon SQS, behind the Queue contract.
+
+Sends, deletes and changes of visibility go in batches of ten (`batches.py`); bodies that are too large lie in S3
+(`payloads.py`). What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no `run_at` beyond 15 minutes, no
+burial in one step, and nobody can look into a queue without receiving.
+
+A burial is two calls: the copy is sent to the dead-letter queue, then the message is deleted. A crash between leaves both;
+the message is buried again later, and both copies carry one `onefold-id`, by which readers know them as one. So that a
+copy can be made at all, the messages that this process holds are remembered (`holding.py`): a process buries what it
+received itself, or took over from Lambda's event (`adopt`).
+
+Never here: policy, queues' settings, looking. Invariant: nothing is deleted whose copy was not accepted.
+
+Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from onefold import errors, limits
+from onefold.backends.aws import batches, messages, sending
+from onefold.backends.aws.batches import Failure
+from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.holding import Held, Holding
+from onefold.backends.aws.messages import Receipt, Received, parse_receipt
+from onefold.backends.aws.payloads import Payloads
+from onefold.clock import Clock
+from onefold.contracts.queue import (
+    Bury,
+    Delivery,
+    Depth,
+    Entry,
+    QueueCapabilities,
+    Refused,
+    RetryIn,
+    Sent,
+    Standing,
+)
+from onefold.entropy import Entropy
+
+CAPABILITIES: Final = QueueCapabilities(
+    fifo=True,
+    uncounted=False,
+    run_at=False,
+    atomic_bury=False,
+    waits=True,
+    inspectable=False,
+    in_flight_max=False,
+    finest_ms=limits.SECOND_MS,
+)
+WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
+_HELD_FOR_BURIAL_S: Final = 60
+
+
+class SqsQueue:
+    """The Queue contract on one SQS queue. Safe to call from any thread.
+
+    Args:
+        catalogue: names, URLs and settings.
+        name: the queue, without the prefix.
+        clock: of this host, for `received_at_ms` and for what is remembered.
+        entropy: makes receive attempt ids (FIFO).
+        payloads: where bodies over the limit go; None: they are refused.
+        wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
+            SQS's servers only and may miss what is there.
+    """
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        name: str,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        payloads: Payloads | None = None,
+        wait_s: int = 1,
+    ) -> None:
+        if not 0 <= wait_s <= WAIT_S_MAX:
+            raise errors.UsageError(f"wait_s={wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds.")
+        self.name = name
+        self._catalogue = catalogue
+        self._clock = clock
+        self._entropy = entropy
+        self._payloads = payloads
+        self._wait_s = wait_s
+        self._fifo = name.endswith(".fifo")
+        self._holding = Holding(clock)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later is refused.
+
+        Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not tell (on FIFO queues a
+        duplicate has the first one's message id).
+
+        Raises:
+            TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
+            NotFoundError: no such queue. UsageError: not allowed, no credentials.
+        """
+        return sending.send(self._catalogue, self.name, entries, now_ms=self._clock.now_ms(), payloads=self._payloads)
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
+        """Receive up to `count_max` messages, ten in one call.
+
+        Args:
+            visible_ms: 0 to 43,200,000, rounded up to whole seconds; None: the queue's setting.
+
+        Raises:
+            OverLimitError: standard queue at its in-flight cap.
+            NotFoundError, UsageError, TransientError: as `send`; never when some were received already.
+        """
+        return self._receive_all(count_max, visible_ms, self._wait_s)
+
+    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """As `receive`; waits at the server for a first message, whole seconds of `wait_ms` (0 to 20,000).
+
+        Raises:
+            as `receive`.
+        """
+        return self._receive_all(count_max, visible_ms, min(max(wait_ms // limits.SECOND_MS, 0), WAIT_S_MAX))
+
+    def _receive_all(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
+        if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
+            raise errors.UsageError(
+                f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
+                todo=f"count_max is at least 1, visible_ms 0 to {limits.VISIBILITY_MS_MAX:,}.",
+            )
+        found: list[Delivery] = []
+        while len(found) < count_max:
+            asked = min(count_max - len(found), limits.BATCH_ENTRIES_MAX)
+            try:
+                got = self._receive(asked, visible_ms, wait_s=0 if found else wait_s)
+            except errors.OnefoldError:
+                if found:
+                    return found
+                raise
+            found += got
+            if len(got) < asked:
+                break
+        return found
+
+    def _receive(self, count_max: int, visible_ms: int | None, *, wait_s: int) -> list[Delivery]:
+        url = self._catalogue.url(self.name)
+        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": _seconds(visible_ms)}
+        if self._fifo:  # botocore's own second try of this call then gets the same messages
+            ask["ReceiveRequestAttemptId"] = self._entropy.token()
+        asked_at_ms = self._clock.now_ms()
+        try:
+            with self._catalogue.calling("ReceiveMessage", self.name) as client:
+                answer = client.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=count_max,
+                    WaitTimeSeconds=wait_s,
+                    MessageAttributeNames=["All"],
+                    MessageSystemAttributeNames=["All"],
+                    **ask,
+                )
+        except errors.TransientError as error:
+            if batches.cause_of(error) == "OverLimit":
+                raise errors.OverLimitError(error.what, meaning=error.meaning, todo=error.todo) from error
+            raise
+        got = [messages.received(one) for one in answer.get("Messages", ())]
+        if not got:
+            return []
+        if visible_ms is None:
+            visible_ms = self._catalogue.settings(self.name).visibility_ms
+        visible_ms = _seconds(visible_ms) * limits.SECOND_MS
+        return self._deliveries(got, asked_at_ms, visible_ms)
+
+    def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
+        """What was received; a message whose payload S3 does not give now comes back after its visibility."""
+        found: list[Delivery] = []
+        failed: errors.TransientError | None = None
+        for one in got:
+            try:
+                found.append(self._delivery(one, asked_at_ms, visible_ms))
+            except errors.TransientError as error:
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
+        """Take over messages that Lambda's event source mapping received, from its event.
+
+        Args:
+            records: of the event, unchanged, all from this queue.
+            visible_ms: how long the mapping's receive hides them: the queue's visibility.
+
+        Raises:
+            PayloadError: a record is none of SQS's. UsageError, TransientError: a payload in S3 could not be read.
+        """
+        asked_at_ms = self._clock.now_ms()
+        return [self._delivery(messages.of_lambda(one), asked_at_ms, visible_ms) for one in records]
+
+    def disown(self, receipts: Sequence[str]) -> None:
+        """Lambda deletes these adopted messages: forget them. One whose payload lies in S3 is deleted here, payload and all.
+
+        Raises:
+            UsageError, TransientError: as `delete`.
+        """
+        stored = [receipt for receipt in receipts if parse_receipt(receipt).stored is not None]
+        if stored:
+            self.delete(stored)
+        self._holding.drop(receipts)
+
+    def _delivery(self, got: Received, asked_at_ms: int, visible_ms: int) -> Delivery:
+        form, stored = got.form, None
+        body = form.body
+        place = messages.read_pointer(form)
+        if place is not None and self._payloads is not None and self._payloads.is_ours(*place):
+            stored = place[1]
+            body = self._payloads.get(stored) or body
+        receipt = Receipt(got.message_id, got.handle, stored).text()
+        source = None if got.moved_from_arn is None else self._catalogue.name_of_arn(got.moved_from_arn)
+        reason = None
+        here = self._catalogue.on_aws(self.name)
+        if form.source is not None and form.source != here:  # equal: a move task sent it back with its reason
+            source, reason = self._catalogue.local(form.source), form.reason
+        self._holding.remember(receipt, got, visible_ms)
+        return Delivery(
+            queue=self.name,
+            message_id=got.message_id,
+            receipt=receipt,
+            body=body,
+            attributes=form.attributes,
+            receive_count=got.receive_count,
+            sent_at_ms=got.sent_at_ms,
+            first_received_at_ms=got.first_received_at_ms,
+            received_at_ms=asked_at_ms,
+            visible_ms=visible_ms,
+            group=form.group,
+            dedup_id=form.dedup_id,
+            sequence=got.sequence,
+            key=form.key,
+            trace=form.trace,
+            source=source,
+            reason=reason,
+        )
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Hide each receipt's message, rounded up to whole seconds; False where SQS refuses the receipt or the time.
+
+        `uncounted` is not heeded: on SQS every receive counts (capability).
+
+        Raises:
+            UsageError: a malformed receipt, or a delay out of range; nothing was changed.
+            TransientError: SQS did not change all of them; the same call again does no harm.
+        """
+        for _, change in changes:
+            if not 0 <= change.delay_ms <= limits.VISIBILITY_MS_MAX:
+                raise errors.UsageError(
+                    f"A message cannot be hidden for {change.delay_ms} ms.",
+                    meaning="Nothing was changed.",
+                    todo=f"Choose 0 to {limits.VISIBILITY_MS_MAX:,} ms (12 hours).",
+                )
+        receipts = [parse_receipt(receipt) for receipt, _ in changes]
+        entries = [
+            {"ReceiptHandle": receipt.handle, "VisibilityTimeout": _seconds(change.delay_ms)}
+            for receipt, (_, change) in zip(receipts, changes, strict=True)
+        ]
+        answers = [not isinstance(one, Failure) for one in self._in_batches("ChangeMessageVisibility", entries)]
+        for changed, (receipt, change) in zip(answers, changes, strict=True):
+            if changed:
+                self._holding.extend(receipt, change.delay_ms)
+        return answers
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.
+
+        Raises:
+            UsageError: a malformed receipt; nothing was deleted.
+            TransientError: SQS did not delete all of them; the same call again does no harm.
+        """
+        parsed = [parse_receipt(receipt) for receipt in receipts]
+        answers = self._delete(parsed)
+        stored = [one.stored for one, gone in zip(parsed, answers, strict=True) if gone and one.stored is not None]
+        if stored and self._payloads is not None:
+            self._payloads.delete(stored)
+        self._holding.drop([receipt for receipt, gone in zip(receipts, answers, strict=True) if gone])
+        return answers
+
+    def _delete(self, receipts: Sequence[Receipt]) -> list[bool]:
+        entries = [{"ReceiptHandle": receipt.handle} for receipt in receipts]
+        return [not isinstance(one, Failure) for one in self._in_batches("DeleteMessage", entries)]
+
+    def _in_batches(self, action: str, entries: Sequence[dict[str, Any]]) -> list[Mapping[str, Any] | Failure]:
+        """Answers of a batch operation on receipts; entries that failed for now are an error when all are done."""
+        url = self._catalogue.url(self.name)
+        method = {"DeleteMessage": "delete_message_batch", "ChangeMessageVisibility": "change_message_visibility_batch"}
+
+        def call(some: list[dict[str, Any]]) -> Mapping[str, Any]:
+            with self._catalogue.calling(action, self.name) as client:
+                found: Mapping[str, Any] = getattr(client, method[action])(QueueUrl=url, Entries=some)
+            return found
+
+        answers: list[Mapping[str, Any] | Failure] = []
+        for places in batches.cut([0] * len(entries)):
+            answers += batches.carry_out(call, [entries[place] for place in places])
+        failed = [one for one in answers if isinstance(one, Failure) and one.passing]
+        if failed:
+            raise errors.TransientError(
+                f"SQS did not carry out {action} for {len(failed)} of {len(answers)} messages of queue {self.name} "
+                f"({failed[0].code}, {batches.TRIES} tries).",
+                meaning="The others are done.",
+                todo="Do it again; what was done stays done.",
+            )
+        return answers
+
+    # -- burying -------------------------------------------------------------------------------------------------------
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
+
+        The payload in S3 stays: the copy names it. On a FIFO queue a receipt that has expired buries nothing; the message
+        is held for another minute first. False also for a message that this process did not receive, or forgot long after
+        its visibility was over.
+
+        Raises:
+            UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
+            TransientError: not all were copied and deleted; the same call again does no harm in this process.
+        """
+        receipts = [parse_receipt(receipt) for receipt, _ in burials]
+        targets = {to: self._target(to) for to in {burial.to for _, burial in burials}}
+        asked = dict(burials)  # a receipt that is named twice is buried once
+        texts, parsed = list(asked), dict(zip((receipt for receipt, _ in burials), receipts, strict=True))
+        held = {text: one for text, one in zip(texts, self._holding.get(texts), strict=True) if one is not None}
+        buried = {text for text, done in zip(texts, self._holding.were_buried(texts), strict=True) if done}
+        waiting = self._still_held([text for text in held if text not in buried], parsed)
+        failed: errors.OnefoldError | None = None
+        for to, target in targets.items():
+            try:
+                self._copy(target, [(held[text], asked[text]) for text in waiting if asked[text].to == to])
+            except errors.OnefoldError as error:
+                failed = error
+        copied = [text for text in waiting if held[text].copied]
+        gone = self._delete([parsed[text] for text in copied])
+        now_buried = [text for text, done in zip(copied, gone, strict=True) if done]
+        self._holding.drop(now_buried, buried=True)
+        if failed is not None:
+            raise failed
+        return [receipt in buried or receipt in now_buried for receipt, _ in burials]
+
+    def _target(self, to: str) -> str:
+        """The name of the queue to bury in; it exists."""
+        target = self._named(to, fresh=False) or self._named(to, fresh=True)
+        problem = ""
+        if target is not None:
+            try:
+                self._catalogue.settings(target)
+            except errors.NotFoundError:
+                problem = f": {target!r} does not exist"
+        if target is None or problem:
+            role = "dead-letter" if to == "dead-letter" else "held"
+            raise errors.UsageError(
+                f"Queue {self.name!r} has no {role} queue{problem}.",
+                meaning="The message stays where it is.",
+                todo=f"Make a {role} queue and name it in the queue's settings (onefold deploy does).",
+            )
+        return target
+
+    def _named(self, to: str, *, fresh: bool) -> str | None:
+        if to == "held":
+            return self._catalogue.held(self.name, fresh=fresh)
+        return self._catalogue.settings(self.name, fresh=fresh).dead_letter
+
+    def _still_held(self, texts: list[str], parsed: Mapping[str, Receipt]) -> list[str]:
+        """On FIFO: those whose receipt has not expired, held until the burial is over."""
+        if not self._fifo or not texts:
+            return texts
+        entries = [{"ReceiptHandle": parsed[text].handle, "VisibilityTimeout": _HELD_FOR_BURIAL_S} for text in texts]
+        answers = self._in_batches("ChangeMessageVisibility", entries)
+        return [text for text, one in zip(texts, answers, strict=True) if not isinstance(one, Failure)]
+
+    def _copy(self, target: str, burials: Sequence[tuple[Held, Bury]]) -> None:
+        source = self._catalogue.on_aws(self.name)
+        waiting = [(held, burial) for held, burial in burials if not held.copied]
+        forms = [sending.burial(held.message, burial.reason, source, fifo=self._fifo) for held, burial in waiting]
+        note = partial(self._note_copied, [held for held, _ in waiting])
+        answers = sending.deliver(self._catalogue, target, forms, accepted=note)
+        refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
+        if refused:  # with its reason it may be larger than the queue takes: rather without than not at all
+            bare = [sending.without_reason(forms[place]) for place in refused]
+            note = partial(self._note_copied, [waiting[place][0] for place in refused])
+            for answer in sending.deliver(self._catalogue, target, bare, accepted=note):
+                if isinstance(answer, Refused):
+                    raise errors.UsageError(
+                        f"Queue {target!r} refused a message of {self.name!r}: {answer.code}: {answer.message}",
+                        meaning="The message stays where it is.",
+                        todo=f"Give {target!r} the size limit and type of {self.name!r}.",
+                    )
+
+    @staticmethod
+    def _note_copied(held: Sequence[Held], place: int) -> None:
+        held[place].copied = True
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """SQS does not tell (capability `inspectable`).
+
+        Raises:
+            UsageError: always.
+        """
+        for receipt in receipts:
+            parse_receipt(receipt)
+        raise errors.UsageError(
+            "SQS does not tell how a receipt stands.", todo="Take the answer of delete or set_visible_in as it is."
+        )
+
+    def depth(self) -> Depth:
+        """Approximate numbers, up to a minute old; SQS tells the oldest age to CloudWatch only, so it is None here."""
+        names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
+        found = self._catalogue.attributes(self.name, *names)
+        visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)
+        return Depth(visible=visible, in_flight=in_flight, delayed=delayed)
+
+
+def _seconds(duration_ms: int) -> int:
+    """Whole seconds, never shorter than asked."""
+    return -(-duration_ms // limits.SECOND_MS)

@@ -1,0 +1,358 @@
+"""The operator's verbs over SQS: queues with their settings, looking, moving, purging.
+
+What SQS cannot do is said in the method: a look is a receive (`looking.py`, `finding.py`), an edit or a chosen move is a
+copy with a new message id (`moving.py`), and nothing tells when the next message comes or what is remembered for
+deduplication.
+
+Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, beyond the receive that a
+look counts.
+
+Sources: SQS API reference, the operation in each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from msgspec import structs
+
+from onefold import errors
+from onefold.backends.aws import queue_attributes
+from onefold.backends.aws.batches import cause_of, said
+from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.finding import Finder
+from onefold.backends.aws.looking import Looker
+from onefold.backends.aws.messages import parse_receipt
+from onefold.backends.aws.moving import Mover
+from onefold.backends.aws.payloads import Payloads
+from onefold.backends.aws.session import Session
+from onefold.backends.aws.sqs import WAIT_S_MAX, SqsQueue
+from onefold.clock import Clock
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
+from onefold.contracts.queue import Depth, Queue
+from onefold.contracts.rules import check_target, differences
+from onefold.entropy import Entropy
+
+_ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
+_EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
+
+
+class SqsQueues:
+    """QueueAdmin over the queues of one region and prefix. Safe to call from any thread.
+
+    Args:
+        session: clients.
+        prefix: put before every queue's name on AWS.
+        payloads: where bodies over the limit go; None: they are refused.
+        wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        prefix: str = "",
+        payloads: Payloads | None = None,
+        wait_s: int = 1,
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._payloads = payloads
+        self._wait_s = wait_s
+        self._catalogue = Catalogue(session, prefix, wait_s=WAIT_S_MAX)
+        self._looker = Looker(self._catalogue, clock=clock, payloads=payloads, wait_s=min(wait_s, 1))
+        self._mover = Mover(self._catalogue, self._looker, clock=clock, entropy=entropy, payloads=payloads)
+        self._open: dict[str, SqsQueue] = {}
+        self._finder = Finder(
+            self._catalogue,
+            self._looker,
+            self._mover,
+            every=self.settings,
+            depth=self.depth,
+            clock=clock,
+            payloads=payloads,
+        )
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Create a queue; again with equal settings does nothing. SQS lets a name be used again 60 s after a drop.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting SQS does not take or has no place for; not allowed.
+            NotFoundError: its dead-letter or held queue does not exist.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        if self._catalogue.is_there(name):
+            self._refuse_differences(settings)
+            return
+        self._check_targets(settings, advised)
+        wanted = queue_attributes.written(settings, self._catalogue.arn)
+        plain = queue_attributes.written(QueueSettings(name=name, fifo=settings.fifo), self._catalogue.arn)
+        attributes = {attribute: value for attribute, value in wanted.items() if value != plain[attribute]}
+        if settings.fifo:
+            attributes["FifoQueue"] = "true"
+        try:
+            with self._catalogue.calling("CreateQueue", name) as client:
+                client.create_queue(
+                    QueueName=self._catalogue.prefix + name, Attributes=attributes, tags=self._tags(settings)
+                )
+        except errors.UsageError as error:
+            if cause_of(error) not in _EXISTS:
+                raise
+            self._refuse_differences(settings)  # somebody else made it just now
+        self._forget(name)
+
+    def _tags(self, settings: QueueSettings) -> dict[str, str]:
+        return {} if settings.held is None else {queue_attributes.HELD_TAG: self._catalogue.on_aws(settings.held)}
+
+    def _refuse_differences(self, asked: QueueSettings) -> None:
+        different = differences(self.setting(asked.name), asked)
+        if different:
+            raise errors.ConflictError(
+                f"Queue {asked.name!r} exists with other settings: {'; '.join(different)}.",
+                meaning="It was left as it is.",
+                todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
+            )
+
+    def _check_targets(self, settings: QueueSettings, advised: bool) -> None:
+        for target in (settings.dead_letter, settings.held):
+            if target is not None:
+                check_target(settings, self._catalogue.settings(target, fresh=True), advised=advised)
+
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
+
+        Raises:
+            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            NotFoundError: no such queue.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        stored = self.setting(name)
+        if (settings.dead_letter, settings.held) != (stored.dead_letter, stored.held) or advised:
+            self._check_targets(settings, advised)
+        if advised and settings.retention_ms < stored.retention_ms:
+            for source in self._mover.sources(name):
+                check_target(self._catalogue.settings(source), settings)
+        had, wanted = self._written(stored), self._written(settings)
+        changed = {attribute: value for attribute, value in wanted.items() if had.get(attribute) != value}
+        url = self._catalogue.url(name)
+        if changed:
+            with self._catalogue.calling("SetQueueAttributes", name) as client:
+                client.set_queue_attributes(QueueUrl=url, Attributes=changed)
+        if settings.held is None and stored.held is not None:
+            with self._catalogue.calling("UntagQueue", name) as client:
+                client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
+        elif settings.held != stored.held:
+            with self._catalogue.calling("TagQueue", name) as client:
+                client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
+        self._forget(name)
+
+    def _written(self, settings: QueueSettings) -> dict[str, str]:
+        """Attributes of settings whose other queues need not exist any more; equal names give equal text."""
+        return queue_attributes.written(settings, self._arn_of)
+
+    def _arn_of(self, name: str) -> str:
+        try:
+            return self._catalogue.arn(name)
+        except errors.NotFoundError:
+            return f"(dropped) {name}"
+
+    def settings(self) -> list[QueueSettings]:
+        """All queues with the prefix, by name; two calls for each."""
+
+        def one(name: str) -> QueueSettings | None:
+            try:
+                return self.setting(name)
+            except errors.NotFoundError:
+                return None  # dropped meanwhile
+
+        names = self._catalogue.names()
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="onefold-settings") as pool:
+            return [found for found in pool.map(one, names) if found is not None]
+
+    def settings_of(self, queue: str) -> QueueSettings:
+        """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        found = self._catalogue.settings(queue, fresh=True)
+        try:
+            return structs.replace(found, held=self._catalogue.held(queue, fresh=True))
+        except errors.NotFoundError:
+            raise
+        except errors.UsageError:
+            return found
+
+    def setting(self, queue: str) -> QueueSettings:
+        """As `settings_of`."""
+        return self.settings_of(queue)
+
+    def drop(self, queue: str, *, referenced: bool = False) -> None:
+        """Delete a queue with everything in it; payloads in S3 stay, for the bucket's lifecycle rule.
+
+        Raises:
+            UsageError: another queue of this prefix sends messages there, unless `referenced`.
+            NotFoundError: no such queue.
+        """
+        url = self._catalogue.url(queue)
+        if not referenced:
+            users = [other.name for other in self.settings() if queue in (other.dead_letter, other.held)]
+            if users:
+                raise errors.UsageError(
+                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
+                    meaning="Nothing was changed.",
+                    todo="Change those queues first.",
+                )
+        with self._catalogue.calling("DeleteQueue", queue) as client:
+            client.delete_queue(QueueUrl=url)
+        self._forget(queue)
+
+    def _forget(self, queue: str) -> None:
+        self._catalogue.forget(queue)
+        self._looker.forget(queue)
+        self._finder.forget()
+
+    def open(self, queue: str) -> Queue:
+        """The hot-path object of one queue; the same one at every call.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self.open_queue(queue)
+
+    def open_queue(self, queue: str) -> SqsQueue:
+        """As `open`, with what SQS adds (`adopt`)."""
+        self._catalogue.url(queue)
+        found = self._open.get(queue)
+        if found is None:
+            found = self._open[queue] = SqsQueue(
+                self._catalogue,
+                queue,
+                clock=self._clock,
+                entropy=self._entropy,
+                payloads=self._payloads,
+                wait_s=self._wait_s,
+            )
+        return found
+
+    def know(self, url: str) -> str:
+        """Take in a queue by its URL, whoever made it, also outside the prefix; its name for all other verbs."""
+        return self._catalogue.know(url)
+
+    def depth(self, queue: str) -> Depth:
+        """As Queue.depth."""
+        return self.open(queue).depth()
+
+    def purge(self, queue: str) -> int:
+        """Delete every message; about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
+
+        Raises:
+            UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
+        """
+        depth = self.depth(queue)
+        url = self._catalogue.url(queue)
+        with self._catalogue.calling("PurgeQueue", queue) as client:
+            client.purge_queue(QueueUrl=url)
+        self._looker.forget(queue)
+        return depth.visible + depth.in_flight + depth.delayed
+
+    # -- what SQS does not tell ----------------------------------------------------------------------------------------
+
+    def next_ready_ms(self, queue: str) -> int | None:
+        """Not known on SQS: None."""
+        self._catalogue.url(queue)
+        return None
+
+    def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:  # noqa: ARG002 - the contract's
+        """SQS does not tell: nothing."""
+        self._catalogue.url(queue)
+        return []
+
+    def take_transfers(self) -> list[Transferred]:
+        """What this process moved since the last call; SQS does not tell what receives dead-lettered."""
+        return self._finder.take_transfers()
+
+    def message_ids(self, receipts: Sequence[str]) -> list[str]:
+        """Which message each receipt names.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        return [parse_receipt(receipt).message_id for receipt in receipts]
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
+        """As `Finder.peek`: each look counts a receive."""
+        return self._finder.peek(queue, limit, after)
+
+    def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
+        """As `Finder.find`: in dead-letter and held queues."""
+        return self._finder.find(message_ids)
+
+    def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
+        """As `Finder.find_key`: in dead-letter and held queues."""
+        return self._finder.find_key(key, limit)
+
+    def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
+        """As `Finder.move`: by copy."""
+        return self._finder.move(moves)
+
+    def edit(self, message_id: str, edit: Edit) -> bool:
+        """As `Finder.edit`: by copy, with a new id."""
+        return self._finder.edit(message_id, edit)
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """As `Finder.remove`."""
+        return self._finder.remove(message_ids)
+
+    # -- move tasks ----------------------------------------------------------------------------------------------------
+
+    def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
+        """Begin a move task: SQS's own where it can do it, else a copy that `step_moves` carries out.
+
+        Raises:
+            UsageError: as SQS: the source is no dead-letter queue, or has a task running.
+            NotFoundError: no such queue.
+        """
+        try:
+            return self._mover.start(source, to, per_second_max)
+        except errors.UsageError as error:
+            if cause_of(error) and not isinstance(error, errors.NotFoundError):
+                raise errors.UsageError(said(error), meaning="Nothing was moved.", todo=error.todo) from error.__cause__
+            raise
+
+    def step_moves(self) -> int:
+        """Carry this process's copies forward as far as their rate allows now; how many messages moved."""
+        done = self._mover.step()
+        for seen, target, new_id in done:
+            self._finder.tell(seen, target, new_id)
+        return len(done)
+
+    def moving(self) -> bool:
+        """Whether a move task is running from a dead-letter queue of this prefix."""
+        return self._mover.running(sorted({one.dead_letter for one in self.settings() if one.dead_letter is not None}))
+
+    def moves(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first: SQS's last ten, and this process's copies."""
+        return self._mover.tasks(source)
+
+    def cancel_move(self, handle: str) -> MoveTask:
+        """Stop a running task; what moved stays moved.
+
+        Raises:
+            NotFoundError: no such task. UsageError: it is not running.
+        """
+        return self._mover.cancel(handle)
