@@ -1,0 +1,129 @@
+"""The statements on records, each one round trip for any number of them, each committing by itself.
+
+No statement of ours waits for a lock while it holds another: those for many rows pass over rows that somebody has locked
+(SKIP LOCKED), and what was passed over is done row by row afterwards. So no order of keys is needed, and no deadlock can
+come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The
+one exception is the INSERT of a claim: it may wait for another first claim of the same key, so it takes keys in order. It
+leaves alone what stands already: ON CONFLICT would wait for a transaction that changes such a row.
+
+    CLAIM     insert what is absent, read what stands: a first claim and a duplicate are one round trip
+    START, RENEW, COMPLETE, CLEAR    the frequent transitions under an owner and a fence, as conditions
+    CHANGE    any other transition, decided by contracts/transitions.py: compare-and-set on the version that was read
+
+Written for the schema `onefold`; `Server.sql` puts in the chosen one. Never here: when which is used (`store.py`).
+Invariant: a statement changes a row only under a condition that it checks on the row as it is when it is locked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onefold.backends.postgres.rows import CHANGING, COLUMNS, TYPES
+
+CLAIM: Final = """
+WITH asked AS (
+    SELECT * FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],
+        %s::integer[], %s::text[], %s::bigint[])
+    AS a (ident, scope, job, key, owner, fingerprint, lease_until_ms, expires_at_ms, started, message_id, sent_at_ms)
+), fresh AS (
+    INSERT INTO onefold.record (ident, fence, lease_until_ms, started_fence, created_at_ms, started_at_ms, updated_at_ms,
+        expires_at_ms, sent_at_ms, attempts, attempts_total, crashes, crashes_total, parked, doubt, budget_closed, status,
+        owner, fingerprint, scope, job, key, message_id)
+    SELECT ident, 1, lease_until_ms, started, now_ms, CASE started WHEN 1 THEN now_ms END, now_ms,
+        expires_at_ms, sent_at_ms, started, started, 0, 0, false, false, false, 'in_progress',
+        owner, fingerprint, scope, job, key, message_id
+    FROM asked a, (SELECT %s::bigint AS now_ms) AS present
+    WHERE NOT EXISTS (SELECT FROM onefold.record r WHERE r.ident = a.ident)
+    ORDER BY ident
+    ON CONFLICT (ident) DO NOTHING
+    RETURNING ident
+)
+SELECT a.ident, f.ident IS NOT NULL, r.xmin::text, COLUMNS
+FROM asked a LEFT JOIN fresh f ON f.ident = a.ident LEFT JOIN onefold.record r ON r.ident = a.ident
+""".replace("COLUMNS", COLUMNS)
+
+READ: Final = """
+SELECT r.ident, r.xmin::text, COLUMNS FROM onefold.record r WHERE r.ident = ANY(%s::bytea[])
+""".replace("COLUMNS", COLUMNS)
+
+_HELD: Final = """
+WITH held AS MATERIALIZED (
+    SELECT r.ident FROM onefold.record r
+    JOIN unnest(%s::bytea[], %s::text[], %s::bigint[]) AS h (ident, owner, fence) ON r.ident = h.ident
+    WHERE r.owner = h.owner AND r.fence = h.fence AND CONDITION
+    FOR UPDATE OF r SKIP LOCKED
+)
+"""
+
+START: Final = (
+    _HELD.replace("CONDITION", "r.status = 'in_progress' AND r.started_fence <> r.fence")
+    + """
+UPDATE onefold.record r SET attempts = attempts + 1, attempts_total = attempts_total + 1, started_fence = fence,
+    doubt = false, started_at_ms = now_ms, updated_at_ms = now_ms
+FROM held, (SELECT %s::bigint AS now_ms) AS present WHERE r.ident = held.ident
+RETURNING r.ident
+"""
+)
+
+RENEW: Final = (
+    _HELD.replace("CONDITION", "r.status = 'in_progress'")
+    + """
+UPDATE onefold.record r SET lease_until_ms = %s FROM held WHERE r.ident = held.ident
+RETURNING r.ident
+"""
+)
+
+CLEAR: Final = (
+    _HELD.replace("CONDITION", "r.status = 'completed' AND r.outbox IS NOT NULL")
+    + """
+UPDATE onefold.record r SET outbox = NULL FROM held WHERE r.ident = held.ident
+RETURNING r.ident
+"""
+)
+
+# Counts what it completed, or what a change says it did. `backend`: no two connections count in one row.
+_COUNTED: Final = """
+, counted AS (
+    INSERT INTO onefold.completed AS c (second, job, backend, count)
+    SELECT %s, job, pg_backend_pid(), sum(count) FROM done GROUP BY job HAVING sum(count) > 0
+    ON CONFLICT (second, job, backend) DO UPDATE SET count = c.count + excluded.count
+)
+SELECT ident FROM done
+"""
+
+COMPLETE: Final = """
+WITH given AS (
+    SELECT * FROM unnest(%s::bytea[], %s::text[], %s::bigint[], %s::bytea[], %s::text[], %s::bigint[])
+    AS g (ident, owner, fence, result, outbox, expires_at_ms)
+), held AS MATERIALIZED (
+    SELECT r.ident, g.result, g.outbox, g.expires_at_ms FROM onefold.record r JOIN given g ON r.ident = g.ident
+    WHERE r.owner = g.owner AND r.fence = g.fence AND r.status = 'in_progress'
+    FOR UPDATE OF r SKIP LOCKED
+), done AS (
+    UPDATE onefold.record r SET status = 'completed', result = held.result, outbox = held.outbox,
+        expires_at_ms = held.expires_at_ms, updated_at_ms = %s, doubt = false, failure = NULL
+    FROM held WHERE r.ident = held.ident
+    RETURNING r.ident, r.job, 1 AS count
+)COUNTED""".replace("COUNTED", _COUNTED)
+
+_CHANGE: Final = (
+    """
+WITH given AS (
+    SELECT * FROM unnest(%s::bytea[], %s::text[]::xid[], %s::integer[], ARRAYS) AS g (ident, version, counts, NAMES)
+), done AS (
+    UPDATE onefold.record r SET (NAMES) = (GIVEN) FROM given g WHERE r.ident = g.ident AND r.xmin = g.version AND LOCKS
+    RETURNING r.ident, r.job, g.counts AS count
+)""".replace("ARRAYS", ", ".join(f"%s::{TYPES[name]}[]" for name in CHANGING))
+    .replace("NAMES", ", ".join(CHANGING))
+    .replace("GIVEN", ", ".join(f"g.{name}" for name in CHANGING))
+    + _COUNTED
+)
+# One row: waits for whoever has locked it. Several: passes over those that are locked.
+CHANGE_ONE: Final = _CHANGE.replace("AND LOCKS", "")
+CHANGE_MANY: Final = _CHANGE.replace("AND LOCKS", "AND r.ident IN (SELECT ident FROM free)").replace(
+    "), done AS (",
+    """), free AS MATERIALIZED (
+    SELECT r.ident FROM onefold.record r JOIN given g ON r.ident = g.ident AND r.xmin = g.version
+    FOR UPDATE OF r SKIP LOCKED
+), done AS (""",
+)

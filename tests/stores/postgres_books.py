@@ -1,0 +1,70 @@
+"""One PostgreSQL server for all tests of a process, and for each test a database of its own on it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+
+from onefold import errors
+from onefold.backends.postgres.books import PostgresBooks
+from onefold.clock import ManualClock
+from onefold.testing.records import NOW
+from tests.emulators.servers import postgres
+
+_NUMBERS = itertools.count()
+
+
+@contextmanager
+def shared_server() -> Iterator[str]:
+    """The URL of a server whose commits are not synced: for tests that ask nothing of a crash."""
+    with postgres(fsync="off", max_connections="200") as url:
+        yield url
+
+
+@contextmanager
+def database(url: str, **options: str) -> Iterator[str]:
+    """The URL of a new database on a server."""
+    name = f"test_{next(_NUMBERS)}"
+    words = " ".join(f"{word} {value}" for word, value in options.items())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} {words}".encode())
+    yield url.rsplit("/", 1)[0] + f"/{name}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def books(url: str, clock: ManualClock | None = None) -> Iterator[PostgresBooks]:
+    """A record store, made when it is not there."""
+    opened = PostgresBooks(url, clock=clock or ManualClock(NOW), create=True)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def sql(url: str, statement: str, *values: object) -> list[tuple]:
+    """What another connection sees, or does."""
+    with psycopg.connect(url, autocommit=True) as link:
+        cursor = link.execute(statement.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def at_once(count: int, work: Callable[[int], object]) -> list[object]:
+    """What `count` threads answered that began together; an exception is an answer."""
+    ready = threading.Barrier(count)
+
+    def run(number: int) -> object:
+        ready.wait(30)
+        try:
+            return work(number)
+        except errors.OnefoldError as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))

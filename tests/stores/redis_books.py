@@ -1,0 +1,38 @@
+"""Books on a Redis server for the tests of this room: opened on an empty server, closed with the test.
+
+Never here: assertions. Invariant: each test begins with an empty server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+from onefold.backends.redis.books import RedisBooks
+from onefold.entropy import SystemEntropy
+
+
+@contextmanager
+def opened(url: str, *, empty: bool = True) -> Iterator[RedisBooks]:
+    """Books on this server, which forgets everything first unless told otherwise."""
+    if empty:
+        with client(url) as direct:
+            direct.flushall()
+    books = RedisBooks.open(url, entropy=SystemEntropy())
+    try:
+        yield books
+    finally:
+        books.close()
+
+
+@contextmanager
+def client(url: str) -> Iterator[redis.Redis]:
+    """A client of the test's own."""
+    kind = redis.RedisCluster if "cluster=yes" in url else redis.Redis
+    direct = kind.from_url(url.partition("?")[0], protocol=2)
+    try:
+        yield direct
+    finally:
+        direct.close()

@@ -1,0 +1,190 @@
+"""The tables, the URL, and what is looked at before work begins: refused with what to run, or warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import psycopg
+import pytest
+
+from onefold import errors
+from onefold.backends.postgres import connection, inspection, migrations
+from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.connection import Address
+from onefold.contracts.store import Answer, Claimed, Hold
+from onefold.testing.records import KEY, NOW, ask
+from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url
+from tests.stores.postgres_books import at_once, books, database, shared_server, sql
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with shared_server() as url:
+        yield url
+
+
+@pytest.fixture
+def url(server: str) -> Iterator[str]:
+    with database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[PostgresBooks]:
+    with books(url) as opened:
+        yield opened
+
+
+def claimed(answers: Sequence[Answer]) -> list[Hold]:
+    assert all(isinstance(answer, Claimed) for answer in answers), answers
+    return [answer.hold for answer in answers if isinstance(answer, Claimed)]
+
+
+def test_tables_are_made_once_however_many_begin_at_once(url: str) -> None:
+    def work(number: int) -> list[str]:
+        with books(url) as opened:
+            return opened.check()
+
+    answers = at_once(8, work)
+    assert [type(answer) for answer in answers] == [list] * 8, answers
+    assert sql(url, "SELECT version FROM onefold.version") == [(len(migrations.steps()),)]
+
+
+def test_two_schemas_of_one_database_know_nothing_of_each_other(url: str) -> None:
+    with books(f"{url}?schema=shop_a") as first, books(f"{url}?schema=shop_b") as second:
+        assert isinstance(first.store.claim([ask()], NOW)[0], Claimed)
+        assert isinstance(second.store.claim([ask(owner="B")], NOW)[0], Claimed)
+        assert second.records.find("key")[0].owner == "B"
+        assert first.check() == second.check()
+
+
+def warnings(url: str) -> list[str]:
+    store = PostgresBooks(url)
+    try:
+        return store.check()
+    finally:
+        store.close()
+
+
+def test_settings_that_lose_what_was_answered_are_warned_of(opened: PostgresBooks, url: str) -> None:
+    assert [text.split()[0] for text in opened.check()] == ["fsync"]  # this server of the tests has it off
+    sql(url, "ALTER TABLE onefold.record SET UNLOGGED")
+    said = warnings(f"{url}?options=-csynchronous_commit%3Doff")
+    assert [text.split(":")[0] for text in said] == ["fsync is off", "synchronous_commit is off", "Not logged"]
+
+
+def refused(url: str) -> errors.StorageError:
+    with pytest.raises(errors.StorageError) as raised:
+        warnings(url)
+    assert raised.value.todo
+    return raised.value
+
+
+def test_missing_and_foreign_tables_are_refused_with_what_to_do(url: str) -> None:
+    assert "create=yes" in refused(url).todo
+    store = PostgresBooks(url)
+    with pytest.raises(errors.StorageError, match="create=yes"):
+        store.store.claim([ask()], NOW)
+    store.close()
+    sql(url, "CREATE SCHEMA onefold")
+    assert "version 0" in refused(url).what
+    sql(url, "CREATE TABLE onefold.record (id int)")
+    with pytest.raises(errors.StorageError, match="another program"):
+        PostgresBooks(url, create=True)
+    assert sql(url, "SELECT to_regclass('onefold.version')") == [(None,)]
+
+
+def test_tables_of_a_newer_onefold_are_refused(opened: PostgresBooks, url: str) -> None:
+    sql(url, "UPDATE onefold.version SET version = 99")
+    assert "newer" in refused(url).meaning
+    with pytest.raises(errors.StorageError, match="newer"):
+        PostgresBooks(url, create=True)
+
+
+def test_a_role_without_rights_is_told_which(opened: PostgresBooks, url: str) -> None:
+    sql(url, "CREATE ROLE clerk LOGIN")
+    try:
+        clerk = url.replace("postgres@", "clerk@")
+        assert "clerk" in refused(clerk).what
+        sql(url, "GRANT USAGE ON SCHEMA onefold TO clerk; GRANT SELECT ON ALL TABLES IN SCHEMA onefold TO clerk")
+        missing = refused(clerk)
+        assert "record: INSERT" in missing.what
+        assert "GRANT SELECT, INSERT, UPDATE, DELETE" in missing.todo
+        with books(clerk) as store, pytest.raises(errors.StorageError, match="GRANT"):
+            store.store.claim([ask()], NOW)
+        with pytest.raises(errors.StorageError, match="may not create"):
+            PostgresBooks(f"{clerk}?schema=mine", create=True)
+        sql(url, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA onefold TO clerk")
+        assert [text.split()[0] for text in warnings(clerk)] == ["fsync"]
+        with books(clerk) as store:
+            assert isinstance(store.store.claim([ask()], NOW)[0], Claimed)
+            effects = store.effects(1000)
+            assert effects.open().execute("SELECT current_user").fetchone() == ("clerk",)
+            effects.rollback()
+        sql(url, "ALTER ROLE clerk SET default_transaction_read_only = on")
+        assert "only reads" in refused(clerk).what
+    finally:
+        sql(url, "DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+def test_an_old_server_and_a_small_alphabet_are_refused(
+    opened: PostgresBooks, url: str, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database(server, ENCODING="'LATIN1'", LOCALE="'C'", TEMPLATE="template0") as small:
+        assert "UTF8" in refused(small).todo
+    monkeypatch.setattr(inspection, "VERSION_MIN", 990000)
+    assert "Upgrade" in refused(url).todo
+
+
+def test_a_standby_is_refused() -> None:
+    with postgres_folder() as folder:
+        port = free_port()
+        url = postgres_url(port)
+        with postgres_server(folder, port, fsync="off"), books(url):
+            pass
+        (folder / "standby.signal").touch()
+        with postgres_server(folder, port, fsync="off"):
+            assert "standby" in refused(url).meaning
+            store = PostgresBooks(url)
+            with pytest.raises(errors.StorageError, match="primary"):
+                store.store.claim([ask()], NOW)
+            assert store.store.read([KEY], NOW) == [None]
+            store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("postgresql://h/db?schema=a.b", "schema"),
+        ("postgresql://h/db?schema=pg_mine", "schema"),
+        ("postgresql://h/db?schema=", "schema"),
+        ("postgresql://h/db?nonsense=1", "nonsense"),
+    ],
+)
+def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: str, named: str) -> None:
+    with pytest.raises(errors.UsageError, match=named):
+        PostgresBooks(url).check()
+
+
+def test_what_the_url_says_reaches_libpq_and_is_shown_without_the_password() -> None:
+    address = Address(
+        "postgresql://ada:p%40ss@db.example:6000/shop?schema=jobs&create=yes&sslmode=require&connect_timeout=1"
+        "&options=-c%20work_mem%3D8MB&application_name=a+b"
+    )
+    told = psycopg.conninfo.conninfo_to_dict(address.conninfo)
+    assert (address.schema, address.creates, address.shown) == ("jobs", True, "postgresql://db.example:6000/shop")
+    assert (told["password"], told["sslmode"], told["client_encoding"]) == ("p@ss", "require", "UTF8")
+    assert (told["connect_timeout"], told["keepalives_count"]) == ("1", "2")
+    assert (told["options"], told["application_name"]) == ("-c work_mem=8MB", "a+b")
+
+
+def test_handlers_queries_are_planned_as_anybodys(opened: PostgresBooks) -> None:
+    query = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
+    ours = dict(opened._server.run(lambda link: link.execute(query, (list(connection.PLANNED),)).fetchall()))
+    assert ours == connection.PLANNED
+    effects = opened.effects(1000)
+    theirs = dict(effects.open().execute(query, (list(connection.PLANNED),)).fetchall())
+    effects.rollback()
+    assert all(theirs[name] != value for name, value in connection.PLANNED.items())

@@ -1,0 +1,480 @@
+"""What the Redis store must do beyond the contract: few calls, races, lost answers, lost scripts, lives, lists."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pytest
+import redis
+
+from onefold import errors, limits
+from onefold.backends.redis import admin, changing
+from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis.changing import GRACE_MS
+from onefold.backends.redis.names import Names, key_at, place
+from onefold.backends.redis.rows import decode, encode
+from onefold.contracts.ledger import Row
+from onefold.contracts.state import Change
+from onefold.contracts.store import Answer, Claimed, Completed, Hold, OutboxItem, Record, RecordKey, Running
+from onefold.entropy import SystemEntropy
+from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, unknown
+from tests.emulators import servers
+from tests.stores.redis_books import client, opened
+from tests.stores.wires import lossy
+
+NAMES = Names()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with servers.redis() as url:
+        yield url
+
+
+@pytest.fixture
+def books(server: str) -> Iterator[RedisBooks]:
+    with opened(server) as books:
+        yield books
+
+
+@pytest.fixture
+def direct(server: str) -> Iterator[redis.Redis]:
+    with client(server) as direct:
+        yield direct
+
+
+def claimed(answers: Sequence[Answer]) -> list[Hold]:
+    assert all(isinstance(answer, Claimed) for answer in answers), answers
+    return [answer.hold for answer in answers if isinstance(answer, Claimed)]
+
+
+def together(count: int, work: Callable[[int], None]) -> None:
+    """Call `work(number)` in so many threads at once; whatever one of them raises is raised here."""
+    ready = threading.Barrier(count)
+    raised: list[BaseException] = []
+
+    def run(number: int) -> None:
+        ready.wait(30)
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for error in raised:
+        raise error
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def calls(direct: redis.Redis) -> dict[str, int]:
+    """Commands that clients sent since the last look; those a script makes are not counted."""
+    stats = direct.info("commandstats")
+    direct.config_resetstat()
+    inside = ("config", "info", "client", "get", "set", "zadd", "zrem", "zcard", "sadd", "hincrby", "pexpire")
+    names = {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
+    return {name: count for name, count in names.items() if not name.startswith(inside)}
+
+
+def test_ten_records_cost_one_call_each_way(books: RedisBooks, direct: redis.Redis) -> None:
+    batch = [ask(f"key-{number}") for number in range(10)]
+    books.store.claim([ask("the script is loaded")], NOW)
+    calls(direct)
+    holds = claimed(books.store.claim(batch, NOW))
+    assert calls(direct) == {"evalsha": 1}
+    assert all(books.store.renew(holds, NOW + 2 * LEASE_MS))
+    assert calls(direct) == {"evalsha": 1}
+    assert all(books.store.write([(hold, complete()) for hold in holds], NOW))
+    assert calls(direct) == {"evalsha": 1}
+    duplicates = books.store.claim(batch, NOW)
+    assert all(isinstance(answer, Completed) for answer in duplicates)
+    assert calls(direct) == {"evalsha": 1}
+
+
+def test_a_takeover_and_another_process_cost_one_call_more(books: RedisBooks, server: str, direct: redis.Redis) -> None:
+    batch = [ask(f"key-{number}", start=False) for number in range(10)]
+    claimed(books.store.claim(batch, NOW))
+    with opened(server, empty=False) as other:
+        calls(direct)
+        later = [ask(f"key-{number}", "B", at_ms=NOW + LEASE_MS, start=False) for number in range(10)]
+        holds = claimed(other.store.claim(later, NOW + LEASE_MS))
+        assert calls(direct) == {"evalsha": 2}
+        assert all(other.store.start(holds, NOW + LEASE_MS))
+        assert calls(direct) == {"evalsha": 1}
+        assert all(books.store.write([(hold, complete()) for hold in holds], NOW + LEASE_MS))
+        assert calls(direct) == {"evalsha": 2}  # this process had another picture of the records
+
+
+def test_a_batch_larger_than_a_call_is_answered_in_order(books: RedisBooks) -> None:
+    count = 2 * changing.RECORDS_PER_CALL + 5
+    holds = claimed(books.store.claim([ask(f"key-{number}") for number in range(count)], NOW))
+    assert [hold.key.key for hold in holds] == [f"key-{number}" for number in range(count)]
+    assert books.store.write([(hold, complete()) for hold in holds], NOW) == [True] * count
+
+
+def test_what_changes_nothing_is_not_written(books: RedisBooks, direct: redis.Redis) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    value = direct.get(NAMES.record(KEY))
+    assert books.store.start([hold], NOW) == [True]  # the claim had started it
+    assert direct.get(NAMES.record(KEY)) == value
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    value = direct.get(NAMES.record(KEY))
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    assert books.store.clear_outbox([hold]) == [True]
+    assert direct.get(NAMES.record(KEY)) == value
+
+
+def test_a_process_remembers_only_what_it_is_in_the_middle_of(
+    books: RedisBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guesses = books.store._changing._guesses
+    holds = claimed(books.store.claim([ask(f"key-{number}") for number in range(6)], NOW))
+    assert list(guesses) == [hold.key for hold in holds]
+    outbox = [OutboxItem(queue="q", body="{}")]
+    assert all(books.store.write([(holds[0], complete()), (holds[1], fail()), (holds[2], complete(b"1", outbox))], NOW))
+    assert list(guesses) == [hold.key for hold in [*holds[3:], holds[2]]]
+    assert books.store.clear_outbox([holds[2]]) == [True]
+    assert list(guesses) == [hold.key for hold in holds[3:]]
+    monkeypatch.setattr(changing, "_GUESSES_MAX", 3)
+    books.store.claim([ask("one more")], NOW)
+    assert len(guesses) == 3
+    assert all(books.store.renew(holds[3:], NOW + LEASE_MS))  # what was forgotten is read again
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_ms", [NOW, NOW + LEASE_MS], ids=["fresh", "takeover"])
+def test_of_sixteen_who_claim_one_operation_one_gets_it(server: str, at_ms: int) -> None:
+    with opened(server) as first:
+        processes = [RedisBooks.open(server, entropy=SystemEntropy()) for _ in range(16)]
+        for number in range(20):
+            key = f"key-{number}"
+            if at_ms > NOW:
+                claimed(first.store.claim([ask(key, "dead")], NOW))
+            answers: list[Answer] = []
+
+            def work(number: int, key: str = key, answers: list[Answer] = answers) -> None:
+                answers.extend(processes[number].store.claim([ask(key, f"owner-{number}", at_ms=at_ms)], at_ms))
+
+            together(16, work)
+            holds = [answer.hold for answer in answers if isinstance(answer, Claimed)]
+            running = [answer for answer in answers if isinstance(answer, Running)]
+            assert (len(holds), len(running)) == (1, 15)
+            assert {(one.owner, one.fence) for one in running} == {(holds[0].owner, holds[0].fence)}
+            assert holds[0].fence == (1 if at_ms == NOW else 2)
+        for process in processes:
+            process.close()
+
+
+def test_of_one_process_sixteen_threads_share_the_work_and_nothing_is_done_twice(
+    books: RedisBooks, direct: redis.Redis
+) -> None:
+    """Threads of one process guess from one memory; equal asks at one instant must still not both be answered yes."""
+    keys = [f"key-{number}" for number in range(60)]
+    done: list[str] = []
+
+    def work(number: int) -> None:
+        mine = keys[number:] + keys[:number] if number % 2 else keys[number::-1] + keys[:number:-1]
+        for first in range(0, len(mine), 10):
+            batch = [ask(key, "A") for key in mine[first : first + 10]]
+            holds = [answer.hold for answer in books.store.claim(batch, NOW) if isinstance(answer, Claimed)]
+            assert all(books.store.start(holds, NOW))
+            assert all(books.store.write([(hold, complete()) for hold in holds], NOW))
+            done.extend(hold.key.key for hold in holds)
+
+    together(16, work)
+    assert sorted(done) == sorted(keys)
+    assert books.records.count_completed(NOW, NOW + 1000) == {"job": 60}
+    assert {record.attempts for record in books.records.scan(limit=100)} == {1}
+
+
+def test_a_record_that_never_stands_still_is_given_up(books: RedisBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between each look and each write, somebody else's change is taken."""
+    hold = claimed(books.store.claim([ask()], NOW))[0]
+    other = RedisBooks(books._server, NAMES, SystemEntropy())
+    plain = books._server.run
+
+    def run(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(books._server, "run", plain)
+        assert other.store.renew([hold], NOW + LEASE_MS) == [True]
+        monkeypatch.setattr(books._server, "run", run)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(books._server, "run", run)
+    with pytest.raises(errors.TransientError, match="changed 50 times by others"):
+        books.store.renew([hold], NOW + LEASE_MS)
+
+
+# -- lost answers and lost scripts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wired(server: str) -> Iterator[tuple[RedisBooks, Callable[[int], None]]]:
+    """Books behind a wire, and how to have it swallow the next answers."""
+    with lossy(int(server.rpartition(":")[2])) as wire, opened(f"redis://127.0.0.1:{wire.port}") as books:
+        books.store.claim([ask("the scripts are loaded")], NOW)
+        books.state.put([Change("the scripts are loaded", None, 0)])
+        books.ledger.append([Row(at_ms=0, event="the scripts are loaded")])
+        yield books, lambda count: setattr(wire, "losing", count)
+
+
+def test_a_lost_answer_is_asked_again_and_counts_once(
+    wired: tuple[RedisBooks, Callable[[int], None]], direct: redis.Redis
+) -> None:
+    books, lose = wired
+    item = OutboxItem(queue="q", body="{}")
+    lose(1)
+    (hold,) = claimed(books.store.claim([ask(start=False)], NOW))
+    assert hold.fence == 1
+    lose(1)
+    assert books.store.start([hold], NOW) == [True]
+    lose(1)
+    assert books.store.renew([hold], NOW + LEASE_MS) == [True]
+    lose(1)
+    assert books.store.write([(hold, complete(outbox=[item]))], NOW) == [True]
+    lose(1)
+    assert books.store.clear_outbox([hold]) == [True]
+    assert direct.keys("{of:}completed:*") == [NAMES.completed(NOW // limits.MINUTE_MS).encode()]
+    (record,) = books.store.read([KEY], NOW)
+    assert record is not None
+    assert (record.status, record.fence, record.attempts, record.outbox) == ("completed", 1, 1, [])
+    assert books.records.count_completed(NOW, NOW + 1000) == {"job": 1}
+
+
+def test_a_settlement_whose_answer_was_lost_was_made_once(wired: tuple[RedisBooks, Callable[[int], None]]) -> None:
+    books, lose = wired
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    assert books.store.write([(hold, unknown(parked=True))], NOW) == [True]
+    lose(1)
+    assert books.records.settle(KEY, done=True, result=b"1", now_ms=NOW, expires_at_ms=NOW + KEPT_MS)
+    assert books.records.count_completed(NOW, NOW + 1000) == {"job": 1}
+
+
+def test_an_answer_lost_twice_is_an_error_and_asking_again_is_safe(
+    wired: tuple[RedisBooks, Callable[[int], None]],
+) -> None:
+    books, lose = wired
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    lose(2)
+    with pytest.raises(errors.TransientError, match="the connection"):
+        books.store.write([(hold, complete())], NOW)
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    assert books.records.count_completed(NOW, NOW + 1000) == {"job": 1}
+    for change in (
+        lambda: books.state.put([Change("a", b"1", 0)]),
+        lambda: books.ledger.append([Row(at_ms=NOW, event="sent")]),
+    ):
+        lose(1)
+        with pytest.raises(errors.TransientError):
+            change()
+    assert [one and one.value for one in books.state.get(["a"])] == [b"1"]
+    assert len(books.ledger.between(NOW, NOW + 1)) == 1
+
+
+def test_on_a_bad_wire_nobody_gets_what_another_has(wired: tuple[RedisBooks, Callable[[int], None]]) -> None:
+    """Sixteen threads, of two owners, whose answers are lost all the time: asking again must not hand out a run twice."""
+    books, lose = wired
+    keys = [f"key-{number}" for number in range(40)]
+    mine: dict[str, list[str]] = {key: [] for key in keys}
+
+    def work(number: int) -> None:
+        for key in keys:
+            if number == 0:
+                lose(3)
+            try:
+                (answer,) = books.store.claim([ask(key, f"owner-{number % 2}")], NOW)
+                if isinstance(answer, Claimed):
+                    mine[key].append(answer.hold.owner)
+                    assert books.store.write([(answer.hold, complete())], NOW) == [True]
+            except errors.TransientError:
+                continue  # lost twice: a claim that may have been made, or a completion
+
+    together(16, work)
+    assert max(len(owners) for owners in mine.values()) == 1
+    assert any(mine.values())
+
+
+def test_a_server_that_forgot_its_scripts_is_taught_them_again(books: RedisBooks, direct: redis.Redis) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    direct.script_flush()
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    direct.script_flush()
+    assert books.state.put([Change("a", b"1", 0)]) == [True]
+    direct.script_flush()
+    books.ledger.append([Row(at_ms=NOW, event="sent")])
+    assert len(books.ledger.between(NOW, NOW + 1)) == 1
+
+
+# -- lives -------------------------------------------------------------------------------------------------------------
+
+
+def life_ms(direct: redis.Redis) -> int | None:
+    """How long the server keeps KEY's record, rounded up to a second; None: for ever."""
+    left_ms = direct.pttl(NAMES.record(KEY))
+    return None if left_ms == -1 else -(-left_ms // 1000) * 1000
+
+
+def test_redis_forgets_a_record_a_day_after_its_end_and_never_one_that_is_parked(
+    books: RedisBooks, direct: redis.Redis
+) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    assert life_ms(direct) == KEPT_MS + GRACE_MS
+    assert books.store.renew([hold], NOW + 2 * KEPT_MS) == [True]  # a lease that outlives the record's own end
+    assert life_ms(direct) == 2 * KEPT_MS + GRACE_MS
+    assert books.store.write([(hold, unknown(parked=True))], NOW) == [True]
+    assert life_ms(direct) is None
+    now_ms = NOW + 100 * KEPT_MS
+    assert books.records.settle(KEY, done=True, result=b"1", now_ms=now_ms, expires_at_ms=now_ms + KEPT_MS)
+    assert life_ms(direct) == KEPT_MS + GRACE_MS
+
+
+def test_an_outcome_that_comes_after_the_records_end_is_kept_for_the_grace(
+    books: RedisBooks, direct: redis.Redis
+) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    assert books.store.write([(hold, fail())], NOW + 3 * KEPT_MS) == [True]
+    assert life_ms(direct) == GRACE_MS
+
+
+def test_counts_and_history_go_by_themselves(books: RedisBooks, direct: redis.Redis) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    books.store.write([(hold, complete())], NOW)
+    assert 0 < direct.pttl(NAMES.completed(NOW // limits.MINUTE_MS)) <= limits.DAY_MS + 2 * limits.MINUTE_MS
+    kept_ms = 90 * limits.DAY_MS
+    books.ledger.append([Row(at_ms=NOW, event="a", key=KEY, run="r")])
+    assert 0 < direct.pttl(NAMES.history(KEY)) <= kept_ms
+    assert 0 < direct.pttl(NAMES.run("r")) <= kept_ms
+    books.ledger.append([Row(at_ms=NOW + kept_ms, event="b", key=KEY, run="r")])
+    assert len(books.ledger.between(0, 2 * NOW)) == 2
+    books.ledger.append([Row(at_ms=NOW + kept_ms + 1, event="c", key=KEY, run="r")])
+    for rows in (books.ledger.between(0, 2 * NOW), books.ledger.of_key(KEY), books.ledger.of_run("r")):
+        assert [row.event for row in rows] == ["b", "c"]
+    # The oldest of several rows counts.
+    books.ledger.append([Row(at_ms=NOW + 5 * kept_ms, event="e"), Row(at_ms=NOW + kept_ms + 2, event="d")])
+    assert [row.event for row in books.ledger.between(0, 2 * NOW)] == ["b", "c", "d", "e"]
+
+
+def test_a_clock_that_is_far_ahead_takes_no_history_away(books: RedisBooks, direct: redis.Redis) -> None:
+    seconds, _ = direct.time()
+    now_ms = 1000 * seconds
+    books.ledger.append([Row(at_ms=now_ms, event="a", key=KEY, run="r")])
+    books.ledger.append([Row(at_ms=now_ms + 365 * limits.DAY_MS, event="b", key=KEY, run="r")])
+    for rows in (books.ledger.between(0, 2 * now_ms), books.ledger.of_key(KEY), books.ledger.of_run("r")):
+        assert [row.event for row in rows] == ["a", "b"]
+
+
+# -- what operators see ------------------------------------------------------------------------------------------------
+
+
+def test_a_shelf_names_the_newest_only_but_every_parked_one(
+    books: RedisBooks, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "LISTED_MAX", 3)
+    for status, outcome in (("failed", fail()), ("parked", unknown(parked=True))):
+        for number in range(5):
+            at_ms = NOW + number
+            (hold,) = claimed(books.store.claim([ask(f"{status}-{number}", at_ms=at_ms)], at_ms))
+            books.store.write([(hold, outcome)], at_ms)
+    assert [record.key.key for record in books.records.scan(status="failed")] == ["failed-4", "failed-3", "failed-2"]
+    assert len(books.records.scan(parked=True)) == 5
+    # What a shelf does not name is there all the same.
+    assert len(books.records.find("failed-0")) == 1
+
+
+def test_names_of_records_that_went_or_moved_on_are_passed_over(
+    books: RedisBooks, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_PAGE", 2)
+    for number in range(9):
+        (hold,) = claimed(books.store.claim([ask(f"key-{number}", at_ms=NOW + number)], NOW + number))
+        books.store.write([(hold, fail())], NOW + number)
+    for number in (8, 7, 6, 3):
+        direct.delete(NAMES.record(RecordKey("tenant", "job", f"key-{number}")))
+    books.store.claim([ask("key-7", at_ms=NOW + 20)], NOW + 20)  # absent, so its old place was not taken back
+    assert [record.key.key for record in books.records.scan(status="failed", limit=3)] == ["key-5", "key-4", "key-2"]
+    assert [record.key.key for record in books.records.scan(limit=3)] == ["key-7", "key-5", "key-4"]
+    assert len(books.records.scan()) == 6
+
+
+def test_a_record_stands_on_one_shelf(books: RedisBooks, direct: redis.Redis) -> None:
+    for number, outcome in enumerate((complete(), fail(), unknown(), unknown(parked=True))):
+        (hold,) = claimed(books.store.claim([ask(f"{number}")], NOW))
+        books.store.write([(hold, outcome)], NOW)
+    assert books.records.settle(hold.key, done=False, result=b"", now_ms=NOW, expires_at_ms=NOW + KEPT_MS)
+    assert [direct.zcard(shelf) for shelf in NAMES.shelves] == [0, 1, 1, 1, 1, 0]
+
+
+def test_the_floor_of_versions_never_falls(books: RedisBooks) -> None:
+    state = books.state
+    assert (
+        state.put([Change("a", b"1", 0), Change("a", b"2", 1), Change("a", b"3", 2), Change("b", b"1", 0)])
+        == [True] * 4
+    )
+    assert state.put([Change("a", None, 3), Change("b", None, 1)]) == [True, True]
+    assert state.put([Change("a", b"4", 0)]) == [True]
+    assert [one and one.version for one in state.get(["a"])] == [4]
+
+
+def test_two_prefixes_know_nothing_of_each_other(server: str) -> None:
+    with opened(f"{server}?prefix=a") as one, opened(f"{server}?prefix=b", empty=False) as other:
+        claimed(one.store.claim([ask()], NOW))
+        assert other.store.read([KEY], NOW) == [None]
+        assert other.records.scan() == other.records.find("key") == []
+        claimed(other.store.claim([ask()], NOW))
+
+
+# -- names and values --------------------------------------------------------------------------------------------------
+
+
+def test_no_two_operations_share_a_name_and_every_name_tells_its_operation() -> None:
+    texts = ["", "a", "|", "%", "%7C", "a|b", "%25", "a%", "\n", "é"]
+    keys = [RecordKey(scope, job, key) for scope in texts for job in texts for key in texts]
+    assert len({place(key) for key in keys}) == len(keys)
+    assert [key_at(place(key)) for key in keys] == keys
+
+
+def test_a_record_comes_back_as_it_was_whatever_its_result_is(books: RedisBooks, direct: redis.Redis) -> None:
+    for number, result in enumerate((b"", b"null", b'{"a":\n1}\n', b"\x00\xff\n")):
+        (hold,) = claimed(books.store.claim([ask(f"{number}")], NOW))
+        assert books.store.write([(hold, complete(result))], NOW) == [True]
+        assert books.store.write([(hold, complete(result))], NOW) == [True]
+        (record,) = books.store.read([hold.key], NOW)
+        assert record is not None
+        assert record.result == result
+
+
+def test_a_clean_record_is_short_and_fields_of_later_versions_are_passed_over(
+    books: RedisBooks, direct: redis.Redis
+) -> None:
+    (hold,) = claimed(books.store.claim([ask(message_id="m" * 36)], NOW))
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    value = direct.get(NAMES.record(KEY))
+    assert isinstance(value, bytes)
+    assert len(value) < 400
+    later = value[:16] + b'{"of later versions":[1],' + value[17:]
+    assert decode(KEY, later).record == decode(KEY, value).record
+
+
+def test_every_field_is_kept() -> None:
+    names = Record.__struct_fields__
+    texts = {"status": "unknown", "owner": "A", "fingerprint": "1" * 32, "message_id": "m"}
+    fields: dict[str, object] = {name: texts.get(name, number + 1) for number, name in enumerate(names)}
+    fields |= {"key": KEY, "parked": True, "doubt": True, "budget_closed": True, "result": b"1"}
+    fields |= {"failure": fail().failure, "outbox": [OutboxItem(queue="q", body="b", attributes={"a": "1"})]}
+    record = msgspec.convert({name: fields[name] for name in names}, Record)
+    assert decode(KEY, encode(record, b"s" * 16)).record == record
+
+
+def test_a_value_of_somebody_elses_is_an_error_that_names_the_record(books: RedisBooks, direct: redis.Redis) -> None:
+    direct.set(NAMES.record(KEY), "something else")
+    with pytest.raises(errors.StorageError, match=r"job 'key' is not a record.*prefix of its own"):
+        books.store.claim([ask()], NOW)
+    assert direct.get(NAMES.record(KEY)) == b"something else"
