@@ -22,13 +22,13 @@ from onefold.errors import (
     TransientError,
     UsageError,
 )
-from onefold.options import DeadLetter, Queue, Retry, Throttle
+from onefold.options import DeadLetter, Function, Queue, Retry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import Done, Job, NotDone, Receipt, StillUnknown
-from onefold.run.once import once
 from onefold.run.retrying import retrying
 
 if TYPE_CHECKING:
+    from onefold.run.once import once
     from onefold.service.stores import memory_store, store
     from onefold.watch.sinks import LogSink
 
@@ -36,6 +36,7 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
     "App",
     "DeadLetter",
+    "Function",
     "Job",
     "Queue",
     "Retry",
@@ -74,6 +75,7 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
 _LATER = {
     "LogSink": "onefold.watch.sinks",
     "memory_store": "onefold.service.stores",
+    "once": "onefold.run.once",
     "store": "onefold.service.stores",
 }
 

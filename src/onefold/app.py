@@ -7,14 +7,11 @@ Invariant: two processes that import the same declarations agree on every queue,
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 import os
 import re
 import typing
-import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
@@ -26,19 +23,21 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.contracts.rules import check_settings, check_target
 from onefold.decide.backoff import Backoff
+from onefold.decide.batch import OnFailure
 from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.failures import Lists, check_lists
-from onefold.decide.keys import KeyFunction, KeyRule, key_rule
-from onefold.decide.rate import parse_rate
+from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
-from onefold.options import DeadLetter, Queue, Retry, Throttle, checked_options
+from onefold.options import FUNCTION, DeadLetter, Function, Queue, Retry, Throttle, checked_options
 from onefold.run.context import Context
-from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Limit, Outgoing, Receipt, Rules
+from onefold.run.declaring import group_rule, keep_ms_of, limit_of, make_policy, types_of, warn_of_volatile_key
+from onefold.run.handlers import JOB_ATTRIBUTE, Found, Job, Outgoing, Receipt, Rules
 from onefold.run.sources import check_source
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink
+    from onefold.service.lambda_runtime import LambdaHandler
     from onefold.service.wiring import Runtime
 
 T = TypeVar("T")
@@ -46,7 +45,6 @@ R = TypeVar("R")
 
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
-_GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
 _APP_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
@@ -117,6 +115,7 @@ class App:
         max_bytes: int = limits.MESSAGE_BYTES_MAX,
         content_dedup: bool = False,
         dedup_scope: Literal["queue", "messageGroup"] = "queue",
+        function: Function | None = FUNCTION,
     ) -> Queue:
         """Declare a queue, with its dead-letter queue and the queue for unknown outcomes beside it.
 
@@ -130,6 +129,7 @@ class App:
             dead_letter: after how many receives, and how long dead letters stay.
             max_bytes: 1,024 to 1,048,576 per message.
             content_dedup, dedup_scope: FIFO deduplication, as SQS has it.
+            function: the Lambda function that runs its jobs on AWS, as `onefold synth` writes it; None for none: workers do.
 
         Raises:
             UsageError: a value out of range (the same ranges as SQS); a dead-letter queue that does not fit. Nothing is
@@ -168,6 +168,7 @@ class App:
             ),
             dead_letter=companion(name=dead_name, retention_ms=keep_ms),
             held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
+            function=function,
         )
         for settings in (declared.settings, declared.dead_letter, declared.held):
             check_settings(settings)
@@ -237,7 +238,7 @@ class App:
         policy = self._policy(queue, effect, on_unknown, timeout, pauses, after_failure, keep, owner)
 
         def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
-            annotation, returned = _types(handler)
+            annotation, returned = types_of(handler)
             job_name = name or handler.__name__
             if not str(job_name).isprintable() or len(str(job_name)) > JOB_NAME_CHARS_MAX:
                 raise errors.UsageError(
@@ -254,16 +255,16 @@ class App:
                     payload=payload_type(annotation, result=returned),
                     key=key_rule(key, annotation, what=f"key of {job_name}"),
                     tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
-                    group=_group_rule(queue, group, annotation, job_name),
+                    group=group_rule(queue, group, annotation, job_name),
                     source=source,
                 ),
                 sender=self,
                 probe=on_unknown if callable(on_unknown) else None,
                 classes=lists,
-                limit=_limit(throttle, annotation, job_name),
+                limit=limit_of(throttle, annotation, job_name),
                 unique=unique,
             )
-            _warn_of_volatile_key(job)
+            warn_of_volatile_key(job)
             functools.update_wrapper(job, handler)
             self.jobs[job_name] = job
             return job
@@ -295,7 +296,9 @@ class App:
             (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
         ):
             if value not in allowed:
-                near = difflib.get_close_matches(str(value), allowed, n=1)
+                from difflib import get_close_matches  # only a typing error pays for it
+
+                near = get_close_matches(str(value), allowed, n=1)
                 raise errors.UsageError(
                     f"{what}={value!r} is not known.",
                     todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
@@ -313,7 +316,7 @@ class App:
                 todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
             )
         return functools.partial(
-            _make_policy,
+            make_policy,
             queue=queue.name,
             effect=effect,
             attempts_max=retry.attempts,
@@ -327,15 +330,18 @@ class App:
             on_unknown=on_unknown if isinstance(on_unknown, str) else "probe",
             after_failure=after_failure,
             timeout_ms=duration.to_ms(timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
-            keep_ms=_keep_ms(queue, keep),
+            keep_ms=keep_ms_of(queue, keep),
             fifo=queue.settings.fifo,
             owner=owner,
         )
 
     # -- doing -------------------------------------------------------------------------------------------------------
 
-    def runtime(self) -> Runtime:
+    def runtime(self, url: str | None = None) -> Runtime:
         """The opened engine, with all declared queues created; opened at the first call.
+
+        Args:
+            url: another engine than the app's own, for a Lambda handler; what is open already stays.
 
         Raises:
             StorageError: the file cannot be used. ConflictError: a queue exists with other settings.
@@ -348,7 +354,7 @@ class App:
                 for queue in self.queues.values()
                 for settings in (queue.dead_letter, queue.held, queue.settings)
             ]
-            self._runtime = Runtime(self.url, declared, clock=self._clock, entropy=self._entropy)
+            self._runtime = Runtime(url or self.url, declared, clock=self._clock, entropy=self._entropy)
         return self._runtime
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
@@ -388,6 +394,49 @@ class App:
             todo="Give a queue that others send to exactly one job.",
         )
 
+    @checked_options
+    def lambda_handler(
+        self,
+        *,
+        concurrency: int = 10,
+        margin: Duration = "1s",
+        on_failure: OnFailure = "group",
+        heartbeat: bool = False,
+        raise_for_batch: bool = False,
+    ) -> LambdaHandler:
+        """The handler of a Lambda function that SQS event source mappings of this app's queues invoke.
+
+            handler = app.lambda_handler()      # below the jobs
+
+        The mapping must have ReportBatchItemFailures; `onefold synth` writes it so. Messages are on SQS; records are where
+        the app's engine says, for any engine.
+
+        Args:
+            concurrency: plain functions at one time, in threads; 1: in the invoking thread, one after the other. Coroutines
+                run together, up to 100.
+            margin: kept back of an invocation's time for settling; at most half of that time is. What cannot end before
+                is given back unstarted.
+            on_failure: FIFO: a message that comes back holds up the rest of its `group`, or of the `batch`. Whether a dead
+                letter does is the job's `after_failure`.
+            heartbeat: extend leases and visibilities while handlers run: after a crash messages come back within 30 seconds,
+                instead of when their visibility ends.
+            raise_for_batch: raise when not one message of a batch is done, for the function's error metric.
+
+        Raises:
+            UsageError: an option out of its range. In Lambda: the engine cannot be opened.
+        """
+        from onefold.run.lambda_crew import LambdaSettings
+        from onefold.service.lambda_runtime import LambdaHandler
+
+        settings = LambdaSettings(
+            concurrency=concurrency,
+            margin_ms=duration.to_ms(margin, "margin"),
+            on_failure=on_failure,
+            heartbeat=heartbeat,
+            raise_for_batch=raise_for_batch,
+        )
+        return LambdaHandler(self, settings)
+
     @contextmanager
     def reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
         """Use another engine, clock and chance for a while; for tests and simulations. Not safe from several threads."""
@@ -408,82 +457,3 @@ class App:
         if self._runtime is not None:
             self._runtime.close(unfinished=unfinished)
             self._runtime = None
-
-
-def _make_policy(job: str, **settings: Any) -> Policy:
-    return Policy(job=job, **settings)
-
-
-def _keep_ms(queue: Queue, keep: Duration) -> int:
-    keep_ms = duration.to_ms(keep, "keep")
-    needed_ms = queue.settings.retention_ms + queue.dead_letter.retention_ms + _GRACE_MS
-    if keep_ms < needed_ms:
-        parts = (queue.settings.retention_ms, queue.dead_letter.retention_ms, _GRACE_MS)
-        spelled = " + ".join(duration.to_text(part) for part in parts)
-        raise errors.UsageError(
-            f"keep={keep!r} is shorter than {duration.to_text(needed_ms)} = {spelled}.",
-            meaning="(retention of the queue + retention of its dead letters + grace.) A late redrive would run again.",
-            todo=f'Keep records for at least "{duration.to_text(needed_ms)}", or shorten the retentions.',
-        )
-    return keep_ms
-
-
-def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
-    if job.rules.key.volatile:
-        warnings.warn(
-            f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
-            " no two messages are the same operation.",
-            stacklevel=4,
-        )
-
-
-def _group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
-    if group is None and queue.settings.fifo:
-        raise errors.UsageError(
-            f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
-            todo='Say what is kept in order, for example group="{customer}".',
-        )
-    if group is None:
-        return None
-    return key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX)
-
-
-def _limit(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit | None:
-    if throttle is None:
-        return None
-    if throttle.rate is None and throttle.concurrency is None:
-        raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
-    if throttle.concurrency is not None and (type(throttle.concurrency) is not int or throttle.concurrency < 1):
-        raise errors.UsageError(
-            f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
-        )
-    return Limit(
-        rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
-        concurrency=throttle.concurrency,
-        key=key_rule(throttle.per, annotation, what=f"throttle of {job_name}") if throttle.per else None,
-    )
-
-
-def _types(handler: Callable[..., Any]) -> tuple[Any, Any]:
-    """The payload's and the result's annotation; Any where there is none."""
-    produces = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
-    if produces or not callable(handler):
-        raise errors.UsageError(
-            f"{handler!r} cannot be a handler.",
-            meaning="Calling it would run nothing.",
-            todo="Decorate a plain function or an async def, without yield.",
-        )
-    parameters = list(inspect.signature(handler).parameters.values())
-    if not parameters:
-        raise errors.UsageError(
-            f"{handler.__name__} takes no payload.",
-            todo="Its first parameter is the payload; a second one the Context.",
-        )
-    try:
-        hints: Mapping[str, Any] = typing.get_type_hints(handler)
-    except NameError as error:
-        raise errors.UsageError(
-            f"The annotations of {handler.__name__} name something that is not defined: {error}.",
-            todo="Define payload types at module level.",
-        ) from error
-    return hints.get(parameters[0].name, Any), hints.get("return", Any)

@@ -31,9 +31,10 @@ T = TypeVar("T")
 
 _EXACT_CHARS = 16  # 15 digits and a point: every such decimal is a double of its own (IEEE 754, DBL_DIG = 15)
 _SHOWN_CHARS = 60
-_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
-_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+# Patterns for errors; compiled when there is one.
+_PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
+_VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
+_STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
 _NOTHING = object()
 
 
@@ -329,7 +330,7 @@ def _misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
     found = _pydantic_errors(error)
     at = ""
-    if match := _PATH.search(str(error)):
+    if match := re.search(_PATH, str(error)):
         at = match["path"]
     if found is not None:
         place, reason, value = found
@@ -338,7 +339,7 @@ def _misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
         at += place
         shown = f"The value there is {_shown(value)}." if value is not error else ""
     elif isinstance(error, msgspec.ValidationError):
-        reason = _VALUE.sub(r"\1", _PATH.sub("", str(error)))
+        reason = re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
         shown = _value_at(text, at)
     else:
         return _malformed(text, error)
@@ -367,7 +368,7 @@ def _value_at(text: bytes | str, path: str) -> str:
     """The value a path of msgspec points to, as a sentence; empty where the path does not name one place."""
     try:
         value = _ANY.decode(text)
-        for name, index, any_key in _STEP.findall(path):
+        for name, index, any_key in re.findall(_STEP, path):
             if any_key:
                 if not isinstance(value, Mapping) or len(value) != 1:
                     return ""

@@ -63,9 +63,9 @@ _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
     (table.AWS_DOWN, "dependency-down"),
     (table.AWS_PERMANENT, "permanent"),
 )
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]+@")
-_QUERY = re.compile(r"\?[^\s'\"()=]+=[^\s'\")]*")
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_LOGIN = r"(?<=://)[^/\s@'\"]+@"
+_QUERY = r"\?[^\s'\"()=]+=[^\s'\")]*"
 _DEPTH_MAX = 8  # wrapped exceptions that are followed
 
 
@@ -148,7 +148,7 @@ def check_lists(lists: Lists, job: str) -> None:
     seen: dict[object, str] = {}
     for kind, classes in lists.pairs():
         for one in classes:
-            fits = _DOTTED.fullmatch(one) if isinstance(one, str) else _is_exception_class(one)
+            fits = re.fullmatch(_DOTTED, one) if isinstance(one, str) else _is_exception_class(one)
             if not fits:
                 raise UsageError(
                     f"{kind}= of {job} has {one!r}, which is no exception class.",
@@ -364,7 +364,7 @@ def summary_of(error: BaseException) -> str:
         text = ""
     text = " ".join(text.strip().partition("\n")[0].split()).rstrip(":")
     text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
-    text = _QUERY.sub("", _LOGIN.sub("", text)) or type(error).__name__
+    text = re.sub(_QUERY, "", re.sub(_LOGIN, "", text)) or type(error).__name__
     return text if len(text) <= SUMMARY_CHARS_MAX else f"{text[: SUMMARY_CHARS_MAX - 3]}..."
 
 

@@ -32,7 +32,7 @@ _SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a 
 _PREFIX = "jmespath:"
 _TOKEN = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
 _MISSING = object()
 _IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
 
@@ -109,7 +109,7 @@ class KeyRule:
                 meaning=f"It begins with {key[:40]!r}; at most {self._chars_max} are possible.",
                 todo="Use a shorter identifier, or a function that derives one.",
             )
-        if _UNFIT.search(key):
+        if not key.isprintable() and re.search(_UNFIT, key):
             raise PayloadError(
                 f"The {self.what} {self.text} gives control characters or broken Unicode.",
                 meaning=f"It begins with {key[:40]!r}.",

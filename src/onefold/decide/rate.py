@@ -18,7 +18,7 @@ from onefold import limits
 from onefold.errors import UsageError
 
 _UNITS_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
-_FORM = re.compile(r"\s*([0-9]+)\s*/\s*([smhd])\s*")
+_FORM = r"\s*([0-9]+)\s*/\s*([smhd])\s*"
 _COUNT_MAX = 1_000_000
 _BURST_PER_SECOND = 10  # the default burst is what a tenth of a second lets through
 _SET_BACK_MS = limits.MINUTE_MS  # a stored instant further ahead than this: some host's clock was wrong
@@ -79,7 +79,7 @@ def parse_rate(text: str, *, burst: int | None = None) -> Rate:
     Raises:
         UsageError: another form, or out of range.
     """
-    match = _FORM.fullmatch(str(text))
+    match = re.fullmatch(_FORM, str(text))
     if match is None:
         raise UsageError(f"rate={text!r} is not a rate.", todo='Write a number per s, m, h or d, for example "100/s".')
     count = int(match[1])

@@ -13,6 +13,7 @@ left alone because its lease was lost.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -66,6 +67,10 @@ class Driver:
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
         hand: is told what was claimed and what is over; a worker's heartbeat reads it.
+
+    Attributes:
+        lease_ms: of the next claims. deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
+        dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
     """
 
     def __init__(
@@ -88,8 +93,11 @@ class Driver:
         self._clock = clock
         self._entropy = entropy
         self._owner = owner
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
+        self.deadline_ms: int | None = None
+        self.dropped_ms = 0
         self.gates = gates
+        self._jobs: dict[str, Job[Any, Any]] = {}
         self._chains = Chains()
         self.hand = hand or Hand()
         self.finisher = Finisher(
@@ -123,7 +131,7 @@ class Driver:
             if delivery.receipt in back or self.hand.was_returned(delivery):
                 continue
             try:
-                job = self._job_of(delivery)
+                job = self._suited(self._job_of(delivery), delivery.queue)
             except errors.NotFoundError as error:
                 if delivery.sequence is None:
                     self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
@@ -141,6 +149,17 @@ class Driver:
                     run = Run(job, delivery, facts, payload)
             runs.append(run)
         return runs
+
+    def _suited(self, job: Job[Any, Any], queue: str) -> Job[Any, Any]:
+        """The job as its queue can serve it: where every look costs a receive, who waits looks less often."""
+        found = self._jobs.get(job.name)
+        if found is None or found.handler is not job.handler:
+            found = job
+            if job.policy.uncounted and not self._backend.open_queue(queue).capabilities.uncounted:
+                found = copy.copy(job)
+                found.policy = msgspec.structs.replace(job.policy, uncounted=False)
+            self._jobs[job.name] = found
+        return found
 
     def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, Versioned]:
         flags = sorted(
@@ -187,7 +206,7 @@ class Driver:
         back: set[str] = set()
         for place, one in enumerate(deliveries):
             if one.sequence is not None and one.receipt not in back:
-                back |= self.finisher.hold_up(deliveries[place:], "the backend failed")
+                back |= self.finisher.hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
 
     def _begin(self, runs: list[Run], ready: list[Run]) -> list[Run]:
         """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
@@ -222,7 +241,7 @@ class Driver:
                     key=facts.key,
                     fingerprint=facts.fingerprint,
                     owner=self._owner,
-                    lease_until_ms=now_ms + self._lease_ms,
+                    lease_until_ms=now_ms + self.lease_ms,
                     start=True,
                     expires_at_ms=now_ms + policy.keep_ms,
                     amends=facts.amends,
@@ -309,17 +328,18 @@ class Driver:
             if run.started:
                 self.finisher.tell("started", run, {"attempt": run.attempt, "fence": run.step.hold.fence})
         except errors.TransientError as error:
-            run.decision = self._not_started(run, str(error))
-            run.step = script.Commit(decision=run.decision)
+            self.turn_away(run, str(error), _START_AGAIN_MS)
             return False
         return True
 
-    def _not_started(self, run: Run, why: str) -> fate.Decision:
+    def turn_away(self, run: Run, why: str, delay_ms: int = 0) -> None:
+        """Decide a run that was claimed as not started: its record is released, and its message comes back."""
         assert run.claimed is not None
-        return fate.settle(
-            fate.NotStarted(why[:500], _START_AGAIN_MS), run.job.policy, run.claimed, run.attempt,
+        run.decision = fate.settle(
+            fate.NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self._clock.now_ms(), 0.0,
         )  # fmt: skip
+        run.step = script.Commit(decision=run.decision)
 
     def answer(self, run: Run, call: script.Call, outcome: fate.Outcome) -> None:
         """Note what the handler did. One operation that alone is refused has failed; it does not pause its job again."""
@@ -332,6 +352,8 @@ class Driver:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
         run.deadline_ms = self._clock.monotonic_ms() + run.job.policy.timeout_ms
+        if self.deadline_ms is not None:
+            run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
         run.ctx = Context(
             run.claimed.hold,
             attempt=attempt,

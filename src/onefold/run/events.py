@@ -63,6 +63,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "worker-draining": Meaning("info", "brief", "a worker stopped receiving and finishes what it has"),
     "worker-stopped": Meaning("info", "brief", "a worker process ended"),
     "engine-busy": Meaning("error", "brief", "the engine could not be written for now; the worker goes on when it can"),
+    "answer-ignored": Meaning(
+        "critical",
+        "brief",
+        "messages that the Lambda handler named as failed were deleted: ReportBatchItemFailures is not set",
+    ),
     "sent": Meaning("debug", "full", "a message was accepted"),
     "redrive": Meaning("warning", "off", "an operator sent a dead letter back"),
     "edit": Meaning("warning", "off", "an operator changed a dead letter's payload"),

@@ -114,9 +114,6 @@ class _S3Record(Struct):
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _TEXT = msgspec.json.Decoder(str)
 _RAW_LIST = msgspec.json.Decoder(list[Raw])
-_SNS = msgspec.json.Decoder(_Sns)
-_EVENT = msgspec.json.Decoder(_Event)
-_RECORD = msgspec.json.Decoder(_S3Record)
 
 Attributes = Mapping[str, Attribute]
 _Step = tuple[str, Meta]  # text inside, and the envelope it was in
@@ -226,7 +223,7 @@ def _s3(body: str, attributes: Attributes) -> _Step | NotAJob:
         return NotAJob("S3 sends a test event when a notification is set up")
     if _records_of(fields) != "aws:s3":
         raise _other(body, "an S3 event notification")
-    first = _RECORD.decode(_RAW_LIST.decode(fields["Records"])[0])
+    first = msgspec.json.decode(_RAW_LIST.decode(fields["Records"])[0], type=_S3Record)
     meta = Meta(
         source="s3",
         kind=first.eventName,
@@ -255,7 +252,7 @@ def _s3_record(body: str, attributes: Attributes) -> _Step | NotAJob:
 def _sns(body: str, attributes: Attributes) -> _Step:
     _fields(body, "an SNS envelope")
     try:
-        envelope = _SNS.decode(body)
+        envelope = msgspec.json.decode(body, type=_Sns)
     except msgspec.ValidationError:
         raise _other(body, "an SNS envelope", _RAW_DELIVERY) from None
     if envelope.Type in _SNS_TYPES[1:]:
@@ -285,7 +282,7 @@ _RAW_DELIVERY: Final = (
 def _eventbridge(body: str, attributes: Attributes) -> _Step:
     _fields(body, "an EventBridge event")
     try:
-        event = _EVENT.decode(body)
+        event = msgspec.json.decode(body, type=_Event)
     except msgspec.ValidationError:
         raise _other(
             body,
@@ -364,7 +361,7 @@ def _text_of(raw: Raw | None) -> str | None:
 def _records_of(fields: Mapping[str, Raw]) -> str | None:
     """The event source of the first of `Records`; None when there is no such list."""
     try:
-        return _RECORD.decode(_RAW_LIST.decode(fields["Records"])[0]).eventSource
+        return msgspec.json.decode(_RAW_LIST.decode(fields["Records"])[0], type=_S3Record).eventSource
     except (LookupError, ValueError):
         return None
 

@@ -40,16 +40,25 @@ class StateGates:
     Args:
         jobs: by name. state: where the values are.
         owner: id of this process; names its slots. lease_ms: how long a slot holds until it is renewed.
+        cache_ms: how long a breaker that was seen closed is believed closed.
     """
 
     def __init__(
-        self, jobs: Mapping[str, Job[Any, Any]], state: State, *, clock: Clock, owner: str, lease_ms: int
+        self,
+        jobs: Mapping[str, Job[Any, Any]],
+        state: State,
+        *,
+        clock: Clock,
+        owner: str,
+        lease_ms: int,
+        cache_ms: int = CACHE_MS,
     ) -> None:
         self._jobs = jobs
         self._state = state
         self._clock = clock
         self._owner = owner
         self._lease_ms = lease_ms
+        self._cache_ms = cache_ms
         self._policy = BreakerPolicy()
         self._seen: dict[str, tuple[Breaker, int]] = {}
         self._slots: dict[str, dict[str, int]] = {}  # State name -> holder -> runs of this process
@@ -200,7 +209,7 @@ class StateGates:
 
     def _remember(self, name: str, value: Breaker) -> None:
         plain = breaker.CLOSED if value == breaker.CLOSED else value
-        self._seen[name] = (plain, self._clock.monotonic_ms() + CACHE_MS)
+        self._seen[name] = (plain, self._clock.monotonic_ms() + self._cache_ms)
 
     def _change(self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]) -> tuple[T, Any]:
         """Read, decide, compare-and-set until nobody was faster; (value, None) when beaten every time."""

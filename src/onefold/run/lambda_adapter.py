@@ -1,0 +1,223 @@
+"""A Lambda handler's outside: the mapping's event in, the partial batch response out.
+
+    event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of what is not done
+
+An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is no
+event of ours, a defect, and a backend that cannot be used when not one message could be done.
+
+A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container: a message
+that was named and hidden for a retry must still be there at the next invocation. Where it is not, it is moved to the
+dead-letter queue from memory, and from then on this container raises instead of naming, which no mapping ignores.
+Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.decide import batch as rules
+from onefold.run.handlers import Job
+from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_event import Record, records_by_queue
+from onefold.run.lambda_invocation import Invocation
+
+LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
+_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
+_LOOK_MAX: Final = 10  # of a queue; one call
+_LOST: Final = Bury(
+    "dead-letter",
+    Reason(
+        kind="mapping",
+        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
+        " something around the handler changes its answer.",
+    ),
+)
+
+Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
+"""The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
+
+Receives = Sequence[tuple[str, Delivery | None]]
+"""The batch: message ids with their deliveries; None where a body could not be fetched."""
+
+
+class LambdaAdapter:
+    """Handles events of SQS mappings, one at a time, for as long as its container lives.
+
+    Args:
+        make_crew: who runs handlers; asked for at the first invocation, with how long it may last (ms).
+        adopt: the deliveries of records. disown: is told a queue's receipts whose messages Lambda deletes.
+        queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
+        job_of: the job a delivery is for.
+    """
+
+    def __init__(
+        self,
+        make_crew: Callable[[int], Crew],
+        *,
+        adopt: Adopt,
+        disown: Callable[[str, Sequence[str]], None],
+        queue_of: Callable[[str, str], str],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        settings: LambdaSettings,
+        clock: Clock,
+    ) -> None:
+        self._make_crew = make_crew
+        self._adopt = adopt
+        self._disown = disown
+        self._queue_of = queue_of
+        self._job_of = job_of
+        self._settings = settings
+        self._clock = clock
+        self._crew: Crew | None = None
+        self._taking = threading.Lock()
+        self._longest: dict[str, int] = {}
+        self._named: dict[str, list[Named]] = {}  # by queue
+        self._heeds: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+
+    def handle(self, event: object, context: object = None) -> dict[str, Any]:
+        """Do the batch; the partial batch response.
+
+        Args:
+            context: Lambda's; without one, as in a test of the handler, there is all the time Lambda can give.
+
+        Raises:
+            UsageError: no event of SQS, or of a queue the app has no job on; nothing was begun. Or the backend cannot be
+                used as it is, and no message of the batch was done.
+            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the
+                mapping is known to ignore the answer.
+            InvariantBroken: a defect of onefold.
+        """
+        remaining_ms = _remaining_ms(context)
+        killed_at_ms = self._clock.monotonic_ms() + remaining_ms
+        by_queue = records_by_queue(event, self._queue_of)
+        with self._taking:
+            crew, self._crew = self._crew, None
+        crew = crew or self._make_crew(remaining_ms + self._settings.margin_ms)
+        try:
+            self._look_after(crew)
+            receives = [one for queue, records in by_queue.items() for one in self._adopted(crew, queue, records)]
+            invocation = Invocation(
+                crew,
+                [delivery for _, delivery in receives if delivery is not None],
+                self._job_of,
+                killed_at_ms=killed_at_ms,
+                settings=self._settings,
+                longest=self._longest,
+                clock=self._clock,
+            )
+            invocation.run()
+        except BaseException:
+            crew.end()
+            raise
+        if invocation.broken:
+            crew.end()
+        else:
+            self._crew = crew
+        return self._answer(crew, receives, invocation.trouble)
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def _adopted(self, crew: Crew, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
+        """Each record's message id and delivery; None where its body could not be fetched, so that it stays."""
+        try:
+            found: list[Delivery | None] = list(self._adopt(queue, records))
+        except errors.PayloadError:
+            raise
+        except errors.OnefoldError:
+            found = [self._adopted_alone(crew, queue, record) for record in records]
+        return [(record["messageId"], delivery) for record, delivery in zip(records, found, strict=True)]
+
+    def _adopted_alone(self, crew: Crew, queue: str, record: Record) -> Delivery | None:
+        try:
+            return self._adopt(queue, [record])[0]
+        except errors.OnefoldError as error:
+            crew.tell_trouble(queue, 1, error)
+            return None
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _answer(self, crew: Crew, receives: Receives, trouble: Exception | None) -> dict[str, Any]:
+        answered = crew.answered
+        staying = [one for _, one in receives if one is not None and not answered.is_done(one.receipt)]
+        failed = rules.failures(
+            (message_id, one is not None and answered.is_done(one.receipt)) for message_id, one in receives
+        )
+        ignored = sorted({one.queue for one in staying if self._heeds.get(one.queue) is False})
+        if failed and len(failed) == len({message_id for message_id, _ in receives}):
+            if isinstance(trouble, errors.UsageError):
+                raise trouble
+            if self._settings.raise_for_batch:
+                raise _not_done(failed, receives, "Not one of them is deleted.")
+        if ignored:
+            crew.delete_done()
+            raise _not_done(
+                failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
+            )
+        self._remember(crew, staying)
+        for queue, receipts in answered.to_delete().items():
+            try:
+                self._disown(queue, receipts)
+            except errors.OnefoldError as error:
+                crew.tell_trouble(queue, len(receipts), error)
+        return rules.answer(failed)
+
+    # -- whether the mapping heeds the answer ------------------------------------------------------------------------
+
+    def _remember(self, crew: Crew, staying: Sequence[Delivery]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for one in staying:
+            named = self._named.setdefault(one.queue, [])
+            until_ms = crew.answered.hidden_until_ms(one.receipt)
+            if one.queue not in self._heeds and until_ms is not None and len(named) < _LOOK_MAX:
+                named.append(Named(one, now_ms, until_ms))
+
+    def _look_after(self, crew: Crew) -> None:
+        """Look whether messages that were named are still there."""
+        now_ms = self._clock.monotonic_ms()
+        for name, all_named in list(self._named.items()):
+            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
+            self._named[name] = named
+            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
+                continue
+            del self._named[name]
+            queue = crew.real_queue(name)
+            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
+            try:
+                there = queue.set_visible_in(again)
+                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
+                self._heeds[name] = not gone
+                if gone:
+                    crew.driver.finisher.announce("answer-ignored", {"queue": name, "messages": len(gone)})
+                    queue.bury([(one.receipt, _LOST) for one in gone])
+            except errors.OnefoldError as error:
+                crew.tell_trouble(name, len(named), error)
+
+
+class Named(Struct, frozen=True):
+    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
+
+    delivery: Delivery
+    named_at_ms: int
+    until_ms: int
+
+
+def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors.TransientError:
+    return errors.TransientError(
+        f"{len(failed)} of {len({message_id for message_id, _ in receives})} messages of the batch are not done.",
+        meaning=meaning,
+        todo="They come back when their visibility ends; what was done is answered from its record.",
+    )
+
+
+def _remaining_ms(context: object) -> int:
+    """Milliseconds until Lambda kills the function."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS

@@ -1,0 +1,193 @@
+"""Who runs handlers in a Lambda container: made at its first invocation, kept for the next ones.
+
+One driver, threads for plain functions, one event loop for coroutines: clients that a coroutine has opened stay usable
+from one invocation to the next. With a concurrency of 1 plain functions are called in the invoking thread, as in any
+Lambda handler.
+Never here: what runs, and when. Invariant: a crew whose invocation ended with an exception is not used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.commit import EffectTransaction
+from onefold.contracts.queue import Queue
+from onefold.decide.batch import OnFailure
+from onefold.entropy import Entropy
+from onefold.run.driver import Driver
+from onefold.run.executors import Done, Lane, Tasks, Threads, Unit
+from onefold.run.grouping import Grouper
+from onefold.run.handlers import Job
+from onefold.run.lambda_queue import Answered, MappedQueue
+from onefold.run.settling import Backend
+
+FIFO_DROPPED_MS: Final = 60_000  # ours: FIFO messages that could not be begun, because the store failed, wait so long
+
+
+Effects = Callable[[int], EffectTransaction | None]
+"""Opens a transaction for handlers' own rows, of at most so many milliseconds."""
+
+
+class LambdaSettings(Struct, frozen=True, kw_only=True):
+    """What a user may choose about a Lambda handler.
+
+    Args:
+        concurrency: plain functions at one time, 1 or more; 1: in the invoking thread, one after the other. By default as
+            many as a mapping's default batch has: what is claimed together is marked as started, so it must start together.
+        tasks: coroutines at one time, 1 or more.
+        margin_ms: kept back of an invocation's time for settling; at most half of that time is.
+        on_failure: FIFO: what a message that stays holds up.
+        heartbeat: extend leases and visibilities while handlers run, instead of leases that last for the whole invocation.
+        raise_for_batch: raise when not one message of a batch is done.
+    """
+
+    concurrency: int = 10
+    tasks: int = 100
+    margin_ms: int = 1_000
+    on_failure: OnFailure = "group"
+    heartbeat: bool = False
+    raise_for_batch: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be worked with.
+
+        Raises:
+            UsageError: a value out of its range.
+        """
+        for name, least in (("concurrency", 1), ("tasks", 1), ("margin_ms", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise errors.UsageError(
+                    f"{name}={value!r} is out of range.", todo=f"It is a whole number, {least} or more."
+                )
+        if self.on_failure not in ("group", "batch"):
+            raise errors.UsageError(f"on_failure={self.on_failure!r} is not known.", todo="It is group or batch.")
+
+
+class Here(Threads):
+    """The invoking thread as a lane: what is submitted has been performed when `submit` returns."""
+
+    def start(self) -> None:
+        """Nothing is to be started."""
+
+    def submit(self, unit: Unit) -> None:
+        """Perform it now."""
+        self._report(self._perform(unit))
+
+    def end(self, *, wait: bool) -> None:
+        """Nothing runs."""
+
+
+class Crew:
+    """Driver and lanes.
+
+    Args:
+        backend: the engine's own. make_driver: a driver on a backend, with a lease.
+        effects: opens transactions for handlers' own rows where records and messages live apart; None: there are none.
+        receives_max: by queue, what its dead-letter policy allows.
+        lease_ms: of what gates hold: as long as an invocation may last.
+
+    Attributes:
+        backend: with queues whose messages Lambda deletes. answered: what is done in the invocation under way.
+        reports: what the lanes have performed; `bell` is set with each.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        make_driver: Callable[[Backend, int], Driver],
+        effects: Effects | None,
+        receives_max: Mapping[str, int | None],
+        jobs: Sequence[Job[Any, Any]],
+        settings: LambdaSettings,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        lease_ms: int,
+    ) -> None:
+        self.answered = Answered(clock)
+        self._open_queue = backend.open_queue
+        self._queues: dict[str, MappedQueue] = {}
+        self._receives_max = receives_max
+        self.backend = structs.replace(backend, commit=None, effects=None, open_queue=self._mapped)
+        if effects is not None:
+            self.backend = structs.replace(self.backend, effects=_joined(self.backend, effects))
+        self.driver = make_driver(self.backend, lease_ms)
+        self.driver.dropped_ms = FIFO_DROPPED_MS
+        self.reports: deque[Done] = deque()
+        self.bell = threading.Event()
+        grouper = Grouper(self.driver, self.backend, clock, entropy)
+        transactional = any(job.policy.effect == "transactional" for job in jobs)
+        has_tasks = any(job.is_async for job in jobs)
+        has_plain = transactional or not all(job.is_async for job in jobs)
+        alone = settings.concurrency == 1 and not has_tasks
+        kind = Here if alone or not has_plain else Threads
+        self.plain: Threads = kind(settings.concurrency, self.driver, grouper, self._report)
+        self.tasks = Tasks(settings.tasks, self.driver, self._report) if has_tasks else None
+        for lane in self.lanes():
+            lane.start()
+        self.reports.clear()  # of slots; each invocation begins with all of them
+
+    def lanes(self) -> list[Lane]:
+        """All lanes."""
+        return [self.plain, *([self.tasks] if self.tasks is not None else [])]
+
+    def way_of(self, job: Job[Any, Any]) -> tuple[Lane, bool]:
+        """Where a job's runs go, and whether they go in groups."""
+        if job.policy.effect == "transactional":
+            return self.plain, True
+        if job.is_async and self.tasks is not None:
+            return self.tasks, False
+        return self.plain, job.policy.effect == "repeatable" and isinstance(self.plain, Here)
+
+    def end(self) -> None:
+        """Let the lanes end, whatever they do."""
+        for lane in self.lanes():
+            lane.end(wait=False)
+
+    def real_queue(self, name: str) -> Queue:
+        """The queue as the engine has it."""
+        return self._open_queue(name)
+
+    def delete_done(self) -> None:
+        """Delete what is done, for when Lambda will not: it is about to kill the function, or is told that all failed."""
+        for name, receipts in self.answered.to_delete().items():
+            with suppress(errors.OnefoldError):  # then they come back, and are answered from their records
+                self._open_queue(name).delete(receipts)
+
+    def tell_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
+        """Tell that something could not be done with so many messages of a queue."""
+        self.driver.finisher.announce(
+            "engine-busy", {"queue": queue, "messages": count, "error": error.code, "summary": str(error)[:500]}
+        )
+
+    def _mapped(self, name: str) -> Queue:
+        if name not in self._queues:
+            queue = self._open_queue(name)
+            most = None if queue.capabilities.uncounted else self._receives_max.get(name)
+            self._queues[name] = MappedQueue(queue, self.answered, self.tell_trouble, receives_max=most)
+        return self._queues[name]
+
+    def _report(self, done: Done) -> None:
+        self.reports.append(done)
+        self.bell.set()
+
+
+def _joined(backend: Backend, opened: Effects) -> Effects:
+    """The same transactions, with the messages of their settlements on this backend."""
+
+    def effects(limit_ms: int) -> EffectTransaction | None:
+        from onefold.run.joint import JointTransaction  # only where handlers' rows join
+
+        inner = opened(limit_ms)
+        return JointTransaction(backend, inner) if inner is not None else None
+
+    return effects

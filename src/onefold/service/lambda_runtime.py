@@ -1,0 +1,228 @@
+"""Wires a Lambda handler: engine, crew, and which queue an ARN is. `App.lambda_handler` is the only caller.
+
+The engine is opened once for a container: in Lambda's init phase, which has a whole processor, or where there is none (a
+test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
+Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records there.
+Never here: what becomes of an event. Invariant: making a handler outside Lambda opens nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+from urllib.parse import quote, unquote
+
+from onefold import errors
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery
+from onefold.options import Queue
+from onefold.run.driver import Driver
+from onefold.run.events import Sink, Sinks
+from onefold.run.handlers import Job
+from onefold.run.lambda_adapter import LambdaAdapter
+from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_event import Record
+from onefold.run.settling import Backend
+from onefold.run.throttling import StateGates
+from onefold.service.wiring import Never, Runtime
+
+BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
+_IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
+_SNAPSHOT: Final = "snap-start"  # what is made before a snapshot (connections, this process's own id) would be in many
+_ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same; where Lambda itself runs the function
+
+
+class Declared(Protocol):
+    """What a handler needs of an app."""
+
+    url: str
+    history: History
+    sinks: tuple[Sink, ...]
+    queues: dict[str, Queue]
+    jobs: dict[str, Job[Any, Any]]
+
+    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
+        """The job a delivery is for."""
+        ...
+
+    def runtime(self, url: str | None = None) -> Runtime:
+        """The runtime, opened on this engine unless one is open."""
+        ...
+
+
+class LambdaHandler:
+    """What Lambda calls. Made by `App.lambda_handler`.
+
+    Args:
+        app: its queues and jobs are declared.
+    """
+
+    def __init__(self, app: Declared, settings: LambdaSettings, environment: Mapping[str, str] = os.environ) -> None:
+        settings.check()
+        self._app = app
+        self._settings = settings
+        self._environment = environment
+        self._adapter: LambdaAdapter | None = None
+        if environment.get(_IN_LAMBDA, _SNAPSHOT) != _SNAPSHOT:
+            self.adapter()
+
+    def __call__(self, event: object, context: object = None) -> dict[str, Any]:
+        """Do a batch; the partial batch response. Errors as `LambdaAdapter.handle`."""
+        return self.adapter().handle(event, context)
+
+    def adapter(self) -> LambdaAdapter:
+        """The opened engine, behind the event.
+
+        Raises:
+            UsageError, StorageError: the engine cannot be used as it is.
+        """
+        if self._adapter is None:
+            runtime = self._app.runtime(engine_url(self._app.url, self._environment))
+            runtime.engine.appear()
+            wired = _Wired(self._app, runtime, self._settings)
+            self._adapter = LambdaAdapter(
+                wired.make_crew,
+                adopt=wired.adopt,
+                disown=wired.disown,
+                queue_of=wired.queue_of,
+                job_of=self._app.job_of,
+                settings=self._settings,
+                clock=runtime.clock,
+            )
+        return self._adapter
+
+
+class _Wired:
+    """One app on one opened engine."""
+
+    def __init__(self, app: Declared, runtime: Runtime, settings: LambdaSettings) -> None:
+        self._app = app
+        self._runtime = runtime
+        self._settings = settings
+        self._sinks = Sinks(app.sinks or (_log(),))
+
+    def make_crew(self, lease_ms: int) -> Crew:
+        runtime = self._runtime
+        return Crew(
+            runtime.backend,
+            self._make_driver,
+            runtime.engine.effects,
+            {name: queue.settings.receives_max for name, queue in self._app.queues.items()},
+            list(self._app.jobs.values()),
+            self._settings,
+            clock=runtime.clock,
+            entropy=runtime.entropy,
+            lease_ms=lease_ms,
+        )
+
+    def _make_driver(self, backend: Backend, lease_ms: int) -> Driver:
+        runtime = self._runtime
+        gates = StateGates(
+            self._app.jobs,
+            backend.state,
+            clock=runtime.clock,
+            owner=runtime.owner,
+            lease_ms=lease_ms,
+            cache_ms=BREAKER_CACHE_MS,
+        )
+        return Driver(
+            backend,
+            self._app.job_of,
+            clock=runtime.clock,
+            entropy=runtime.entropy,
+            never=Never(),
+            owner=runtime.owner,
+            lease_ms=lease_ms,
+            sinks=self._sinks,
+            history=self._app.history,
+            gates=gates,
+        )
+
+    def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:
+        real = self._runtime.backend.open_queue(queue)
+        if not isinstance(real, Adopting):
+            raise errors.UsageError(
+                f"The engine {self._runtime.url} cannot take over messages that Lambda received.",
+                todo="Use an aws:// engine.",
+            )
+        return real.adopt(records, self._app.queues[queue].settings.visibility_ms)
+
+    def disown(self, queue: str, receipts: Sequence[str]) -> None:
+        real = self._runtime.backend.open_queue(queue)
+        if isinstance(real, Adopting):
+            real.disown(receipts)
+
+    def queue_of(self, arn: str, region: str) -> str:
+        """The app's name of a queue that has jobs."""
+        on_aws = arn.rpartition(":")[2]
+        ours = _option(self._app.url, "prefix")
+        name = on_aws.removeprefix(ours)
+        known = {job.policy.queue for job in self._app.jobs.values()}
+        if name not in known or not on_aws.startswith(ours):
+            raise errors.UsageError(
+                f"The event comes from queue {on_aws}, on which this app has no job.",
+                meaning=f"Its queues with jobs are on AWS: {', '.join(sorted(ours + one for one in known)) or 'none'}.",
+                todo="Map the function to one of these queues, or declare a job on that queue.",
+            )
+        home = self._app.url.partition("://")[2].partition("?")[0].strip("/")
+        if self._app.url.startswith("aws://") and region and home and region != home:
+            raise errors.UsageError(
+                f"The event comes from queue {on_aws} in {region}, but the app's engine is in {home}.",
+                todo=f"Deploy the function in {home}, or open the app on aws://{region}.",
+            )
+        return name
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """A queue that takes over messages which an event source mapping received."""
+
+    def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
+        """The deliveries of records of a mapping's event, in order; `visible_ms`: how long the receive hides them."""
+        ...
+
+    def disown(self, receipts: Sequence[str]) -> None:
+        """Lambda deletes these; what else belongs to them is removed."""
+        ...
+
+
+def _log() -> Sink:
+    """The log, for an app that names no sink: the alarms that `onefold synth` writes count its lines."""
+    from onefold.watch.sinks import LogSink
+
+    return LogSink(level="warning")
+
+
+def engine_url(url: str, environment: Mapping[str, str]) -> str:
+    """The engine of a handler: messages are on SQS, records where the app's own engine is.
+
+    Raises:
+        UsageError: the app's engine is no aws:// URL, and the environment does not say which region this is; or its records
+            are in a file, on AWS.
+    """
+    if url.startswith("aws://"):
+        return url
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise errors.UsageError(
+            f"A Lambda handler takes its messages from SQS, and the app's engine is {url}.",
+            meaning="Where its queues are is not known: AWS_REGION is not set.",
+            todo="Open the app on aws://REGION?table=NAME, or set AWS_REGION; then records stay where they are.",
+        )
+    if url.startswith("sqlite:") and _ON_AWS in environment:
+        raise errors.UsageError(
+            f"The records of this app are in {url}, which on Lambda is a file of one container.",
+            meaning="The others would not know what was done, and repeat it.",
+            todo="Keep them where all containers see them: aws://REGION?table=NAME, or records=redis://... or postgresql://...",
+        )
+    return f"aws://{region}?records={quote(url, safe=':/')}"
+
+
+def _option(url: str, name: str) -> str:
+    """An option of an engine's URL; empty when it has none."""
+    for pair in url.partition("?")[2].split("&"):
+        key, _, value = pair.partition("=")
+        if key == name:
+            return unquote(value)
+    return ""

@@ -1,0 +1,23 @@
+"""What a Lambda function loads before its first event; how long it takes is a row of the benchmark."""
+
+from __future__ import annotations
+
+from tests.architecture.test_import_cost import LATER, loaded_by
+
+DECLARE = (
+    "import onefold; app = onefold.App('shop'); orders = app.queue('orders'); "
+    "app.job(orders, key='{id}', name='ship')(lambda order: None); handler = app.lambda_handler()"
+)
+# Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do.
+ELSEWHERE = {
+    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch", "wire"),
+    *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
+}
+
+
+def test_a_handler_loads_nothing_heavy() -> None:
+    loaded = loaded_by(DECLARE)
+    assert "onefold.run.lambda_adapter" in loaded
+    assert not loaded & (LATER | {"concurrent", "difflib", "dataclasses", "socket", "urllib3"})
+    rooms = {".".join(name.split(".")[1:]) for name in loaded if name.startswith("onefold.")}
+    assert not {room for room in rooms if any(room == one or room.startswith(f"{one}.") for one in ELSEWHERE)}
