@@ -43,6 +43,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
     "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
+    "synth": (
+        "onefold.cli.commands.synth",
+        "command",
+        "An app's infrastructure as CloudFormation or Terraform.",
+    ),
+    "package": ("onefold.cli.commands.package", "command", "The functions' zip, the same bytes every time."),
+    "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS by a change set, shown and followed."),
+    "diff": ("onefold.cli.commands.diff", "command", "What a deployment would change in the template."),
+    "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),
     "completion": ("onefold.cli.commands.completion", "command", "Shell completion for bash, zsh or fish."),
 }
 

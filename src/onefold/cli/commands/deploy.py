@@ -1,0 +1,231 @@
+"""`onefold deploy`: package, upload, show the change set, ask, carry it out, follow it, and say what to do if it was undone.
+
+Shows and asks; every step is `service/deploying.py`'s. Never here: what a change or failure means.
+Invariant: nothing is carried out that was not shown, and nothing that holds messages or records is replaced or deleted
+without a yes to just that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from onefold.cli import render, stack_options, target
+from onefold.cli.commands import package as packaging
+from onefold.cli.commands.diff import placing
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, Style
+from onefold.clock import SystemClock
+from onefold.deploy.apply import ChangeSet, Deployed, Uploaded
+from onefold.deploy.changes import Change, Event
+from onefold.deploy.package import hash_of
+from onefold.deploy.plan import Plan
+from onefold.entropy import SystemEntropy
+from onefold.errors import UsageError
+from onefold.service.deploying import Deployment, place_of
+from onefold.watch.wording import counted
+
+FAILED: Final = 1
+_ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
+    "Add": ("add", "green"),
+    "Modify": ("modify", "yellow"),
+    "Remove": ("remove", "red"),
+    "Import": ("import", "green"),
+    "Dynamic": ("decide later", "yellow"),
+    "SyncWithActual": ("note", "dim"),
+}
+
+
+@declared(
+    "deploy",
+    example="onefold deploy shop:app --bucket my-code --prefix prod-\n"
+    "onefold deploy shop:app --bucket my-code --prefix prod- --yes --json",
+)
+@click.argument("app", required=False)
+@click.option("--bucket", metavar="NAME", envvar="ONEFOLD_BUCKET", help="In S3, for the package (or ONEFOLD_BUCKET).")
+@click.option("--package", "package", metavar="FILE", help="A zip of onefold package, instead of packing now.")
+@packaging.packing_options
+@click.option("--alarm-topic", metavar="ARN", help="SNS topic that alarms notify; '' for none. Kept unless given.")
+@click.option("--dry-run", is_flag=True, help="Show the change set and remove it again.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--accept-loss", is_flag=True, help="With --yes: also where messages or records are lost.")
+@placing
+@stack_options.stack_options
+def command(
+    app: str | None,
+    bucket: str | None,
+    package: str | None,
+    wanted: packaging.Wanted,
+    alarm_topic: str | None,
+    dry_run: bool,
+    yes: bool,
+    accept_loss: bool,
+    stack: str | None,
+    region: str | None,
+    endpoint: str | None,
+    choices: stack_options.Choices,
+) -> Answer:
+    """Deploy an app to AWS by a CloudFormation change set.
+
+    Packs the functions' zip (or takes --package), uploads it under its hash, makes a change set and shows it: what is added,
+    modified, replaced, removed, and what would be lost. After a yes it is carried out and followed. If something fails,
+    CloudFormation goes back to the state before; the first failure is named, with what to do.
+    """
+    if render.is_quiet() and not (yes or dry_run):
+        raise click.UsageError("--json asks nothing: add --yes or --dry-run.")
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise UsageError(
+            "Nobody is there to ask.", meaning="Nothing was changed.", todo="Add --yes, or --dry-run to look only."
+        )
+    plan = stack_options.planned(app, choices)
+    place = place_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+    deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
+    click.get_current_context().call_on_close(deployment.close)
+    deployment.check(bucket, alarm_topic)
+    code: Uploaded | None = None
+    if plan.functions:
+        assert bucket is not None
+        path, sha256 = _package(plan, package, wanted)
+        code = deployment.upload(path, sha256, bucket, render.note)
+    change_set = deployment.prepare(code, bucket, alarm_topic, render.note)
+    if change_set is None:
+        return _nothing(deployment)
+    if not render.is_quiet():
+        _draw_changes(change_set)
+    try:
+        agreed = not dry_run and _agreed(change_set, yes=yes, accept_loss=accept_loss)
+    except BaseException:
+        deployment.discard(change_set)
+        raise
+    if not agreed:
+        deployment.discard(change_set)
+        return Answer({"stack": place.stack, "changes": change_set.changes, "deployed": None}, draw=_draw_dry)
+    try:
+        done = deployment.execute(change_set, _follower(change_set))
+    except KeyboardInterrupt:
+        render.note(
+            f"CloudFormation goes on without us. To see how it ends: aws cloudformation describe-stack-events"
+            f" --stack-name {place.stack}"
+        )
+        raise
+    value = {"stack": place.stack, "changes": change_set.changes, "deployed": done}
+    return Answer(value, draw=lambda: _draw_end(done), code=0 if done.ok else FAILED)
+
+
+def _package(plan: Plan, package: str | None, wanted: packaging.Wanted) -> tuple[Path, str]:
+    if package is not None:
+        return Path(package), hash_of(Path(package))
+    built = packaging.build(plan.target, None, wanted, records=plan.stack.records)
+    for warning in built.warnings:
+        render.note(f"! {warning}")
+    return Path(built.path), built.sha256
+
+
+def _nothing(deployment: Deployment) -> Answer:
+    stack = deployment.place.stack
+    now = deployment.standing()
+    done = Deployed(stack=stack, status=now.status, ok=True, outputs=now.outputs)
+    return Answer(
+        {"stack": stack, "changes": [], "deployed": done},
+        draw=lambda: render.line(f"No changes: stack {stack} ({now.status}) is as the app declares it."),
+    )
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------
+
+
+def _agreed(change_set: ChangeSet, *, yes: bool, accept_loss: bool) -> bool:
+    lost = change_set.losses
+    if yes and lost and not accept_loss:
+        raise UsageError(
+            f"This deployment would lose what is in {counted(len(lost), 'resource')}: {'; '.join(lost)}.",
+            meaning="--yes does not cover that; nothing was changed.",
+            todo="Take the change back, drain the queue first, or add --accept-loss.",
+        )
+    if yes:
+        return True
+    question = "Deploy, and lose what is said above to be lost?" if lost else "Deploy these changes?"
+    return click.confirm(question, default=False, err=True)
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _draw_changes(change_set: ChangeSet) -> None:
+    from rich.text import Text
+
+    columns = [
+        Column("change"),
+        Column("resource", folds=True),
+        Column("type", folds=True),
+        Column("properties", folds=True),
+    ]
+    drawn = render.table(columns, ())
+    for one in change_set.changes:
+        word, style = _word(one)
+        drawn.add_row(
+            Text(word, style=style),
+            one.logical_id,
+            one.type.removeprefix("AWS::"),
+            ", ".join(one.properties) or render.NOTHING,
+        )
+    render.draw(drawn)
+    for one in change_set.changes:
+        if one.lost is not None:
+            render.line(f"! {one.lost}", "red")
+        elif one.kept_outside:
+            render.line(f"! {one.logical_id} leaves the stack and is kept: nobody works on it any more", "yellow")
+
+
+def _word(one: Change) -> tuple[str, str]:
+    if one.action == "Modify" and one.replacement == "yes":
+        return "REPLACE", "bold red"
+    if one.action == "Modify" and one.replacement == "maybe":
+        return "may replace", "red"
+    return _ACTIONS.get(one.action, (one.action, ""))
+
+
+def _follower(change_set: ChangeSet) -> Any:
+    """Draws each event on one line, with how many of the resources are done."""
+    wanted = {one.logical_id for one in change_set.changes}
+    done: set[str] = set()
+    quiet = render.is_quiet()
+
+    def told(event: Event) -> None:
+        if event.logical_id in wanted and event.status.endswith("_COMPLETE"):
+            done.add(event.logical_id)
+        if quiet:
+            return
+        style = "red" if "FAILED" in event.status or "ROLLBACK" in event.status else ""
+        counter = f"{len(done)}/{len(wanted)}"
+        reason = f"  {event.reason}" if event.reason and event.status.endswith("_FAILED") else ""
+        click.secho(
+            f"{render.clock_time(event.at_ms)[:8]}  {counter:>7}  {event.status:<28} {event.logical_id}{reason}",
+            err=True,
+            fg=style or None,
+        )
+
+    return told
+
+
+def _draw_dry() -> None:
+    render.line("Nothing was changed.")
+
+
+def _draw_end(done: Deployed) -> None:
+    if done.ok:
+        render.line(f"{done.stack} is {done.status}.", "green")
+        for name, value in sorted(done.outputs.items()):
+            render.line(f"  {name}  {value}")
+        return
+    render.line(f"{done.stack} is {done.status}: the deployment failed.", "red")
+    if done.failure is not None:
+        render.line(f"  first    {done.failure.logical_id} ({done.failure.type}) {done.failure.status}")
+        render.line(f"  why      {done.failure.reason}")
+        render.line(f"  to do    {done.failure.todo}", "cyan")
+    if done.todo:
+        render.line(f"  stack    {done.todo}", "cyan")

@@ -1,0 +1,149 @@
+"""Options of the commands that write or carry out an app's infrastructure, and the plan behind them.
+
+An app's URL may have made some of the choices (`aws://...?prefix=...`); what is said on the command line wins. The app is
+imported, nothing is opened: no AWS call, no credentials.
+Never here: sizes and names (`deploy/plan.py`), files, uploads.
+Invariant: all those commands, asked alike, speak of the same plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.app import App
+from onefold.cli import target
+from onefold.deploy.plan import Plan, plan
+from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Choices = dict[str, Any]
+"""What was said on the command line, by the names of Stack's fields; None or empty: not said."""
+
+_OPTIONS = (
+    click.option("--prefix", metavar="TEXT", help="Before every name on AWS, for example prod-."),
+    click.option("--table", metavar="NAME", help="The record table; prefix and app unless given."),
+    click.option("--records", metavar="URL", help="Records elsewhere (redis://, postgresql://) instead of a table."),
+    click.option("--payloads", metavar="BUCKET/PREFIX", help="Where bodies over the queue's limit go."),
+    click.option("--kms-key", metavar="ARN", help="A key of yours for queues, table, logs and variables."),
+    click.option("--log-days", type=int, metavar="DAYS", help="How long logs are kept; 30 unless given."),
+    click.option("--deletion-protection", is_flag=True, help="The table cannot be deleted until this is taken back."),
+    click.option(
+        "--disposable", is_flag=True, help="Queues and table are deleted with the stack; for tests and stages."
+    ),
+    click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
+)
+
+
+def stack_options(function: F) -> F:
+    """Add the options of a stack; the function gets them as `choices`."""
+    names = (
+        "prefix",
+        "table",
+        "records",
+        "payloads",
+        "kms_key",
+        "log_days",
+        "deletion_protection",
+        "disposable",
+        "tags",
+    )
+
+    @functools.wraps(function)
+    def collected(*args: Any, **kwargs: Any) -> Any:
+        choices = {name: kwargs.pop(name) for name in names}
+        return function(*args, choices=choices, **kwargs)
+
+    made: Any = collected
+    for option in reversed(_OPTIONS):
+        made = option(made)
+    result: F = made
+    return result
+
+
+def planned(app: str | None, choices: Choices) -> Plan:
+    """The plan of an app.
+
+    Args:
+        app: `module:attribute`; unless given, ONEFOLD_APP.
+        choices: as `stack_options` collects them.
+
+    Raises:
+        click.UsageError: no app was named.
+        UsageError, NotFoundError: the app cannot be loaded, its module has no handler, or what is declared cannot be.
+    """
+    word = app or os.environ.get("ONEFOLD_APP")
+    if word is None:
+        raise click.UsageError("Name the app as module:attribute, for example shop:app, or set ONEFOLD_APP.")
+    loaded = target.load(word)
+    found = plan(loaded.name, word, loaded.queues.values(), loaded.jobs.values(), _stack(loaded.url, choices))
+    for function in found.functions:
+        _check_handler(function.settings.handler, word)
+    if found.functions:
+        _check_url(loaded, found)
+    return found
+
+
+def _stack(url: str, choices: Choices) -> Stack:
+    said = {name: value for name, value in choices.items() if value}
+    if "tags" in said:
+        said["tags"] = _tags(said["tags"])
+    if "log_days" in said and said["log_days"] not in LOG_DAYS:
+        raise click.UsageError(f"--log-days is one of {', '.join(map(str, LOG_DAYS))}.")
+    if "records" in said and "table" in said:
+        raise click.UsageError("--table and --records exclude each other: records are kept in one place.")
+    base = stack_of(url)
+    if "records" in said:
+        base = replace(base, table=None)
+    elif "table" in said:
+        base = replace(base, records=None)
+    return replace(base, **said)
+
+
+def _tags(words: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--tag {word!r} is not written NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def _check_url(app: App, found: Plan) -> None:
+    """Refuse an app that names another engine than the one that is made, and would go on using it in Lambda."""
+    if app.url == os.environ.get("ONEFOLD_URL") or app.url == f"sqlite:///.onefold/{app.name}.db":
+        return
+    own = stack_of(app.url) if app.url.startswith("aws://") else None
+    made = found.stack
+    if own is None or (own.prefix, own.table, own.records, own.payloads) != (
+        made.prefix,
+        made.table,
+        made.records,
+        made.payloads,
+    ):
+        raise errors.UsageError(
+            f"App {app.name} names its own engine, {app.url}; its functions would work on that one.",
+            meaning=f"What is made here is {found.url.replace('{region}', 'REGION')}, told to them in ONEFOLD_URL.",
+            todo="Leave url= out of App(...), and set ONEFOLD_URL where you develop.",
+        )
+
+
+def _check_handler(handler: str, app: str) -> None:
+    """Refuse a handler that the app's own module does not have; another module's is taken as it is named."""
+    module, _, attribute = handler.replace("/", ".").rpartition(".")
+    home = app.partition(":")[0]
+    if module != home or callable(getattr(sys.modules.get(module), attribute, None)):
+        return
+    raise errors.NotFoundError(
+        f"The module {module} has no handler for Lambda: {handler} is not there.",
+        todo=f"Add to it: {attribute} = {app.partition(':')[2]}.lambda_handler()   (or name another: Function(handler=...))",
+    )

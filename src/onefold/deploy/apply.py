@@ -1,0 +1,382 @@
+"""Deploying: the archive to S3 under its hash, the template as a change set, which is shown, carried out and followed.
+
+The order loses nothing: archive first (nobody refers to it yet), then a change set (changes nothing), then, when somebody
+said yes, its execution, which CloudFormation finishes or undoes by itself even when we are gone.
+Clients come in, made by `service/`; so does what turns AWS's errors into ours, and the pause between two looks.
+
+Never here: what a change or failure means (`changes.py`), questions to people, credentials.
+Invariant: no verb here changes a resource but `execute`, and `execute` takes the change set that was shown.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.deploy import changes
+from onefold.deploy.changes import Change, Event, Failure, Standing
+
+Tell = Callable[[str], None]
+Pause = Callable[[int], None]
+Translating = Callable[[str, str], AbstractContextManager[None]]
+"""`aws_errors(action, resource)` of the AWS backend: makes AWS's errors inside the block ours."""
+
+TEMPLATE_BODY_BYTES_MAX: Final = 51_200  # CloudFormation quotas: template body in a request; above it an object in S3
+TEMPLATE_BYTES_MAX: Final = 1_048_576  # same: template body in an S3 object
+STACK_NAME_CHARS_MAX: Final = 128  # CloudFormation CreateStack, StackName: [a-zA-Z][-a-zA-Z0-9]*
+LOOK_MS: Final = 2_000  # between two looks; the API's rate is shared by the whole account
+CHANGE_SET_MS_MAX: Final = 10 * limits.MINUTE_MS  # to be made; seconds as a rule
+FOLLOW_MS_MAX: Final = 2 * limits.HOUR_MS  # to be carried out; after that it is looked at another day
+_CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM")  # the template makes one role per function
+# What DescribeChangeSet says of a change set that changes nothing (no error code exists for it).
+_NOTHING: Final = ("didn't contain changes", "No updates are to be performed")
+_LOOKS_FAILED_MAX: Final = 5  # that many in a row before following is given up
+
+
+class Uploaded(Struct, frozen=True, kw_only=True):
+    """Where the archive lies. `fresh`: it was not there before."""
+
+    bucket: str
+    key: str
+    fresh: bool
+
+
+class ChangeSet(Struct, frozen=True, kw_only=True):
+    """A change set that waits to be executed. `creates`: the stack is not there yet."""
+
+    stack: str
+    arn: str
+    creates: bool
+    changes: tuple[Change, ...]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What would be lost, one sentence each."""
+        return tuple(one.lost for one in self.changes if one.lost is not None)
+
+
+class Deployed(Struct, frozen=True, kw_only=True):
+    """How an execution ended.
+
+    Args:
+        status: of the stack. ok: all was done.
+        outputs: of the stack. failure: what failed first, where it was not.
+        todo: what to do about where the stack stands now; may be empty.
+    """
+
+    stack: str
+    status: str
+    ok: bool
+    outputs: Mapping[str, str]
+    failure: Failure | None = None
+    todo: str = ""
+
+
+def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> None:
+    """Refuse a bucket that Lambda could not take code from.
+
+    Raises:
+        NotFoundError: there is no such bucket. UsageError: it is in another region than the stack.
+    """
+    from botocore.exceptions import ClientError
+
+    with aws_errors("s3:ListBucket", f"bucket {bucket}"):
+        try:
+            answer = s3.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            answer = error.response
+            if (
+                answer["ResponseMetadata"].get("HTTPStatusCode") != 403
+            ):  # the right to list is not needed; uploading tells
+                raise
+    # S3 says the region in its answer, also in the one to a caller without permission (S3 API, HeadBucket).
+    found = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("x-amz-bucket-region", region)
+    if found != region:
+        raise errors.UsageError(
+            f"Bucket {bucket} is in {found}, the stack in {region}.",
+            meaning="Lambda takes code from a bucket of its own region only.",
+            todo=f"Make one there: aws s3 mb s3://NAME --region {region}",
+        )
+
+
+def upload(
+    s3: Any, bucket: str, key: str, content: bytes, sha256: str, aws_errors: Translating, tell: Tell
+) -> Uploaded:
+    """Put an object there, unless it is there already; S3 checks what arrives against its hash.
+
+    Args:
+        key: carries the hash, so that an object once written never changes.
+        sha256: of the content, hexadecimal.
+
+    Raises:
+        UsageError: not allowed, or the bucket is in another account or region. NotFoundError: no such bucket.
+        TransientError: S3 could not be reached; uploading again is harmless.
+    """
+    from botocore.exceptions import ClientError
+
+    where = f"arn:aws:s3:::{bucket}/{key}"
+    with aws_errors("s3:GetObject", where):
+        try:
+            found = s3.head_object(Bucket=bucket, Key=key)
+        except ClientError as error:
+            # Who may not list the bucket gets 403 for what is absent (S3 API, HeadObject); the upload itself tells.
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in (403, 404):
+                raise
+        else:
+            if found["ContentLength"] == len(content):
+                tell(f"s3://{bucket}/{key} is there already")
+                return Uploaded(bucket=bucket, key=key, fresh=False)
+    tell(f"uploading {len(content) / 1024:,.0f} KB to s3://{bucket}/{key}")
+    checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+    with aws_errors("s3:PutObject", where):
+        s3.put_object(Bucket=bucket, Key=key, Body=content, ChecksumSHA256=checksum)
+    return Uploaded(bucket=bucket, key=key, fresh=True)
+
+
+def upload_package(
+    s3: Any, bucket: str, prefix: str, package: Path, sha256: str, aws_errors: Translating, tell: Tell
+) -> Uploaded:
+    """Upload an archive as `<prefix>/<sha256>.zip`; errors as `upload`."""
+    return upload(s3, bucket, f"{prefix}/{sha256}.zip", package.read_bytes(), sha256, aws_errors, tell)
+
+
+class LiveStack:
+    """One CloudFormation stack.
+
+    Args:
+        client: boto3's of CloudFormation. name: of the stack.
+        pause: waits so many milliseconds.
+    """
+
+    def __init__(self, client: Any, name: str, *, aws_errors: Translating, pause: Pause) -> None:
+        self.name = name
+        self._client = client
+        self._errors = aws_errors
+        self._pause = pause
+        self._last_event: str | None = None
+
+    def _asking(self, action: str) -> AbstractContextManager[None]:
+        return self._errors(f"cloudformation:{action}", f"stack {self.name}")
+
+    def standing(self) -> Standing:
+        """Where it stands; `ABSENT` when there is no such stack."""
+        from botocore.exceptions import ClientError
+
+        with self._asking("DescribeStacks"):
+            try:
+                return changes.standing(self._client.describe_stacks(StackName=self.name)["Stacks"][0])
+            except ClientError as error:
+                if is_absent(error):
+                    return Standing(status="ABSENT")
+                raise
+
+    def refuse(self, before: Standing) -> None:
+        """Refuse a stack that no change set can be made for as it stands.
+
+        Raises:
+            UsageError: somebody deploys it now, or an earlier operation failed and left it; says the way out.
+        """
+        if before.is_busy:
+            raise errors.UsageError(
+                f"Stack {self.name} is {before.status}: somebody else is deploying it.",
+                todo=f"Wait (aws cloudformation describe-stacks --stack-name {self.name}), then deploy again.",
+            )
+        if not changes.is_deployable(before.status):
+            raise errors.UsageError(
+                f"Stack {self.name} is {before.status}" + (f": {before.reason}" if before.reason else "."),
+                meaning="CloudFormation takes no change set for it as it stands; nothing was changed.",
+                todo=changes.way_out(before.status, self.name),
+            )
+
+    def prepare(
+        self, template: str | None, template_url: str | None, parameters: Mapping[str, str | None], token: str
+    ) -> ChangeSet | None:
+        """Make a change set; None when it would change nothing.
+
+        Args:
+            template: its text, or None with `template_url`, where it lies in S3.
+            parameters: of the template; None leaves one as the stack has it. token: names the change set, fresh each time.
+
+        Raises:
+            UsageError: the stack stands where it cannot be deployed to, or the template is refused.
+            TransientError: CloudFormation was not done in time or could not be reached.
+        """
+        before = self.standing()
+        self.refuse(before)
+        given: dict[str, Any] = {"TemplateBody": template} if template is not None else {"TemplateURL": template_url}
+        with self._asking("CreateChangeSet"):
+            arn = self._client.create_change_set(
+                StackName=self.name,
+                ChangeSetName=f"onefold-{token}",
+                ChangeSetType="CREATE" if before.is_new else "UPDATE",
+                ClientToken=token,
+                Capabilities=list(_CAPABILITIES),
+                Parameters=_parameters(parameters, before),
+                **given,
+            )["Id"]
+        made = self._made(arn)
+        if made["Status"] != "FAILED":
+            return ChangeSet(stack=self.name, arn=arn, creates=before.is_new, changes=tuple(self._changes(arn)))
+        self.discard(ChangeSet(stack=self.name, arn=arn, creates=before.is_new, changes=()))
+        reason = str(made.get("StatusReason", ""))
+        if any(text in reason for text in _NOTHING):
+            return None
+        raise errors.UsageError(
+            f"CloudFormation refused the change set of stack {self.name}: {reason or 'it gave no reason'}",
+            meaning="Nothing was changed.",
+            todo=changes.advice(reason),
+        )
+
+    def discard(self, change_set: ChangeSet) -> None:
+        """Remove a change set that is not wanted, and with it the empty stack that was made to hold it."""
+        with self._asking("DeleteChangeSet"):
+            self._client.delete_change_set(ChangeSetName=change_set.arn)
+        if change_set.creates and self.standing().status == "REVIEW_IN_PROGRESS":
+            with self._asking("DeleteStack"):
+                self._client.delete_stack(StackName=self.name)
+
+    def execute(self, change_set: ChangeSet, token: str, told: Callable[[Event], None]) -> Deployed:
+        """Carry a change set out and follow it to its end, which may be the state before.
+
+        Args:
+            told: gets every event of the operation once, oldest first.
+
+        Raises:
+            UsageError: it cannot be executed any more. TransientError: the stack could not be looked at any more, or
+                takes longer than we follow; CloudFormation goes on by itself.
+        """
+        self._last_event = next((one["EventId"] for one in self._events()), None)
+        with self._asking("ExecuteChangeSet"):
+            self._client.execute_change_set(ChangeSetName=change_set.arn, ClientRequestToken=token)
+        seen: list[Event] = []
+        after = self._follow(seen, told)
+        return Deployed(
+            stack=self.name,
+            status=after.status,
+            ok=after.is_deployed,
+            outputs=after.outputs,
+            failure=None if after.is_deployed else changes.first_failure(seen),
+            todo="" if after.is_deployed else changes.way_out(after.status, self.name, changes.stuck(seen)),
+        )
+
+    def template(self) -> str | Mapping[str, Any] | None:
+        """What was deployed last, as it was given; boto3 has read JSON already. None when there is no such stack."""
+        from botocore.exceptions import ClientError
+
+        with self._asking("GetTemplate"):
+            try:
+                found: str | Mapping[str, Any] = self._client.get_template(
+                    StackName=self.name, TemplateStage="Original"
+                )["TemplateBody"]
+            except ClientError as error:
+                if is_absent(error):
+                    return None
+                raise
+            return found
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _made(self, arn: str) -> Mapping[str, Any]:
+        for _ in range(CHANGE_SET_MS_MAX // LOOK_MS):
+            with self._asking("DescribeChangeSet"):
+                found: Mapping[str, Any] = self._client.describe_change_set(ChangeSetName=arn)
+            if found["Status"] in ("CREATE_COMPLETE", "FAILED"):
+                return found
+            self._pause(LOOK_MS)
+        raise errors.TransientError(
+            f"The change set of stack {self.name} is not ready after 10 minutes.", todo="Deploy again later."
+        )
+
+    def _changes(self, arn: str) -> Iterator[Change]:
+        token: dict[str, str] = {}
+        while True:
+            with self._asking("DescribeChangeSet"):
+                page = self._client.describe_change_set(ChangeSetName=arn, **token)
+            for one in page.get("Changes", ()):
+                if one.get("Type", "Resource") == "Resource":
+                    yield changes.change(one["ResourceChange"])
+            if not page.get("NextToken"):
+                return
+            token = {"NextToken": page["NextToken"]}
+
+    def _follow(self, seen: list[Event], told: Callable[[Event], None]) -> Standing:
+        failed = 0
+        for _ in range(FOLLOW_MS_MAX // LOOK_MS):
+            try:
+                for one in self._new_events():
+                    seen.append(one)
+                    told(one)
+                now = self.standing() if self._ended(seen) else None
+            except errors.TransientError as error:
+                failed += 1
+                if failed > _LOOKS_FAILED_MAX:
+                    raise self._lost_sight(error.what) from error
+            else:
+                failed = 0
+                if now is not None and not now.is_busy:
+                    return now
+            self._pause(LOOK_MS)
+        raise self._lost_sight("It takes longer than two hours.")
+
+    def _ended(self, seen: Sequence[Event]) -> bool:
+        """Whether the stack itself has told an end; its status alone may still be that of before the operation."""
+        own = [one for one in seen if one.type == changes.STACK and one.logical_id == self.name]
+        return bool(own) and not own[-1].status.endswith(changes.BUSY)
+
+    def _lost_sight(self, why: str) -> errors.TransientError:
+        return errors.TransientError(
+            f"Stack {self.name} cannot be followed any more: {why}",
+            meaning="CloudFormation goes on by itself, and undoes everything if something fails.",
+            todo=f"See how it ends: aws cloudformation describe-stack-events --stack-name {self.name}",
+        )
+
+    def _new_events(self) -> list[Event]:
+        """Events since the last look, oldest first. CloudFormation lists the newest first."""
+        new = []
+        for one in self._events():
+            if one["EventId"] == self._last_event:
+                break
+            new.append(changes.event(one))
+        if new:
+            self._last_event = new[0].event_id
+        return new[::-1]
+
+    def _events(self) -> Iterator[Mapping[str, Any]]:
+        token: dict[str, str] = {}
+        while True:
+            with self._asking("DescribeStackEvents"):
+                page = self._client.describe_stack_events(StackName=self.name, **token)
+            yield from page["StackEvents"]
+            if not page.get("NextToken"):
+                return
+            token = {"NextToken": page["NextToken"]}
+
+
+def configured_region() -> str | None:
+    """The region of the user's AWS profile, if it has one."""
+    from botocore.session import get_session
+
+    found: str | None = get_session().get_config_variable("region")
+    return found
+
+
+def _parameters(wanted: Mapping[str, str | None], before: Standing) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name, value in sorted(wanted.items()):
+        if value is not None:
+            found.append({"ParameterKey": name, "ParameterValue": value})
+        elif name in before.parameters:
+            found.append({"ParameterKey": name, "UsePreviousValue": True})
+    return found
+
+
+def is_absent(error: Any) -> bool:
+    """Whether an error of CloudFormation means that there is no such stack; only its text says so."""
+    said = error.response.get("Error", {})
+    return said.get("Code") == "ValidationError" and "does not exist" in said.get("Message", "")

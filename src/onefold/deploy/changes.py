@@ -1,0 +1,283 @@
+"""What CloudFormation says, as plain values, and what it means: what a change loses, which failure came first, what to do.
+
+Pure: answers of DescribeChangeSet, DescribeStackEvents and DescribeStacks in, values and sentences out.
+Never here: calls (`apply.py`), tables (`cli/`).
+Invariant: a change that may delete a queue, a table or a bucket is never shown without saying what is lost with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+HOLDS: Final[Mapping[str, str]] = {
+    "AWS::SQS::Queue": "messages",
+    "AWS::DynamoDB::Table": "records",
+    "AWS::S3::Bucket": "objects",
+}
+"""What a resource of a type keeps, and loses when it is deleted."""
+
+BUSY: Final = "_IN_PROGRESS"
+_NEW: Final = "REVIEW_IN_PROGRESS"
+_CANCELLED: Final = ("Resource creation cancelled", "Resource update cancelled", "Resource deletion cancelled")
+STACK: Final = "AWS::CloudFormation::Stack"
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One resource of a change set.
+
+    Args:
+        action: CloudFormation's word: Add, Modify, Remove, Import, Dynamic, SyncWithActual.
+        logical_id, type: of the resource. physical_id: None where it is not there yet.
+        replacement: `yes`, `maybe` (decided while it runs), `no`.
+        properties: that change.
+        lost: what would be lost, as a sentence; None where nothing is.
+        kept_outside: it leaves the stack and is not deleted.
+    """
+
+    action: str
+    logical_id: str
+    type: str
+    physical_id: str | None
+    replacement: Literal["yes", "maybe", "no"]
+    properties: tuple[str, ...]
+    lost: str | None
+    kept_outside: bool
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One event of a stack; `at_ms` by CloudFormation's clock."""
+
+    event_id: str
+    at_ms: int
+    logical_id: str
+    type: str
+    physical_id: str
+    status: str
+    reason: str
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """The resource that failed first, why, and what to do about it."""
+
+    logical_id: str
+    type: str
+    status: str
+    reason: str
+    todo: str
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where a stack stands.
+
+    Args:
+        status: CloudFormation's word, or `ABSENT`.
+        reason: of that status; may be empty.
+        outputs: name to value. parameters: name to value, `****` for those that are not shown.
+    """
+
+    status: str
+    reason: str = ""
+    outputs: Mapping[str, str] = {}
+    parameters: Mapping[str, str] = {}
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing of it exists yet."""
+        return self.status in ("ABSENT", _NEW)
+
+    @property
+    def is_busy(self) -> bool:
+        """An operation runs on it."""
+        return self.status.endswith(BUSY) and self.status != _NEW
+
+    @property
+    def is_deployed(self) -> bool:
+        """The last operation did what it was to do."""
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
+
+
+def standing(answer: Mapping[str, Any]) -> Standing:
+    """One stack of a DescribeStacks answer."""
+    return Standing(
+        status=answer["StackStatus"],
+        reason=answer.get("StackStatusReason", ""),
+        outputs={one["OutputKey"]: one.get("OutputValue", "") for one in answer.get("Outputs", ())},
+        parameters={one["ParameterKey"]: one.get("ParameterValue", "") for one in answer.get("Parameters", ())},
+    )
+
+
+def change(answer: Mapping[str, Any]) -> Change:
+    """One ResourceChange of a DescribeChangeSet answer."""
+    replacement: Literal["yes", "maybe", "no"] = {"True": "yes", "Conditional": "maybe"}.get(  # type: ignore[assignment]
+        answer.get("Replacement", ""), "no"
+    )
+    kept = str(answer.get("PolicyAction", "")).endswith("Retain")
+    goes = answer["Action"] == "Remove" or replacement != "no"
+    names = {
+        name
+        for detail in answer.get("Details", ())
+        if (name := detail.get("Target", {}).get("Name") or detail.get("Target", {}).get("Attribute"))
+    }
+    return Change(
+        action=answer["Action"],
+        logical_id=answer["LogicalResourceId"],
+        type=answer["ResourceType"],
+        physical_id=answer.get("PhysicalResourceId") or None,
+        replacement=replacement,
+        properties=tuple(sorted(names)),
+        lost=_lost(answer, replacement) if goes and not kept else None,
+        kept_outside=goes and kept,
+    )
+
+
+def _lost(answer: Mapping[str, Any], replacement: str) -> str | None:
+    held = HOLDS.get(answer["ResourceType"])
+    if held is None:
+        return None
+    name = answer.get("PhysicalResourceId") or answer["LogicalResourceId"]
+    short = str(name).rpartition("/")[2]
+    if replacement == "maybe":
+        return f"{short} may be replaced by a new one: all its {held} would be lost"
+    if replacement == "yes":
+        return f"{short} is replaced by a new one: all its {held} are lost"
+    return f"{short} is deleted: all its {held} are lost"
+
+
+def event(answer: Mapping[str, Any]) -> Event:
+    """One event of a DescribeStackEvents answer."""
+    return Event(
+        event_id=answer["EventId"],
+        at_ms=round(answer["Timestamp"].timestamp() * 1000),
+        logical_id=answer.get("LogicalResourceId", ""),
+        type=answer.get("ResourceType", ""),
+        physical_id=answer.get("PhysicalResourceId", ""),
+        status=answer.get("ResourceStatus", ""),
+        reason=answer.get("ResourceStatusReason", ""),
+    )
+
+
+# -- what went wrong -------------------------------------------------------------------------------------------------
+
+
+def first_failure(events: Iterable[Event]) -> Failure | None:
+    """The failure that the others followed from; None when nothing failed.
+
+    A resource that was cancelled because another failed is not a cause, and the stack's own event repeats others'.
+
+    Args:
+        events: of one operation, oldest first.
+    """
+    failed = [one for one in events if one.status.endswith("_FAILED") and not one.reason.startswith(_CANCELLED)]
+    own = [one for one in failed if one.type != STACK]
+    for one in own or failed:
+        return Failure(
+            logical_id=one.logical_id, type=one.type, status=one.status, reason=one.reason, todo=advice(one.reason)
+        )
+    return None
+
+
+def stuck(events: Iterable[Event]) -> list[str]:
+    """Logical ids of what a rollback could not bring back, sorted.
+
+    Args:
+        events: of one operation, oldest first.
+    """
+    goes_back = False
+    found = set()
+    for one in events:
+        if one.type == STACK and "ROLLBACK_IN_PROGRESS" in one.status:
+            goes_back = True
+        elif goes_back and one.status.endswith("_FAILED") and one.type != STACK:
+            found.add(one.logical_id)
+    return sorted(found)
+
+
+# Reasons are the services' own texts, passed on by CloudFormation; the first pattern that is found counts.
+_ADVICE: Final[Sequence[tuple[str, str]]] = (
+    (
+        r"not authorized to perform:? (?P<action>[\w:*-]+)",
+        "Add the action {action} to the policy of who deploys (or of the stack's role), then deploy again.",
+    ),
+    (r"AccessDenied|Access Denied", "Who deploys lacks a permission that the reason names; add it, then deploy again."),
+    (
+        r"visibility timeout: \d+ seconds is less than Function timeout",
+        "Raise the queue's visibility to six times the function's timeout, or shorten the timeout.",
+    ),
+    (
+        r"QueueDeletedRecently|wait (?:\d+|sixty) seconds",
+        "SQS keeps the name of a deleted queue for 60 seconds: wait a minute, then deploy again.",
+    ),
+    (
+        r"custom-named resource requires replacing",
+        "CloudFormation makes no new resource beside an old one of the same name: choose another name, or undo the change.",
+    ),
+    (
+        r"already exists|AlreadyExists|ResourceExistence|QueueNameExists",
+        "A resource of this name exists outside the stack: give this one another name (a prefix), or delete the other one.",
+    ),
+    (
+        r"cannot be assumed by Lambda",
+        "A new role takes some seconds to be known everywhere: deploy again.",
+    ),
+    (r"PermanentRedirect", "The bucket is in another region than the stack: give one of the stack's region."),
+    (r"NoSuchKey|NoSuchBucket|S3 Error Code", "The package is not where the template says: run onefold deploy again."),
+    (
+        r"UnreservedConcurrentExecution",
+        "The account's concurrency is used up by reservations: ask for a higher quota, or reserve less.",
+    ),
+    (r"LimitExceeded|limit exceeded|[Qq]uota", "A quota of the account is used up: ask for more in Service Quotas."),
+    (
+        r"Rate exceeded|Throttl|Internal ?Failure|InternalError|ServiceUnavailable",
+        "The service failed for now: deploy again in a few minutes.",
+    ),
+)
+
+
+def advice(reason: str) -> str:
+    """What to do about a failure, by its reason; general where the reason is not a known one."""
+    for pattern, text in _ADVICE:
+        found = re.search(pattern, reason)
+        if found is not None:
+            return text.format(**found.groupdict())
+    return "Correct what the reason names, then deploy again."
+
+
+def way_out(status: str, stack: str, stuck: Sequence[str] = ()) -> str:
+    """What to do with a stack that stands in `status`, before it can be deployed to; empty where nothing is needed.
+
+    Args:
+        stuck: logical ids that a rollback could not bring back.
+
+    Statuses: CloudFormation user guide, "Understand CloudFormation stack status codes".
+    """
+    delete = f"aws cloudformation delete-stack --stack-name {stack}"
+    if status == "ROLLBACK_COMPLETE":
+        return (
+            f"Its creation failed and was undone; such a stack can only be deleted: {delete}, then deploy again."
+            " Resources with DeletionPolicy Retain stay and must be deleted by name."
+        )
+    if status in ("CREATE_FAILED", "ROLLBACK_FAILED", "DELETE_FAILED"):
+        return f"Delete it, and see its events for what stays behind: {delete}, then deploy again."
+    if status == "UPDATE_ROLLBACK_FAILED":
+        skip = f" If one cannot be brought back: --resources-to-skip {' '.join(stuck)}." if stuck else ""
+        return (
+            "Remove the cause, then let CloudFormation finish going back: aws cloudformation continue-update-rollback"
+            f" --stack-name {stack}.{skip} After that deploy again."
+        )
+    if status == "UPDATE_FAILED":
+        return f"Go back to the last state that worked: aws cloudformation rollback-stack --stack-name {stack}."
+    if status == "IMPORT_ROLLBACK_FAILED":
+        return f"See its events: aws cloudformation describe-stack-events --stack-name {stack}."
+    return ""
+
+
+def is_deployable(status: str) -> bool:
+    """Whether a change set can be made for a stack in this status."""
+    return status in (
+        "ABSENT", _NEW, "CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE",
+        "IMPORT_ROLLBACK_COMPLETE",
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""The function of one queue, worked out: its timeout, the queue's visibility that follows from it, mapping, and role.
+
+    visibility   at least six times the timeout, plus the batch window (Lambda developer guide, "Creating and configuring an
+                 SQS event source mapping")
+    timeout      as chosen; else twice the longest job's. A run starts only while all of its job's timeout is left
+                 (`decide/batch.py`), so an invocation of more than one message needs room before that, or the later ones
+                 would be given back again and again
+
+Never here: queues by themselves, what a writer makes of a function.
+Invariant: a function that is planned is one that Lambda takes, and none of its jobs can be cut off by its end.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import duration, errors, limits
+from onefold.deploy import iam, names
+from onefold.deploy.stack import Stack
+from onefold.lambdas.settings import TIMEOUT_MS_MAX, FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.options import Function, Queue
+from onefold.run.handlers import Job
+
+VISIBILITY_FACTOR: Final = 6
+ROOM_FACTOR: Final = 2
+FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch
+MARGIN_MS: Final = limits.SECOND_MS  # what `App.lambda_handler` keeps back for settling, unless told otherwise
+URL_VARIABLE: Final = "ONEFOLD_URL"
+NAME_CHARS_MAX: Final = 64  # Lambda API, CreateFunction, FunctionName
+RUNTIMES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")  # Lambda developer guide, "Lambda runtimes"
+ARCHITECTURES: Final = ("x86_64", "arm64")  # Lambda API, Architectures
+
+_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "policies": (
+        re.compile(r"arn:[a-z-]+:iam::(aws|\d{12}):policy/[\w+=,.@/-]+"),
+        "arn:aws:iam::111122223333:policy/mine",
+    ),
+    "subnets": (re.compile(r"subnet-[0-9a-f]+"), "subnet-0123456789abcdef0"),
+    "security_groups": (re.compile(r"sg-[0-9a-f]+"), "sg-0123456789abcdef0"),
+}
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """What all functions of an app share.
+
+    Args:
+        app: its name. target: how it is imported, `module:attribute`.
+        stack: what was chosen. url: of the engine, a pattern (see `names.py`).
+        queues: names of all declared queues.
+    """
+
+    app: str
+    target: str
+    stack: Stack
+    url: str
+    queues: tuple[str, ...]
+
+
+class FunctionPlan(Struct, frozen=True, kw_only=True):
+    """A function with its mapping, role and log group.
+
+    Args:
+        id: of its logical ids. settings, mapping: as Lambda is told.
+        runtime, architecture: of Python and the processor.
+        queue_id: of the queue it works on. fifo, visibility_ms: of that queue.
+        jobs: that run in it, sorted. owner: of these, where they have one.
+        log_group: its name. statements: of its role. policies: ARNs of managed policies beside them.
+        subnets, security_groups: of its VPC, if any.
+    """
+
+    id: str
+    settings: FunctionSettings
+    mapping: MappingSettings
+    runtime: str
+    architecture: str
+    queue_id: str
+    fifo: bool
+    visibility_ms: int
+    jobs: tuple[str, ...]
+    owner: str | None
+    log_group: str
+    statements: tuple[iam.Statement, ...]
+    policies: tuple[str, ...]
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.settings.name
+
+
+def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any, Any]]) -> FunctionPlan:
+    """The function that runs a queue's jobs.
+
+    Args:
+        options: as declared. jobs: of the queue, one at least, sorted.
+
+    Raises:
+        UsageError: an option that Lambda would refuse, a timeout over 15 min or below a job's, an unknown queue.
+    """
+    try:
+        return _planned(host, queue, options, jobs)
+    except errors.UsageError as error:
+        raise errors.UsageError(
+            f"The function of queue {queue.name}: {error.what}", meaning=error.meaning, todo=error.todo
+        ) from None
+
+
+def owner_of(jobs: Sequence[Job[Any, Any]]) -> str | None:
+    """The owners of jobs, as text; None where none has one."""
+    return " + ".join(sorted({job.policy.owner for job in jobs if job.policy.owner is not None})) or None
+
+
+def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any, Any]]) -> FunctionPlan:
+    _check_options(options)
+    prefix = host.stack.prefix
+    name = f"{prefix}{host.app}-{queue.name.replace('.', '-')}"
+    names.check_length(name, NAME_CHARS_MAX, "It")
+    timeout_ms = _timeout_ms(options, jobs)
+    window_ms = duration.to_ms(options.window, "window")
+    visibility_ms = max(queue.settings.visibility_ms, VISIBILITY_FACTOR * timeout_ms + window_ms)
+    settings = FunctionSettings(
+        name=name,
+        handler=options.handler or f"{host.target.partition(':')[0]}.handler",
+        code_dir=".",
+        timeout_ms=timeout_ms,
+        memory_mib=options.memory_mb,
+        env={**options.environment, URL_VARIABLE: host.url},
+    )
+    mapping = MappingSettings(
+        uuid=queue.name,
+        queue=prefix + queue.name,
+        function=name,
+        batch_size=options.batch,
+        window_ms=window_ms,
+        concurrency_max=options.concurrency,
+        reports_failures=True,
+    )
+    check_function(settings)
+    check_mapping(mapping, fifo=queue.settings.fifo, visibility_ms=visibility_ms, timeout_ms=timeout_ms)
+    uses = iam.Uses(
+        queue=mapping.queue,
+        companions=(prefix + queue.dead_letter.name, prefix + queue.held.name),
+        sends_to=tuple(prefix + one for one in _sends_to(options.sends_to, host.queues)),
+        log_group=f"/aws/lambda/{name}",
+        table=host.stack.table,
+        payloads=host.stack.payloads,
+        kms_key=host.stack.kms_key,
+        network=bool(options.subnets),
+    )
+    return FunctionPlan(
+        id=names.logical_id(queue.name),
+        settings=settings,
+        mapping=mapping,
+        runtime=options.runtime,
+        architecture=options.architecture,
+        queue_id=names.logical_id(queue.name),
+        fifo=queue.settings.fifo,
+        visibility_ms=visibility_ms,
+        jobs=tuple(job.name for job in jobs),
+        owner=owner_of(jobs),
+        log_group=uses.log_group,
+        statements=iam.statements(uses),
+        policies=tuple(sorted(options.policies)),
+        subnets=tuple(sorted(options.subnets)),
+        security_groups=tuple(sorted(options.security_groups)),
+    )
+
+
+def _timeout_ms(options: Function, jobs: Sequence[Job[Any, Any]]) -> int:
+    """As chosen, else worked out; whole seconds, and never below a job's."""
+    longest = max(jobs, key=lambda job: job.policy.timeout_ms)
+    needed_ms = longest.policy.timeout_ms
+    if options.timeout is None:
+        room_ms = ROOM_FACTOR * needed_ms if options.batch > 1 else needed_ms
+        wanted_ms = max(needed_ms + FINISH_MS, min(room_ms + FINISH_MS, TIMEOUT_MS_MAX))
+        found_ms = -(-wanted_ms // limits.SECOND_MS) * limits.SECOND_MS
+    else:
+        found_ms = duration.to_ms(options.timeout, "timeout")
+        if found_ms % limits.SECOND_MS:
+            raise errors.UsageError(
+                f"a timeout of {duration.to_text(found_ms)}.", todo="Lambda counts whole seconds: choose 1s to 15m."
+            )
+    if found_ms > TIMEOUT_MS_MAX:
+        raise errors.UsageError(
+            f"it would need a timeout of {duration.to_text(found_ms)} (job {longest.name}: {duration.to_text(needed_ms)}).",
+            meaning="Lambda ends every invocation after 15 minutes at the latest.",
+            todo=f"Give the job a timeout of at most {duration.to_text(TIMEOUT_MS_MAX - FINISH_MS)}, or let a worker run the"
+            " queue: app.queue(..., function=None).",
+        )
+    if found_ms < needed_ms + MARGIN_MS:
+        raise errors.UsageError(
+            f"its timeout is {duration.to_text(found_ms)}, that of its job {longest.name} {duration.to_text(needed_ms)}.",
+            meaning="Lambda would end the run in the middle, and whether its effect happened would not be known.",
+            todo=f"Lower the job's timeout, or raise the function's to {duration.to_text(needed_ms + FINISH_MS)}.",
+        )
+    return found_ms
+
+
+def _sends_to(wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
+    for name in () if wanted is None else wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise errors.UsageError(
+                f"it sends to {name!r}, which is no queue of the app.",
+                todo=f"Did you mean {near[0]!r}?" if near else f"The queues are: {', '.join(known)}.",
+            )
+    return known if wanted is None else wanted
+
+
+# -- what was written ------------------------------------------------------------------------------------------------
+
+
+def _check_options(options: Function) -> None:
+    """Refuse values of another kind than an option has, before they are compared or written down."""
+    for what in ("memory_mb", "batch", "concurrency"):
+        if type(getattr(options, what)) is not int:
+            raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo="It is a whole number.")
+    for what, known in (("runtime", RUNTIMES), ("architecture", ARCHITECTURES)):
+        if getattr(options, what) not in known:
+            raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo=f"It is one of {', '.join(known)}.")
+    for what in ("policies", "subnets", "security_groups", "sends_to"):
+        _check_list(what, getattr(options, what))
+    if bool(options.subnets) != bool(options.security_groups):
+        raise errors.UsageError(
+            "subnets and security_groups go together.", todo="Give both, or neither to stay outside a VPC."
+        )
+    texts = [*options.environment, *options.environment.values()]
+    if not all(isinstance(one, str) for one in texts):
+        raise errors.UsageError("its environment has a value that is no text.", todo="Write numbers as text, too.")
+    if URL_VARIABLE in options.environment:
+        raise errors.UsageError(
+            f"{URL_VARIABLE} is in its environment.",
+            meaning="It says which engine the function works on, and that is what is made here.",
+            todo="Leave it out; choose prefix, table and payloads for the whole app.",
+        )
+
+
+def _check_list(what: str, value: object) -> None:
+    if value is None and what == "sends_to":
+        return
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise errors.UsageError(f"{what}={value!r}.", todo="It is a list of texts.")
+    if what not in _FORMS:
+        return
+    form, example = _FORMS[what]
+    wrong = [one for one in value if not form.fullmatch(one)]
+    if wrong:
+        raise errors.UsageError(f"{what} has {wrong[0]!r}.", todo=f"Write for example {example}.")

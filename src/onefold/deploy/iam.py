@@ -1,0 +1,199 @@
+"""Least privilege, as data: which actions a function's role needs, on which resources, and what each group is for.
+
+`GRANTS` is the one list; statements of a role, the IAM reference in the documentation and the tests that compare it with the
+calls a handler really makes are all read from it. A grant is in a role only where its purpose is: no table, no DynamoDB.
+Never here: a wildcard action; a wildcard resource but where AWS offers nothing else (network interfaces of a VPC).
+Invariant: an action is in `GRANTS` because the code calls it; the deployment's own person needs other rights (not here).
+
+Sources: Service Authorization Reference (SQS, DynamoDB, S3, CloudWatch Logs, KMS, EC2); the managed policies
+AWSLambdaSQSQueueExecutionRole and AWSLambdaVPCAccessExecutionRole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from onefold.deploy import names
+
+Purpose = Literal["source", "companions", "sends", "table", "payloads", "bucket", "logs", "key", "network"]
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """Actions that belong together.
+
+    Args:
+        sid: of the statement.
+        actions: sorted.
+        on: what they are done to, for people.
+        why: what for, for people.
+    """
+
+    sid: str
+    actions: tuple[str, ...]
+    on: str
+    why: str
+
+
+GRANTS: Final[Mapping[Purpose, Grant]] = {
+    "source": Grant(
+        sid="TakeFromItsQueue",
+        actions=(
+            "sqs:ChangeMessageVisibility",
+            "sqs:DeleteMessage",
+            "sqs:GetQueueAttributes",
+            "sqs:GetQueueUrl",
+            "sqs:ListQueueTags",
+            "sqs:ReceiveMessage",
+        ),
+        on="the queue of the function",
+        why="The event source mapping receives and deletes with the function's role and reads the queue's attributes. The "
+        "handler changes the visibility of what failed, so that it comes back after its pause. A tag names the held queue.",
+    ),
+    "companions": Grant(
+        sid="PutAside",
+        actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
+        on="the dead-letter queue and the queue for unknown outcomes of that queue",
+        why="onefold moves a message there itself, with the reason, before the queue's own maximum does it without one.",
+    ),
+    "sends": Grant(
+        sid="SendOn",
+        actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
+        on="the queues that the jobs may send to (`Function(sends_to=...)`), and the function's own queue",
+        why="Messages that handlers send leave when the run is recorded. A message that waits for another run of its key is "
+        "sent once more to its own queue before its receives are used up.",
+    ),
+    "table": Grant(
+        sid="KeepRecords",
+        actions=(
+            "dynamodb:BatchGetItem",
+            "dynamodb:BatchWriteItem",
+            "dynamodb:GetItem",
+            "dynamodb:PartiQLInsert",
+            "dynamodb:PartiQLUpdate",
+            "dynamodb:PutItem",
+            "dynamodb:UpdateItem",
+        ),
+        on="the record table",
+        why="Claims and completions, ten in one call (PartiQL), one alone, or in a transaction with the handler's own "
+        "writes (`ctx.transact`); the ledger; the state of throttles and breakers. A single item is read when the answer "
+        "to a transaction was lost.",
+    ),
+    "payloads": Grant(
+        sid="MovePayloads",
+        actions=("s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
+        on="the objects below the payload prefix",
+        why="Bodies over the queue's limit; deleted when the job is done.",
+    ),
+    "bucket": Grant(
+        sid="MissPayloads",
+        actions=("s3:ListBucket",),
+        on="the bucket of the payloads",
+        why="Without it S3 calls an object that is gone forbidden (403 instead of 404). Nothing is listed. It is about the "
+        "whole bucket, so give payloads one of their own.",
+    ),
+    "logs": Grant(
+        sid="WriteLogs",
+        actions=("logs:CreateLogStream", "logs:PutLogEvents"),
+        on="the streams of the function's own log group",
+        why="What the function prints. The group itself is part of the template, so that it has its retention.",
+    ),
+    "key": Grant(
+        sid="UseKey",
+        actions=("kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
+        on="the KMS key, and only by way of SQS, DynamoDB and Lambda",
+        why="Queues, table and variables that are encrypted with a key of yours (`--kms-key`).",
+    ),
+    "network": Grant(
+        sid="JoinNetwork",
+        actions=(
+            "ec2:AssignPrivateIpAddresses",
+            "ec2:CreateNetworkInterface",
+            "ec2:DeleteNetworkInterface",
+            "ec2:DescribeNetworkInterfaces",
+            "ec2:DescribeSubnets",
+            "ec2:UnassignPrivateIpAddresses",
+        ),
+        on="every resource: network interfaces have no name before they are made",
+        why="A function in a VPC (`Function(subnets=..., security_groups=...)`).",
+    ),
+}
+
+
+class Statement(Struct, frozen=True, kw_only=True):
+    """One statement of a role's policy; all of ours allow.
+
+    Args:
+        sid: its id.
+        actions, resources: sorted; resources are ARN patterns (see `names.py`).
+        services: only on behalf of these services of the region (`kms:ViaService`).
+    """
+
+    sid: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    services: tuple[str, ...] = ()
+
+
+class Uses(Struct, frozen=True, kw_only=True):
+    """What one function uses, by full names.
+
+    Args:
+        queue: that it works on. companions: its dead-letter and held queues. sends_to: where its jobs send.
+        log_group: its own.
+        table: of the records; None where they are kept elsewhere.
+        payloads: `bucket/prefix`, or None.
+        kms_key: ARN, or None.
+        network: it runs in a VPC.
+    """
+
+    queue: str
+    companions: tuple[str, ...]
+    sends_to: tuple[str, ...]
+    log_group: str
+    table: str | None = None
+    payloads: str | None = None
+    kms_key: str | None = None
+    network: bool = False
+
+
+def statements(uses: Uses) -> tuple[Statement, ...]:
+    """The statements of a function's role, in the order of GRANTS."""
+    queues = sorted({uses.queue, *uses.sends_to})
+    resources: dict[Purpose, Sequence[str]] = {
+        "source": [names.queue_arn(uses.queue)],
+        "companions": [names.queue_arn(name) for name in sorted(set(uses.companions))],
+        "sends": [names.queue_arn(name) for name in queues],
+        "logs": [names.log_streams_arn(uses.log_group)],
+    }
+    if uses.table is not None:
+        resources["table"] = [names.table_arn(uses.table)]
+    if uses.payloads is not None:
+        resources["payloads"] = [names.objects_arn(uses.payloads)]
+        resources["bucket"] = [names.bucket_arn(uses.payloads)]
+    if uses.kms_key is not None:
+        resources["key"] = [uses.kms_key]
+    if uses.network:
+        resources["network"] = ["*"]
+    by_service = ("dynamodb", "lambda", "sqs") if uses.table is not None else ("lambda", "sqs")
+    return tuple(
+        Statement(
+            sid=grant.sid,
+            actions=grant.actions,
+            resources=tuple(resources[purpose]),
+            services=by_service if purpose == "key" else (),
+        )
+        for purpose, grant in GRANTS.items()
+        if purpose in resources
+    )
+
+
+def reference() -> str:
+    """The table of the IAM reference, as Markdown."""
+    rows = ["| Statement | Actions | On | What for |", "|---|---|---|---|"]
+    for grant in GRANTS.values():
+        actions = "<br>".join(f"`{action}`" for action in grant.actions)
+        rows.append(f"| `{grant.sid}` | {actions} | {grant.on} | {grant.why} |")
+    return "\n".join(rows) + "\n"

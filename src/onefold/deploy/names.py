@@ -1,0 +1,120 @@
+"""Names on AWS: what things are called there, their ARNs, and the logical ids of a template.
+
+Names and ids are functions of the declared names and the prefix alone, so that they are the same at every run and a new
+queue never renames an old one. ARNs are patterns: `{partition}`, `{region}` and `{account}` stand for what is known only
+where the template is applied; each writer puts its own expression there (`filled`).
+Never here: which things there are. Invariant: two things never share a logical id (`plan.py` refuses what would).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Final
+
+from onefold import errors
+
+PREFIX_CHARS_MAX: Final = 40
+TAG_CHARS_MAX: Final = 256  # AWS tagging guide, "Tag naming limits and requirements": keys 128, values 256
+_PREFIX = re.compile(rf"[A-Za-z0-9_-]{{0,{PREFIX_CHARS_MAX}}}")
+_PLAIN = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*")
+_TAG = re.compile(r"[\w .:/=+@-]*")  # same: letters, digits, spaces and _ . : / = + - @
+_NO_TAG = re.compile(r"[^\w .:/=+@-]")
+_PLACE = re.compile(r"\{(partition|region|account)\}")
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse a prefix that no name may begin with.
+
+    Raises:
+        UsageError: over 40 characters, or others than A-Z a-z 0-9 - _.
+    """
+    if not _PREFIX.fullmatch(prefix):
+        raise errors.UsageError(
+            f"{prefix!r} cannot be put before names on AWS.",
+            todo=f"Use at most {PREFIX_CHARS_MAX} of A-Z a-z 0-9 - _, for example prod-.",
+        )
+
+
+def is_tag(name: str, value: str) -> bool:
+    """Whether AWS takes a tag."""
+    fits = 1 <= len(name) <= TAG_CHARS_MAX // 2 and len(value) <= TAG_CHARS_MAX
+    return fits and not name.startswith("aws:") and all(_TAG.fullmatch(one) for one in (name, value))
+
+
+def tag_value(text: str) -> str:
+    """A text as the value of a tag: shortened, and a hyphen for each character that AWS does not take."""
+    return _NO_TAG.sub("-", text)[:TAG_CHARS_MAX]
+
+
+def check_length(name: str, most: int, what: str) -> None:
+    """Refuse a name that has become too long with its prefix.
+
+    Args:
+        what: that would be called so, for the error.
+
+    Raises:
+        UsageError: over `most` characters.
+    """
+    if len(name) > most:
+        raise errors.UsageError(
+            f"{what} would be called {name}, which is {len(name)} characters.",
+            meaning=f"AWS allows {most}.",
+            todo="Choose a shorter prefix, app or queue name.",
+        )
+
+
+def logical_id(name: str) -> str:
+    """A declared name as part of a logical id, which may have letters and digits only.
+
+    `order-mails` becomes `OrderMails`, `orders.fifo` becomes `OrdersFIFO`; a name with more than small letters, digits and
+    single hyphens keeps apart by a hash: `Order_Mails` becomes `OrderMails1f2e3d4c`.
+    """
+    stem = name.removesuffix(".fifo")
+    words = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", stem))
+    kept_apart = "" if _PLAIN.fullmatch(stem) else hashlib.sha256(stem.encode()).hexdigest()[:8]
+    found = words + kept_apart + ("FIFO" if stem != name else "")
+    return found if found[0].isalpha() else f"N{found}"  # Terraform wants a letter first
+
+
+def queue_arn(name: str) -> str:
+    """Of a queue by its full name."""
+    return f"arn:{{partition}}:sqs:{{region}}:{{account}}:{name}"
+
+
+def table_arn(name: str) -> str:
+    """Of a table by its name."""
+    return f"arn:{{partition}}:dynamodb:{{region}}:{{account}}:table/{name}"
+
+
+def log_streams_arn(log_group: str) -> str:
+    """Of all streams of a log group."""
+    return f"arn:{{partition}}:logs:{{region}}:{{account}}:log-group:{log_group}:*"
+
+
+def objects_arn(payloads: str) -> str:
+    """Of all objects below `bucket/prefix`."""
+    return f"arn:{{partition}}:s3:::{payloads.rstrip('/')}/*"
+
+
+def bucket_arn(payloads: str) -> str:
+    """Of the bucket in `bucket/prefix`."""
+    return f"arn:{{partition}}:s3:::{payloads.partition('/')[0]}"
+
+
+def has_places(text: str) -> bool:
+    """Whether something is left to be filled in."""
+    return _PLACE.search(text) is not None
+
+
+def filled(text: str, expression: Callable[[str], str], literal: Callable[[str], str] = str) -> str:
+    """A pattern with the places of partition, region and account filled in.
+
+    Args:
+        text: for example an ARN of this module.
+        expression: what stands for a place, by its name.
+        literal: how the text between them is written, for writers whose own signs must be escaped.
+    """
+    parts = _PLACE.split(text)
+    return "".join(expression(part) if index % 2 else literal(part) for index, part in enumerate(parts))

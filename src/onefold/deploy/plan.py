@@ -1,0 +1,223 @@
+"""What an app needs on AWS, worked out from its declarations: one frozen `Plan` that both writers write down.
+
+The parts are put together here: queues and who redrives where, the table, the alarms; functions, and the sizes that follow
+from them, are worked out in `functions.py`. What Lambda or SQS would refuse is refused, before anything is uploaded.
+Never here: CloudFormation, Terraform, AWS calls, the app itself (its queues and jobs come in).
+Invariant: the same declarations and the same stack give an equal plan, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors, limits
+from onefold.backends.aws import queue_attributes
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.rules import REDRIVE_SOURCES_MAX
+from onefold.deploy import alarms, functions, names
+from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.functions import FunctionPlan, Host
+from onefold.deploy.stack import Stack, engine_url
+from onefold.options import Queue
+from onefold.run.handlers import Job
+
+Role = Literal["main", "dead", "held"]
+
+APP_TAG: Final = "onefold:app"
+OWNER_TAG: Final = "onefold:owner"
+
+
+class QueuePlan(Struct, frozen=True, kw_only=True):
+    """A queue.
+
+    Args:
+        id: of its logical ids. role: of a pair's main queue, or of a companion.
+        settings: with full names; `dead_letter`, `redrive_allow` and `redrive_sources` say who redrives where.
+        owner: of the jobs on it, where they have one.
+    """
+
+    id: str
+    role: Role
+    settings: QueueSettings
+    owner: str | None
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Everything, each kind sorted by logical id.
+
+    Args:
+        app: its name. target: how it is imported, `module:attribute`. stack: what was chosen for all of it.
+        url: the engine's, an ARN-like pattern (see `names.py`).
+        table: name of the record table; None where records are kept elsewhere.
+        log_counts, alarms: see `alarms.py`.
+        tags: of every resource that can have some.
+    """
+
+    app: str
+    target: str
+    stack: Stack
+    url: str
+    queues: tuple[QueuePlan, ...]
+    functions: tuple[FunctionPlan, ...]
+    table: str | None
+    log_counts: tuple[LogCount, ...]
+    alarms: tuple[Alarm, ...]
+    tags: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Of the stack."""
+        return f"{self.stack.prefix}{self.app}"
+
+    def tags_of(self, owner: str | None, held: str | None = None) -> dict[str, str]:
+        """The tags of one resource, sorted: those of all, its owner, and the held queue beside a queue.
+
+        SQS has no attribute for a held queue; the tag is where the adapter looks for it.
+        """
+        own = {OWNER_TAG: names.tag_value(owner or ""), queue_attributes.HELD_TAG: held}
+        return dict(sorted({**self.tags, **{name: value for name, value in own.items() if value}}.items()))
+
+
+def plan(app: str, target: str, queues: Iterable[Queue], jobs: Iterable[Job[Any, Any]], stack: Stack) -> Plan:
+    """Work out what an app needs.
+
+    Args:
+        app: its name. target: `module:attribute`.
+        queues, jobs: as declared.
+        stack: what was chosen for all of it.
+
+    Raises:
+        UsageError: a function whose timeout is over 15 min or below a job's, a batch window on a FIFO queue, a name that is
+            too long with its prefix or given twice, a queue that is not declared; nothing is written then.
+    """
+    names.check_prefix(stack.prefix)
+    declared = sorted(queues, key=lambda queue: queue.name)
+    if not declared:
+        raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
+    on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in declared}
+    for job in sorted(jobs, key=lambda one: one.name):
+        on_queue[job.policy.queue].append(job)
+    table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
+    stack = replace(stack, table=table)
+    url = engine_url(stack)
+    tags = {**stack.tags, APP_TAG: app}
+    host = Host(app=app, target=target, stack=stack, url=url, queues=tuple(queue.name for queue in declared))
+    made = [
+        functions.planned(host, queue, queue.function, on_queue[queue.name])
+        for queue in declared
+        if queue.function is not None and on_queue[queue.name]
+    ]
+    planned = _queues(stack.prefix, declared, on_queue, {one.queue_id: one for one in made})
+    counts, found = _alarms(planned, made, target)
+    return Plan(
+        app=app,
+        target=target,
+        stack=stack,
+        url=url,
+        queues=_by_id(planned),
+        functions=_by_id(made),
+        table=table,
+        log_counts=_by_id(counts),
+        alarms=_by_id(found),
+        tags=dict(sorted(tags.items())),
+    )
+
+
+def _by_id(things: Sequence[Any]) -> tuple[Any, ...]:
+    known: dict[str, Any] = {}
+    for thing in things:
+        if thing.id in known:
+            raise errors.UsageError(
+                f"Two queues of the app lead to the same id {thing.id} in the template.",
+                todo="Rename one of them, so that their names differ by more than a hyphen.",
+            )
+        known[thing.id] = thing
+    return tuple(known[one] for one in sorted(known))
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+
+def _queues(
+    prefix: str,
+    declared: Sequence[Queue],
+    on_queue: Mapping[str, Sequence[Job[Any, Any]]],
+    served: Mapping[str, FunctionPlan],
+) -> list[QueuePlan]:
+    """The declared queues and their companions; a dead-letter queue that several share is one queue."""
+    planned: dict[str, QueuePlan] = {}
+    sources: dict[str, list[str]] = {}
+    for queue in declared:
+        sources.setdefault(queue.dead_letter.name, []).append(queue.name)
+    for queue in declared:
+        function = served.get(names.logical_id(queue.name))
+        settings = queue.settings
+        if function is not None:
+            settings = replace(settings, visibility_ms=function.visibility_ms)
+        owner = functions.owner_of(on_queue[queue.name])
+        sharers = sources[queue.dead_letter.name]
+        owners = functions.owner_of([job for name in sharers for job in on_queue[name]])
+        dead = replace(queue.dead_letter, redrive_allow="byQueue", redrive_sources=tuple(sharers))
+        parts: tuple[tuple[Role, QueueSettings], ...] = (
+            ("main", replace(settings, redrive_allow="denyAll")),
+            ("dead", dead),
+            ("held", replace(queue.held, redrive_allow="denyAll")),
+        )
+        for role, one in parts:
+            made = QueuePlan(
+                id=names.logical_id(one.name),
+                role=role,
+                settings=_prefixed(one, prefix, queue.name),
+                owner=owners if role == "dead" else owner,
+            )
+            if planned.setdefault(one.name, made) != made:
+                raise errors.UsageError(
+                    f"Queue {one.name} is declared in two ways, the second time beside {queue.name}.",
+                    meaning="Two queues may share a dead-letter queue when they agree on its settings; no other is shared.",
+                    todo="Give DeadLetter(...) the same retention everywhere, or another name.",
+                )
+    return list(planned.values())
+
+
+def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSettings:
+    """The settings with full names, refused where AWS would."""
+    found = replace(
+        settings,
+        name=prefix + settings.name,
+        dead_letter=prefix + settings.dead_letter if settings.dead_letter is not None else None,
+        held=prefix + settings.held if settings.held is not None else None,
+        redrive_sources=tuple(sorted(prefix + name for name in settings.redrive_sources)),
+    )
+    names.check_length(found.name, limits.QUEUE_NAME_CHARS_MAX, f"Queue {settings.name}")
+    if len(found.redrive_sources) > REDRIVE_SOURCES_MAX:
+        raise errors.UsageError(
+            f"{len(found.redrive_sources)} queues share the dead-letter queue {settings.name}.",
+            meaning=f"SQS lets a dead-letter queue name at most {REDRIVE_SOURCES_MAX} sources.",
+            todo=f"Give {source} and others a dead-letter queue of their own.",
+        )
+    queue_attributes.check(found)
+    return found
+
+
+# -- alarms ----------------------------------------------------------------------------------------------------------
+
+
+def _alarms(
+    queues: Sequence[QueuePlan], made: Sequence[FunctionPlan], target: str
+) -> tuple[list[LogCount], list[Alarm]]:
+    counts: list[LogCount] = []
+    found: list[Alarm] = []
+    for queue in queues:
+        if queue.role == "main":
+            found.append(alarms.oldest(queue.settings, part=queue.id, target=target, owner=queue.owner))
+        else:
+            found.append(alarms.depth(queue.settings.name, queue.role, part=queue.id, target=target, owner=queue.owner))
+    for function in made:
+        more_counts, more = alarms.of_log(function.name, part=function.id, owner=function.owner)
+        counts += more_counts
+        found += more
+    return counts, found

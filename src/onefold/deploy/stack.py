@@ -1,0 +1,135 @@
+"""What is chosen for all of an app's infrastructure, and the engine's URL that follows from it.
+
+A `Stack` is the choices of one deployment (a prefix per stage, the table, where large payloads go, keys, tags). An app whose
+URL is `aws://...` has made some of them there; what the command line says wins.
+Never here: what is declared in the app. Invariant: the URL names no secret and no endpoint of an emulator, because it stands
+in a template that many may read and that is meant for AWS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.backends import places
+from onefold.deploy import names
+
+# CloudWatch Logs API, PutRetentionPolicy: the values it takes, in days.
+LOG_DAYS: Final = (
+    1,
+    3,
+    5,
+    7,
+    14,
+    30,
+    60,
+    90,
+    120,
+    150,
+    180,
+    365,
+    400,
+    545,
+    731,
+    1096,
+    1827,
+    2192,
+    2557,
+    2922,
+    3288,
+    3653,
+)
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")  # DynamoDB API, CreateTable, TableName
+_PAYLOADS = re.compile(
+    r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/-]*)?"
+)  # S3 user guide: bucket names, safe keys
+_KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")  # KMS developer guide, key ARN
+
+
+class Stack(Struct, frozen=True, kw_only=True):
+    """The choices of one deployment.
+
+    Args:
+        prefix: put before every name on AWS, for example `prod-`.
+        table: of the records; unless given, prefix and app.
+        records: URL of a store elsewhere (`redis://`, `postgresql://`) instead of a table.
+        payloads: `bucket/prefix` for bodies over the queue's limit; None for none.
+        kms_key: ARN of a key of yours for queues, table, logs and variables; None leaves it to keys of AWS.
+        log_days: how long logs are kept.
+        deletion_protection: the table cannot be deleted until this is taken back.
+        disposable: queues and table are deleted with the stack; otherwise they are kept.
+        tags: of every resource that can have some.
+    """
+
+    prefix: str = ""
+    table: str | None = None
+    records: str | None = None
+    payloads: str | None = None
+    kms_key: str | None = None
+    log_days: int = 30
+    deletion_protection: bool = False
+    disposable: bool = False
+    tags: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for what, value, form, example in (
+            ("table", self.table, _TABLE, "shop-records"),
+            ("payloads", self.payloads, _PAYLOADS, "my-bucket/payloads"),
+            (
+                "kms_key",
+                self.kms_key,
+                _KEY,
+                "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+            ),
+        ):
+            if value is not None and not form.fullmatch(value):
+                raise errors.UsageError(f"{what}={value!r} cannot be right.", todo=f"Write for example {example}.")
+        if self.log_days not in LOG_DAYS:
+            raise errors.UsageError(
+                f"Logs cannot be kept for {self.log_days} days.",
+                todo=f"CloudWatch Logs knows {', '.join(map(str, LOG_DAYS))}.",
+            )
+        if self.records is not None and urlsplit(self.records).password:
+            raise errors.UsageError(
+                "The URL of the records holds a password.",
+                meaning="It would stand in the template and in the function's settings for everyone who may read them.",
+                todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
+            )
+        for name, value in self.tags.items():
+            if not names.is_tag(name, value):
+                raise errors.UsageError(
+                    f"{name}={value} cannot be a tag.",
+                    todo="A name has 1 to 128, a value up to 256 letters, digits, spaces and _ . : / = + - @.",
+                )
+
+
+def stack_of(url: str) -> Stack:
+    """The choices that an engine's URL makes; none when the engine is not on AWS.
+
+    Args:
+        url: of the app; an endpoint in it is for its own process and is left out.
+
+    Raises:
+        UsageError: a part of it cannot be right.
+    """
+    if not url.startswith("aws://"):
+        return Stack()
+    place = places.read(url)
+    return Stack(
+        prefix=place.prefix,
+        table=None if place.records else place.table,
+        records=place.records,
+        payloads=f"{place.bucket}/{place.folder}".rstrip("/") if place.bucket else None,
+    )
+
+
+def engine_url(stack: Stack) -> str:
+    """The URL that functions and operators open; `{region}` stands for the region (see `names.py`)."""
+    query = {"payloads": stack.payloads, "prefix": stack.prefix, "records": stack.records, "table": stack.table}
+    said = urlencode({name: value for name, value in query.items() if value}, safe="/:@")
+    return f"aws://{{region}}{'?' if said else ''}{said}"

@@ -1,0 +1,361 @@
+"""A plan as Terraform JSON: one module, `main.tf.json`, for the AWS provider 6.
+
+Variables: `code_bucket` and `code_key`, where the functions' zip lies, and `alarm_topic`, an SNS topic that alarms notify.
+Region and credentials are the caller's provider's; none is configured here, so that it may be a module of a larger whole.
+Never here: sizes, names, permissions; they are the plan's. Invariant: equal plans give equal bytes; keys are sorted.
+
+Sources: Terraform "JSON Configuration Syntax"; registry documentation of hashicorp/aws 6.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+
+from onefold import limits
+from onefold.contracts.admin import QueueSettings
+from onefold.deploy import names
+from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
+from onefold.deploy.iam import Statement
+from onefold.deploy.plan import Plan, QueuePlan
+
+Json = dict[str, Any]
+
+PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_queue takes messages of 1 MiB
+TERRAFORM: Final = ">= 1.5.0"
+_NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role; the provider adds 26 of its own
+_PLACES: Final = {
+    "partition": "${data.aws_partition.current.partition}",
+    "region": "${data.aws_region.current.region}",
+    "account": "${data.aws_caller_identity.current.account_id}",
+}
+
+
+def module(plan: Plan) -> Json:
+    """The module as a plain value."""
+    resources: dict[str, Json] = {}
+
+    def put(kind: str, name: str, body: Json) -> None:
+        resources.setdefault(f"aws_{kind}", {})[name] = body
+
+    for queue in plan.queues:
+        name = _name(queue.id)
+        put("sqs_queue", name, _queue(plan, queue))
+        put("sqs_queue_policy", name, _queue_policy(name))
+        put("sqs_queue_redrive_allow_policy", name, _redrive_allow(plan, name, queue.settings))
+    if plan.table is not None:
+        put("dynamodb_table", "records", _table(plan, plan.table))
+    for function in plan.functions:
+        name = _name(function.id)
+        put("lambda_function", name, _function(plan, function, name))
+        put("lambda_event_source_mapping", name, _mapping(plan, function, name))
+        put("cloudwatch_log_group", name, _log_group(plan, function))
+        put("iam_role", name, _role(plan, function))
+        put("iam_role_policy", name, _role_policy(function, name))
+        for number, arn in enumerate(function.policies, start=1):
+            attached = {"role": f"${{aws_iam_role.{name}.name}}", "policy_arn": _literal(arn)}
+            put("iam_role_policy_attachment", f"{name}_{number}", attached)
+    for count in plan.log_counts:
+        put("cloudwatch_log_metric_filter", _name(count.id), _log_count(count))
+    for alarm in plan.alarms:
+        put("cloudwatch_metric_alarm", _name(alarm.id), _alarm(plan, alarm))
+    found: Json = {
+        "terraform": {
+            "required_version": TERRAFORM,
+            "required_providers": {"aws": {"source": "hashicorp/aws", "version": PROVIDER}},
+        },
+        "data": {
+            "aws_caller_identity": {"current": {}},
+            "aws_partition": {"current": {}},
+            "aws_region": {"current": {}},
+        },
+        "variable": _variables(plan),
+        "resource": resources,
+        "output": _outputs(plan),
+    }
+    return found
+
+
+def to_json(plan: Plan) -> str:
+    """The module as JSON text, indented, with a line end at its end."""
+    text = msgspec.json.encode(module(plan), order="deterministic")
+    return msgspec.json.format(text, indent=2).decode() + "\n"
+
+
+def _name(logical: str) -> str:
+    """A logical id as Terraform has names: OrdersDead becomes orders_dead, OrdersFIFO orders__fifo."""
+    parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", parted).lower()
+
+
+def _literal(value: str) -> str:
+    """Text in which Terraform reads nothing."""
+    return value.replace("${", "$${").replace("%{", "%%{")
+
+
+def _text(value: str) -> str:
+    """A pattern with references for what only Terraform knows."""
+    return names.filled(value, _PLACES.__getitem__, _literal)
+
+
+def _tags(plan: Plan, owner: str | None, held: str | None = None) -> Json:
+    return {_literal(name): _literal(value) for name, value in plan.tags_of(owner, held).items()}
+
+
+def _seconds(ms: int) -> int:
+    return -(-ms // limits.SECOND_MS)
+
+
+def _kept(plan: Plan) -> Json:
+    """A thing with contents is destroyed only by who takes this line out."""
+    return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
+
+
+# -- queues and table ------------------------------------------------------------------------------------------------
+
+
+def _queue(plan: Plan, queue: QueuePlan) -> Json:
+    settings = queue.settings
+    found: Json = {
+        "name": settings.name,
+        "visibility_timeout_seconds": _seconds(settings.visibility_ms),
+        "message_retention_seconds": _seconds(settings.retention_ms),
+        "delay_seconds": _seconds(settings.delay_ms),
+        "max_message_size": settings.message_bytes_max,
+        "tags": _tags(plan, queue.owner, settings.held),
+        **_kept(plan),
+    }
+    if settings.dead_letter is not None:
+        arn = f"${{aws_sqs_queue.{_queue_name(plan, settings.dead_letter)}.arn}}"
+        found["redrive_policy"] = _document({"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max})
+    if settings.fifo:
+        found |= {
+            "fifo_queue": True,
+            "content_based_deduplication": settings.content_dedup,
+            "deduplication_scope": settings.dedup_scope,
+            "fifo_throughput_limit": "perMessageGroupId" if settings.dedup_scope == "messageGroup" else "perQueue",
+        }
+    if plan.stack.kms_key is not None:
+        found["kms_master_key_id"] = plan.stack.kms_key
+    else:
+        found["sqs_managed_sse_enabled"] = True
+    return found
+
+
+def _queue_name(plan: Plan, full_name: str) -> str:
+    return _name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
+
+
+def _document(value: Json) -> str:
+    """A policy as the text that the provider wants; references in it stay references."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
+    policy: Json = {"redrivePermission": settings.redrive_allow}
+    if settings.redrive_allow == "byQueue":
+        sources = [f"${{aws_sqs_queue.{_queue_name(plan, source)}.arn}}" for source in settings.redrive_sources]
+        policy["sourceQueueArns"] = sources
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": _document(policy)}
+
+
+def _queue_policy(name: str) -> Json:
+    statement = {
+        "Sid": "DenyWithoutTls",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "sqs:*",
+        "Resource": f"${{aws_sqs_queue.{name}.arn}}",
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }
+    document = _document({"Version": "2012-10-17", "Statement": [statement]})
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": document}
+
+
+def _table(plan: Plan, name: str) -> Json:
+    encryption: Json = {"enabled": True}
+    if plan.stack.kms_key is not None:
+        encryption["kms_key_arn"] = plan.stack.kms_key
+    return {
+        "name": name,
+        "billing_mode": "PAY_PER_REQUEST",
+        "hash_key": "pk",
+        "range_key": "sk",
+        "attribute": [{"name": "pk", "type": "S"}, {"name": "sk", "type": "S"}],
+        "ttl": {"attribute_name": "ttl", "enabled": True},
+        "point_in_time_recovery": {"enabled": True},
+        "server_side_encryption": encryption,
+        "deletion_protection_enabled": plan.stack.deletion_protection,
+        "tags": _tags(plan, None),
+        **_kept(plan),
+    }
+
+
+# -- functions -------------------------------------------------------------------------------------------------------
+
+
+def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
+    settings = function.settings
+    found: Json = {
+        "function_name": settings.name,
+        "description": _literal(f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]),
+        "runtime": function.runtime,
+        "architectures": [function.architecture],
+        "handler": settings.handler,
+        "s3_bucket": "${var.code_bucket}",
+        "s3_key": "${var.code_key}",
+        "memory_size": settings.memory_mib,
+        "timeout": _seconds(settings.timeout_ms),
+        "role": f"${{aws_iam_role.{name}.arn}}",
+        "environment": {
+            "variables": {
+                **{key: _literal(value) for key, value in settings.env.items()},
+                URL_VARIABLE: _text(plan.url),
+            }
+        },
+        "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
+        "tags": _tags(plan, function.owner),
+        # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
+        "depends_on": [f"aws_iam_role_policy.{name}"],
+    }
+    if function.subnets:
+        found["vpc_config"] = {
+            "subnet_ids": list(function.subnets),
+            "security_group_ids": list(function.security_groups),
+        }
+    if plan.stack.kms_key is not None:
+        found["kms_key_arn"] = plan.stack.kms_key
+    return found
+
+
+def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
+    mapping = function.mapping
+    found: Json = {
+        "event_source_arn": f"${{aws_sqs_queue.{_name(function.queue_id)}.arn}}",
+        "function_name": f"${{aws_lambda_function.{name}.arn}}",
+        "batch_size": mapping.batch_size,
+        "function_response_types": ["ReportBatchItemFailures"],
+        "scaling_config": {"maximum_concurrency": mapping.concurrency_max},
+        "tags": _tags(plan, function.owner),
+    }
+    if not function.fifo:
+        found["maximum_batching_window_in_seconds"] = _seconds(mapping.window_ms)
+    return found
+
+
+def _role(plan: Plan, function: FunctionPlan) -> Json:
+    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    return {
+        "name_prefix": f"{function.name[: _NAME_PREFIX_CHARS_MAX - 1]}-",
+        "description": f"What the function {function.name} uses, and no more.",
+        "assume_role_policy": _document({"Version": "2012-10-17", "Statement": [trust]}),
+        "tags": _tags(plan, function.owner),
+    }
+
+
+def _role_policy(function: FunctionPlan, name: str) -> Json:
+    document = {"Version": "2012-10-17", "Statement": [_statement(one) for one in function.statements]}
+    return {"name": "onefold", "role": f"${{aws_iam_role.{name}.id}}", "policy": _document(document)}
+
+
+def _statement(statement: Statement) -> Json:
+    found: Json = {
+        "Sid": statement.sid,
+        "Effect": "Allow",
+        "Action": list(statement.actions),
+        "Resource": [_text(arn) for arn in statement.resources],
+    }
+    if statement.services:
+        by = [_text(f"{service}.{{region}}.amazonaws.com") for service in statement.services]
+        found["Condition"] = {"StringEquals": {"kms:ViaService": by}}
+    return found
+
+
+def _log_group(plan: Plan, function: FunctionPlan) -> Json:
+    found: Json = {
+        "name": function.log_group,
+        "retention_in_days": plan.stack.log_days,
+        "tags": _tags(plan, function.owner),
+    }
+    if plan.stack.kms_key is not None:
+        found["kms_key_id"] = plan.stack.kms_key
+    return found
+
+
+# -- alarms, variables, outputs --------------------------------------------------------------------------------------
+
+
+def _log_count(count: LogCount) -> Json:
+    return {
+        "name": f"{count.namespace.rpartition('/')[2]}-{count.metric}",
+        "log_group_name": f"${{aws_cloudwatch_log_group.{_name(count.function)}.name}}",
+        "pattern": _literal(count.pattern),
+        "metric_transformation": {
+            "namespace": count.namespace,
+            "name": count.metric,
+            "value": "1",
+            "unit": "Count",
+        },
+    }
+
+
+def _alarm(plan: Plan, alarm: Alarm) -> Json:
+    notified = '${var.alarm_topic == "" ? [] : [var.alarm_topic]}'
+    found: Json = {
+        "alarm_name": alarm.name,
+        "alarm_description": _literal(alarm.text),
+        "namespace": alarm.namespace,
+        "metric_name": alarm.metric,
+        "statistic": alarm.statistic,
+        "period": _seconds(alarm.period_ms),
+        "evaluation_periods": 1,
+        "threshold": alarm.threshold,
+        "comparison_operator": "GreaterThanOrEqualToThreshold",
+        "treat_missing_data": "notBreaching",
+        "alarm_actions": notified,
+        "ok_actions": notified,
+        "tags": _tags(plan, alarm.owner),
+    }
+    if alarm.dimensions:
+        found["dimensions"] = dict(alarm.dimensions)
+    return found
+
+
+def _variables(plan: Plan) -> Json:
+    found: Json = {
+        "alarm_topic": {
+            "type": "string",
+            "default": "",
+            "description": "ARN of an SNS topic that alarms notify; empty for none.",
+        }
+    }
+    if plan.functions:
+        found["code_bucket"] = {"type": "string", "description": "Bucket with the functions' code (onefold package)."}
+        found["code_key"] = {"type": "string", "description": "Key of the zip in that bucket."}
+    return found
+
+
+def _outputs(plan: Plan) -> Json:
+    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": _text(plan.url)}}
+    for queue in plan.queues:
+        name = _name(queue.id)
+        found[f"{name}_queue_url"] = {
+            "description": f"Queue {queue.settings.name}.",
+            "value": f"${{aws_sqs_queue.{name}.id}}",
+        }
+    for function in plan.functions:
+        name = _name(function.id)
+        found[f"{name}_function_arn"] = {
+            "description": f"Function {function.name}.",
+            "value": f"${{aws_lambda_function.{name}.arn}}",
+        }
+    if plan.table is not None:
+        found["record_table_name"] = {
+            "description": "Table of records, ledger and state.",
+            "value": "${aws_dynamodb_table.records.name}",
+        }
+    return found

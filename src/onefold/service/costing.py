@@ -1,0 +1,173 @@
+"""What an app costs on AWS: its plan and an assumed traffic to a bill, per queue, path and service.
+
+Never here: what a message uses (`watch/cost.py`), prices, tables.
+Invariant: the bill is the sum of what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path as File
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.contracts.ledger import History
+from onefold.deploy.plan import Plan
+from onefold.watch import cost
+from onefold.watch.cost import Path, Prices, Traffic, Usage, Way
+
+REGION_DEFAULT: Final = "us-east-1"
+PER: Final = 1_000  # messages that figures are for
+
+
+class PathCost(Struct, frozen=True, kw_only=True):
+    """One path of a queue's messages: its part of them, and what a thousand of them use and cost."""
+
+    path: Path
+    part: float
+    per_thousand: Usage
+    usd_per_thousand: Mapping[str, float]
+    usd_per_thousand_total: float
+
+
+class QueueCost(Struct, frozen=True, kw_only=True):
+    """One queue.
+
+    Args:
+        works: who runs its jobs. messages: in a month.
+        paths: see `PathCost`.
+        usd_per_thousand: of average messages.
+        usd_month: of its messages in a month, by service. usd_polls: of a month in which nothing is sent.
+    """
+
+    queue: str
+    works: str
+    messages: int
+    paths: tuple[PathCost, ...]
+    usd_per_thousand: float
+    usd_month: Mapping[str, float]
+    usd_polls: float
+
+
+class Bill(Struct, frozen=True, kw_only=True):
+    """All of it, with what it rests on.
+
+    Args:
+        region, prices_as_of, prices_note: of the price table.
+        traffic: what was assumed of every queue; its batch is at most a queue's own.
+        alarms, metrics, usd_watch: standing ones, and what they cost in a month.
+        usd_month: all queues, their polls, alarms and metrics. not_counted: what is in no figure.
+    """
+
+    app: str
+    region: str
+    prices_as_of: str
+    prices_note: str
+    traffic: Traffic
+    queues: tuple[QueueCost, ...]
+    alarms: int
+    metrics: int
+    usd_watch: float
+    usd_month: float
+    not_counted: tuple[str, ...]
+
+
+def bill(plan: Plan, keeps_ms: Mapping[str, int], history: History, traffic: Traffic, prices: Prices) -> Bill:
+    """Work out what an app costs.
+
+    Args:
+        plan: of the app. keeps_ms: by a queue's full name, how long the records of its jobs are kept.
+        history: level of the app. traffic: of each queue. prices: of one region.
+
+    Raises:
+        UsageError: a figure of the traffic is out of its range.
+    """
+    traffic.check()
+    queues = tuple(_queue(way, traffic, prices, batch_max) for way, batch_max in ways(plan, keeps_ms, history))
+    metrics = len({(one.namespace, one.metric) for one in plan.log_counts})
+    watch = cost.watch_dollars(len(plan.alarms), metrics, prices)
+    return Bill(
+        app=plan.app,
+        region=prices.region,
+        prices_as_of=prices.as_of,
+        prices_note=prices.note,
+        traffic=traffic,
+        queues=queues,
+        alarms=len(plan.alarms),
+        metrics=metrics,
+        usd_watch=watch,
+        usd_month=watch + sum(sum(one.usd_month.values()) + one.usd_polls for one in queues),
+        not_counted=cost.NOT_COUNTED,
+    )
+
+
+def read_prices(file: str | None, region: str) -> Prices:
+    """The price table of onefold, or of a file in its form.
+
+    Raises:
+        NotFoundError: no such file or region. UsageError: another form.
+    """
+    if file is None:
+        return cost.read_prices(files("onefold.watch").joinpath("prices.json").read_bytes(), region)
+    try:
+        text = File(file).read_bytes()
+    except OSError as error:
+        raise errors.NotFoundError(f"{file} cannot be read: {error.strerror}.", todo="Correct --prices.") from error
+    return cost.read_prices(text, region)
+
+
+def ways(plan: Plan, keeps_ms: Mapping[str, int], history: History) -> Sequence[tuple[Way, int]]:
+    """How each queue of a plan is worked on, with the most messages of its batches."""
+    functions = {one.queue_id: one for one in plan.functions}
+    found = []
+    for queue in plan.queues:
+        if queue.role != "main":
+            continue
+        function = functions.get(queue.id)
+        way = Way(
+            queue=queue.settings.name,
+            fifo=queue.settings.fifo,
+            memory_mb=function.settings.memory_mib if function is not None else None,
+            architecture=function.architecture if function is not None else "x86_64",
+            table=plan.table is not None,
+            history=history,
+            keep_ms=keeps_ms.get(queue.settings.name, 0),
+        )
+        found.append((way, function.mapping.batch_size if function is not None else cost.BATCH_MAX))
+    return found
+
+
+def _queue(way: Way, traffic: Traffic, prices: Prices, batch_max: int) -> QueueCost:
+    traffic = replace(traffic, batch=min(traffic.batch, batch_max))
+    parts: dict[Path, float] = {
+        "first": 1 - traffic.duplicates - traffic.retries,
+        "duplicate": traffic.duplicates,
+        "retry": traffic.retries,
+    }
+    paths = []
+    for path in cost.PATHS:
+        used = cost.usage(path, way, traffic).times(PER)
+        usd = cost.dollars(used, way, prices)
+        paths.append(
+            PathCost(
+                path=path,
+                part=parts[path],
+                per_thousand=used,
+                usd_per_thousand=usd,
+                usd_per_thousand_total=sum(usd.values()),
+            )
+        )
+    month = cost.dollars(cost.mixed(way, traffic).times(traffic.messages), way, prices)
+    return QueueCost(
+        queue=way.queue,
+        works=f"Lambda, {way.memory_mb} MB, {way.architecture}" if way.memory_mb is not None else "workers",
+        messages=traffic.messages,
+        paths=tuple(paths),
+        usd_per_thousand=sum(month.values()) / traffic.messages * PER,
+        usd_month=month,
+        usd_polls=cost.polls_dollars(way, prices),
+    )

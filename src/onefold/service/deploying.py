@@ -1,0 +1,251 @@
+"""Deploying an app's plan: the clients, the stack, and the steps in the order that loses nothing; and comparing only.
+
+A `Deployment` is one plan, one stack, one region. It uploads, prepares, executes; its caller shows and asks in between.
+Never here: what the template says (`deploy/cloudformation.py`), questions, tables.
+Invariant: nothing is sent to AWS before the template was written and the archive is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.deploy import apply, cloudformation
+from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
+from onefold.deploy.changes import Event, Standing
+from onefold.deploy.diff import Difference, differences, read_template
+from onefold.deploy.plan import Plan
+from onefold.entropy import Entropy
+from onefold.service.wiring import Never
+
+if TYPE_CHECKING:
+    from onefold.backends.aws.session import Session
+
+Tell = Callable[[str], None]
+
+_STACK_NAME = re.compile(rf"[A-Za-z][-A-Za-z0-9]{{0,{apply.STACK_NAME_CHARS_MAX - 1}}}")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # S3 user guide, bucket naming rules
+_TOPIC = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}")  # SNS API, Topic ARN
+# Of the template (deploy/cloudformation.py): what a deployment fills in.
+_CODE_BUCKET, _CODE_KEY, _ALARM_TOPIC = "CodeBucket", "CodeKey", "AlarmTopic"
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where to deploy.
+
+    Args:
+        region: of AWS. stack: name of the CloudFormation stack. endpoint: URL of an emulator; None for AWS.
+    """
+
+    region: str
+    stack: str
+    endpoint: str | None = None
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What differs between what is deployed and what would be.
+
+    Args:
+        stack: its name. status: where it stands, `ABSENT` when it does not exist.
+        differences: in the template.
+    """
+
+    stack: str
+    status: str
+    differences: tuple[Difference, ...]
+
+
+def place_of(plan: Plan, url: str, *, region: str | None, stack: str | None, endpoint: str | None) -> Place:
+    """Where a plan goes, from what was said, the app's URL, and the environment.
+
+    Args:
+        url: the app's engine; one that is `aws://REGION` names the region.
+        region, stack, endpoint: as given; None where nothing was.
+
+    Raises:
+        UsageError: no region is known, or the stack's name is none for CloudFormation.
+    """
+    parts = urlsplit(url)
+    named = parts.hostname if parts.scheme == "aws" else None
+    found = (
+        region or named or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _configured_region()
+    )
+    if not found:
+        raise errors.UsageError(
+            "No region is known.", todo="Give --region, set AWS_REGION, or choose one in your AWS profile."
+        )
+    name = stack or plan.name.replace("_", "-")
+    if not _STACK_NAME.fullmatch(name):
+        raise errors.UsageError(
+            f"{name!r} cannot be the name of a stack.",
+            meaning="It begins with a letter and has letters, digits and hyphens, 128 at most.",
+            todo="Give --stack NAME.",
+        )
+    return Place(region=found, stack=name, endpoint=endpoint)
+
+
+class Deployment:
+    """One plan on its way to one stack.
+
+    Args:
+        plan: what is wanted. place: where.
+        clock, entropy: for pauses and tokens.
+
+    Raises:
+        UsageError: boto3 is not installed, or no client can be made for the region.
+    """
+
+    def __init__(self, plan: Plan, place: Place, *, clock: Clock, entropy: Entropy) -> None:
+        self.plan = plan
+        self.place = place
+        self._entropy = entropy
+        self._session, self._errors = _connected(place)
+        never = Never()
+        self._live = LiveStack(
+            self._session.client("cloudformation"),
+            place.stack,
+            aws_errors=self._errors,
+            pause=lambda ms: _wait(clock, never, ms),
+        )
+
+    def standing(self) -> Standing:
+        """Where the stack stands; `ABSENT` when there is none."""
+        return self._live.standing()
+
+    def check(self, bucket: str | None, alarm_topic: str | None) -> None:
+        """Refuse, before anything is packed or uploaded, what could not be deployed.
+
+        Args:
+            bucket: for the functions' package. alarm_topic: ARN, empty for none, None for what the stack has.
+
+        Raises:
+            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it stands.
+            NotFoundError: there is no such bucket.
+        """
+        if self.plan.functions and not bucket:
+            raise errors.UsageError(
+                "No bucket was given for the functions' package.",
+                meaning="CloudFormation takes code from S3 only, from a bucket in the region of the stack.",
+                todo="Make one once (aws s3 mb s3://NAME --region REGION), then give --bucket NAME or set ONEFOLD_BUCKET.",
+            )
+        if bucket and not _BUCKET.fullmatch(bucket):
+            raise errors.UsageError(
+                f"{bucket!r} cannot be the name of a bucket.", todo="Give --bucket NAME, not a URL or an ARN."
+            )
+        if alarm_topic and not _TOPIC.fullmatch(alarm_topic):
+            raise errors.UsageError(
+                f"{alarm_topic!r} is no ARN of an SNS topic.",
+                todo="Write for example arn:aws:sns:eu-west-1:111122223333:pages, or '' for none.",
+            )
+        if bucket:
+            apply.check_bucket(self._session.client("s3"), bucket, self.place.region, self._errors)
+        self._live.refuse(self._live.standing())
+
+    def upload(self, package: Path, sha256: str, bucket: str, tell: Tell) -> Uploaded:
+        """Put the archive into the bucket, under its hash.
+
+        Raises:
+            UsageError: S3 refuses. NotFoundError: there is no such bucket.
+        """
+        return apply.upload_package(
+            self._session.client("s3"), bucket, self._prefix, package, sha256, self._errors, tell
+        )
+
+    def prepare(
+        self, code: Uploaded | None, bucket: str | None, alarm_topic: str | None, tell: Tell
+    ) -> ChangeSet | None:
+        """Make the change set; None when nothing would change.
+
+        Args:
+            code: where the archive lies; None when the plan has no function.
+            bucket: for a template that is too long to be sent.
+            alarm_topic: ARN; None keeps what the stack has.
+
+        Raises:
+            UsageError: the template is too long for CloudFormation or its request and there is no bucket, or it was refused.
+        """
+        text = cloudformation.to_json(self.plan)
+        url = None if len(text.encode()) <= apply.TEMPLATE_BODY_BYTES_MAX else self._upload_template(text, bucket, tell)
+        parameters: dict[str, str | None] = {_ALARM_TOPIC: alarm_topic}
+        if code is not None:
+            parameters |= {_CODE_BUCKET: code.bucket, _CODE_KEY: code.key}
+        tell(f"asking CloudFormation what would change in stack {self.place.stack} ({self.place.region})")
+        return self._live.prepare(text if url is None else None, url, parameters, self._entropy.token())
+
+    def discard(self, change_set: ChangeSet) -> None:
+        """Remove a change set that nobody wants."""
+        self._live.discard(change_set)
+
+    def execute(self, change_set: ChangeSet, told: Callable[[Event], None]) -> Deployed:
+        """Carry it out and follow it to its end; see `LiveStack.execute`."""
+        return self._live.execute(change_set, f"onefold-{self._entropy.token()}", told)
+
+    def compare(self) -> Comparison:
+        """What differs between the deployed template and the plan's."""
+        deployed = self._live.template()
+        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.place.stack)
+        return Comparison(
+            stack=self.place.stack,
+            status="ABSENT" if deployed is None else self._live.standing().status,
+            differences=tuple(differences(before, cloudformation.template(self.plan))),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    @property
+    def _prefix(self) -> str:
+        return f"onefold/{self.place.stack}"
+
+    def _upload_template(self, text: str, bucket: str | None, tell: Tell) -> str:
+        content = text.encode()
+        if not bucket:
+            raise errors.UsageError(
+                f"The template has {len(content):,} bytes; a request takes {apply.TEMPLATE_BODY_BYTES_MAX:,}.",
+                todo="Give --bucket NAME: CloudFormation reads it from there.",
+            )
+        if len(content) > apply.TEMPLATE_BYTES_MAX:
+            raise errors.UsageError(
+                f"The template has {len(content):,} bytes; CloudFormation takes {apply.TEMPLATE_BYTES_MAX:,}.",
+                todo="Split the app: several apps may share queues and a table.",
+            )
+        digest = hashlib.sha256(content).hexdigest()
+        s3 = self._session.client("s3")
+        key = f"{self._prefix}/{digest}.template.json"
+        apply.upload(s3, bucket, key, content, digest, self._errors, tell)
+        return f"{s3.meta.endpoint_url}/{bucket}/{key}"
+
+
+def _wait(clock: Clock, never: Never, ms: int) -> None:
+    clock.wait(never, ms)
+
+
+def _connected(place: Place) -> tuple[Session, apply.Translating]:
+    try:
+        from onefold.backends.aws.session import Session, aws_errors
+    except ImportError as error:
+        raise _no_boto(error) from None
+    return Session(place.region, {"*": place.endpoint} if place.endpoint else None), aws_errors
+
+
+def _configured_region() -> str | None:
+    try:
+        return apply.configured_region()
+    except ImportError as error:
+        raise _no_boto(error) from None
+
+
+def _no_boto(error: ImportError) -> errors.UsageError:
+    return errors.UsageError(
+        f"Deploying needs the package {error.name}, which is not installed.", todo="Run: pip install 'onefold[aws]'"
+    )

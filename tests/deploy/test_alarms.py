@@ -1,0 +1,81 @@
+"""The first alarms: what they watch, from where on they go off, and that what they count in the log is what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from onefold.contracts.store import RecordKey
+from onefold.deploy.alarms import Alarm
+from onefold.options import Function
+from onefold.run.events import EVENTS, Event
+from onefold.watch.sinks import json_line, plain_line
+from tests.deploy.declared import declared, demo, planned
+
+
+def alarms() -> dict[str, Alarm]:
+    return {alarm.name: alarm for alarm in planned(demo).alarms}
+
+
+def test_the_demos_alarms() -> None:
+    found = {
+        name: (one.namespace, one.metric, dict(one.dimensions), one.statistic, one.threshold)
+        for name, one in alarms().items()
+    }
+    assert found == {
+        "demo-invoices-dead-not-empty": (
+            "AWS/SQS",
+            "ApproximateNumberOfMessagesVisible",
+            {"QueueName": "demo-invoices-dead"},
+            "Maximum",
+            1,
+        ),
+        "demo-invoices-held-not-empty": (
+            "AWS/SQS",
+            "ApproximateNumberOfMessagesVisible",
+            {"QueueName": "demo-invoices-held"},
+            "Maximum",
+            1,
+        ),
+        "demo-invoices-oldest": (
+            "AWS/SQS",
+            "ApproximateAgeOfOldestMessage",
+            {"QueueName": "demo-invoices"},
+            "Maximum",
+            3 * 6 * 130,
+        ),
+        "demo-shop-invoices-completion-failed": ("onefold/demo-shop-invoices", "RecordLost", {}, "Sum", 1),
+        "demo-shop-invoices-lease-lost": ("onefold/demo-shop-invoices", "LeaseLost", {}, "Sum", 1),
+    }
+
+
+def test_an_alarm_says_what_to_do_and_whose_it_is() -> None:
+    for alarm in alarms().values():
+        assert "(owner: fulfilment)" in alarm.text
+        assert len(alarm.text) <= 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescription
+        assert len(alarm.name) <= 255  # same, AlarmName
+    assert "onefold dlq list tests.deploy.declared:demo" in alarms()["demo-invoices-dead-not-empty"].text
+
+
+@pytest.mark.parametrize(
+    ("function", "retention", "threshold_s"),
+    [
+        (Function(timeout="20s"), "4d", 15 * 60),  # short waits are no news
+        (Function(timeout="15m"), "4d", 3 * 6 * 900),
+        (Function(timeout="15m"), "1h", 1_800),  # while half of the retention is left
+    ],
+)
+def test_from_when_on_the_oldest_message_is_too_old(function: Function, retention: str, threshold_s: int) -> None:
+    plan = planned(declared(function, retention=retention))
+    (oldest,) = [alarm for alarm in plan.alarms if alarm.metric == "ApproximateAgeOfOldestMessage"]
+    assert oldest.threshold == threshold_s
+
+
+def test_lines_of_the_log_hold_the_phrases_that_are_counted_and_others_do_not() -> None:
+    phrases = {count.metric: count.pattern.strip('"') for count in planned(demo).log_counts}
+    assert phrases == {"RecordLost": "completion-failed", "LeaseLost": "lease-lost"}
+    for name in EVENTS:
+        event = Event(at_ms=0, name=name, key=RecordKey(scope="", job="fulfil", key="4711"), queue="invoices")
+        for line in (json_line(event), plain_line(event)):
+            assert {metric for metric, phrase in phrases.items() if phrase in line} == {
+                metric for metric, phrase in phrases.items() if phrase == name
+            }

@@ -1,0 +1,359 @@
+"""`onefold package`, `deploy` and `diff` as a person or a pipeline uses them, against ministack."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onefold.backends.aws.session import Session
+from onefold.cli.commands import deploy
+from onefold.cli.main import run
+from onefold.deploy import apply, changes
+from onefold.deploy.apply import ChangeSet, Deployed
+from onefold.deploy.changes import Change
+from tests.deploy.conftest import BUCKET, REGION
+from tests.deploy.wheelhouse import offline, repack
+
+pytestmark = pytest.mark.slow  # an emulator, and pip at most of them
+
+SHOP = """
+from onefold import App
+from onefold.options import Function
+app = App("shop")
+here = Function(runtime="python{python}")
+orders = app.queue("orders", function=here{more})
+@app.job(orders, key="{{id}}")
+def book(order: dict) -> str:
+    return "booked"
+def handler(event, context):
+    return {{}}
+"""
+
+
+class Shop:
+    """A folder with an app, and the command line run in it."""
+
+    def __init__(self, folder: Path, endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._place = ["--endpoint", endpoint, "--region", REGION]
+        self._capsys = capsys
+        self.declare()
+
+    def declare(self, more: str = "") -> None:
+        """Write the app, and let the next command import it anew."""
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        (self.folder / "shop.py").write_text(SHOP.format(python=python, more=more), encoding="utf-8")
+        sys.modules.pop("shop", None)
+        importlib.invalidate_caches()
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error of one command."""
+        code = run(words)
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    def deploy(self, *words: str) -> tuple[int, str, str]:
+        """`onefold deploy` of this app, under a prefix of its own."""
+        return self.run("deploy", "shop:app", "--bucket", BUCKET, "--prefix", self.prefix, *self._place, *words)
+
+    def diff(self, *words: str) -> tuple[int, str, str]:
+        return self.run("diff", "shop:app", "--prefix", self.prefix, *self._place, *words)
+
+    @property
+    def prefix(self) -> str:
+        """Each test has stacks and queues of its own."""
+        return f"{self.folder.name.replace('_', '-')[-24:].strip('-0123456789')}-"
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Path, session: Session, endpoint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    wheels = tmp_path / "wheels"
+    repack("msgspec", wheels)
+    offline(monkeypatch, wheels)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(apply, "LOOK_MS", 10)
+    monkeypatch.delenv("ONEFOLD_APP", raising=False)
+    yield Shop(tmp_path, endpoint, capsys)
+    sys.modules.pop("shop", None)
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A person at a terminal, who types this."""
+
+    def types(text: str) -> None:
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("click.termui.visible_prompt_func", lambda _prompt: text)
+
+    return types
+
+
+# -- package ---------------------------------------------------------------------------------------------------------
+
+
+def test_package_prints_size_and_hash_and_is_repeatable(shop: Shop) -> None:
+    code, out, err = shop.run("package", "shop:app", "--json")
+    assert code == 0, err
+    built = json.loads(out)
+    assert (shop.folder / ".onefold/build/shop.zip").stat().st_size == built["zipped_bytes"]
+    code, out, err = shop.run("package", "shop:app", "-o", "again.zip")
+    assert code == 0
+    assert built["sha256"] in out
+    assert "installing msgspec" in err
+
+
+def test_package_needs_an_app_with_functions_of_one_platform(shop: Shop) -> None:
+    assert shop.run("package")[0] == 2
+    shop.declare(')\nmore = app.queue("more", function=Function(runtime="python3.12", architecture="arm64")')
+    code, _, err = shop.run("package", "shop:app")
+    assert code == 1
+    assert "have different platforms" in err
+    (shop.folder / "shop.py").write_text(
+        'from onefold import App\napp = App("shop")\nq = app.queue("q", function=None)\n'
+    )
+    sys.modules.pop("shop", None)
+    code, _, err = shop.run("package", "shop:app")
+    assert code == 1
+    assert "has no function" in err
+
+
+# -- deploy ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_app_is_deployed_shown_and_then_has_no_changes(shop: Shop) -> None:
+    assert shop.diff()[0] == 1
+    code, out, err = shop.deploy("--yes")
+    assert code == 0, out + err
+    assert "add" in out
+    assert "SQS::Queue" in out
+    assert "is CREATE_COMPLETE." in out
+    assert "EngineUrl" in out
+    assert "18/18  CREATE_COMPLETE" in err
+    code, out, _ = shop.diff()
+    assert code == 0
+    assert "has the template the app would be deployed with" in out
+    code, out, err = shop.deploy("--yes")
+    assert code == 0
+    assert "No changes" in out
+    assert "is there already" in err
+
+
+def test_a_change_is_diffed_by_property_and_deployed_in_place(shop: Shop) -> None:
+    assert shop.deploy("--yes")[0] == 0
+    shop.declare(', retention="5d"')
+    code, out, _ = shop.diff()
+    assert code == 1
+    assert "~ Properties.MessageRetentionPeriod: 345600 -> 432000" in out
+    assert "1 changed" in out
+    code, out, _ = shop.diff("--json")
+    found = json.loads(out)
+    assert (code, found["status"]) == (1, "CREATE_COMPLETE")
+    assert [(one["path"], one["before"], one["after"]) for one in found["differences"]] == [
+        ("Properties.MessageRetentionPeriod", 345_600, 432_000)
+    ]
+    code, out, _ = shop.deploy("--yes", "--json")
+    done = json.loads(out)
+    assert (code, done["deployed"]["status"]) == (0, "UPDATE_COMPLETE")
+    assert "OrdersQueue" in {one["logical_id"] for one in done["changes"]}
+
+
+def test_a_dry_run_and_a_no_change_nothing(shop: Shop, person: Callable[[str], None]) -> None:
+    code, out, _ = shop.deploy("--dry-run")
+    assert code == 0
+    assert "Nothing was changed." in out
+    person("n")
+    code, out, err = shop.deploy()
+    assert code == 0
+    assert "Nothing was changed." in out
+    assert shop.diff()[1].startswith("There is no stack")
+    person("y")
+    code, out, err = shop.deploy()
+    assert code == 0, err
+    assert "is CREATE_COMPLETE." in out
+
+
+def test_losing_records_needs_a_yes_to_just_that(shop: Shop) -> None:
+    assert shop.deploy("--yes", "--disposable")[0] == 0
+    (shop.folder / "shop.py").write_text(
+        (shop.folder / "shop.py").read_text(encoding="utf-8").replace('"orders"', '"parcels"'), encoding="utf-8"
+    )
+    sys.modules.pop("shop", None)
+    code, out, err = shop.deploy("--yes", "--disposable")
+    assert code == 1
+    assert "all its messages are lost" in out
+    assert "would lose what is in 3 resources" in err
+    assert "OrdersQueue" in shop.diff("--disposable")[1], "it was deployed all the same"
+    code, out, err = shop.deploy("--yes", "--accept-loss", "--disposable")
+    assert code == 0, err
+    assert shop.diff("--disposable")[0] == 0
+
+
+def test_a_failed_deployment_names_cause_and_way_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onefold.deploy import cloudformation
+
+    whole = cloudformation.template
+
+    def broken(plan: Any) -> Any:
+        found = whole(plan)
+        found["Resources"]["OrdersQueue"]["Properties"]["VisibilityTimeout"] = 43_201
+        return found
+
+    monkeypatch.setattr(cloudformation, "template", broken)
+    code, out, _ = shop.deploy("--yes")
+    assert code == 1
+    assert "ROLLBACK_COMPLETE: the deployment failed" in out
+    assert "OrdersQueue (AWS::SQS::Queue) CREATE_FAILED" in out
+    assert "delete-stack" in out
+    monkeypatch.setattr(cloudformation, "template", whole)
+    code, out, err = shop.deploy("--yes")
+    assert code == 1
+    assert "is ROLLBACK_COMPLETE" in err
+    assert "delete-stack" in err
+
+
+def test_a_template_too_long_for_a_request_goes_by_way_of_the_bucket(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "TEMPLATE_BODY_BYTES_MAX", 1_000)
+    code, out, err = shop.deploy("--yes")
+    assert code == 0, err
+    assert ".template.json" in err
+    assert "CREATE_COMPLETE" in out
+
+
+def test_the_alarm_topic_stays_unless_another_is_given(shop: Shop, session: Session) -> None:
+    topic = "arn:aws:sns:eu-west-1:111122223333:pages"
+    assert shop.deploy("--yes", "--alarm-topic", topic)[0] == 0
+    shop.declare(', retention="5d"')
+    assert shop.deploy("--yes")[0] == 0
+    stack = session.client("cloudformation").describe_stacks(StackName=f"{shop.prefix}shop")["Stacks"][0]
+    assert {one["ParameterKey"]: one["ParameterValue"] for one in stack["Parameters"]}["AlarmTopic"] == topic
+
+
+def test_a_package_that_was_built_before_is_taken(shop: Shop) -> None:
+    code, out, _ = shop.run("package", "shop:app", "-o", "built.zip", "--json")
+    digest = json.loads(out)["sha256"]
+    code, _, err = shop.deploy("--dry-run", "--package", "built.zip")
+    assert code == 0
+    assert f"{digest}.zip" in err
+    assert "installing" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bucket", ""), "No bucket was given"),
+        (("--bucket", "s3://x"), "cannot be the name of a bucket"),
+        (("--bucket", "no-such-bucket-here"), "does not exist"),
+        (("--stack", "under_score"), "cannot be the name of a stack"),
+        (("--package", "gone.zip"), "There is no package gone.zip"),
+        (("--package", "shop.py"), "is no zip"),
+        (("--alarm-topic", "pages"), "is no ARN of an SNS topic"),
+        ((), "Nobody is there to ask"),
+    ],
+)
+def test_bad_input_is_refused(shop: Shop, words: tuple[str, ...], said: str) -> None:
+    code, _, err = shop.deploy(*(("--dry-run", *words) if words else ()))
+    assert code == 1
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_who_stops_following_is_told_that_cloudformation_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Deployed:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(apply.LiveStack, "execute", interrupted)
+    code, _, err = shop.deploy("--yes")
+    assert code == 130
+    assert "CloudFormation goes on without us" in err
+    assert f"--stack-name {shop.prefix}shop" in err
+
+
+def test_json_asks_nothing(shop: Shop) -> None:
+    code, out, _ = shop.deploy("--json")
+    assert code == 2
+    assert "--yes or --dry-run" in json.loads(out)["error"]["what"]
+
+
+def test_without_a_region_the_next_step_is_said(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    code, _, err = shop.run("deploy", "shop:app", "--bucket", BUCKET, "--dry-run")
+    assert code == 1
+    assert "No region is known" in err
+
+
+def test_without_credentials_the_next_step_is_said(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    code, _, err = shop.deploy("--dry-run")
+    assert code == 1
+    assert "There are no AWS credentials for s3:ListBucket" in err
+    assert "AWS_PROFILE" in err
+
+
+def test_a_diff_that_cannot_be_made_exits_with_2(shop: Shop) -> None:
+    code, out, err = shop.run("diff", "shop:app", "--endpoint", "http://127.0.0.1:1", "--region", REGION, "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["code"] == "transient"
+    assert "error:" in err
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def draw(one: Change, capsys: pytest.CaptureFixture[str]) -> str:
+    deploy._draw_changes(ChangeSet(stack="shop", arn="", creates=False, changes=(one,)))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            {"Action": "Modify", "Replacement": "True"},
+            ("REPLACE", "! orders is replaced by a new one: all its messages"),
+        ),
+        ({"Action": "Modify", "Replacement": "Conditional"}, ("may replace", "! orders may be replaced")),
+        ({"Action": "Remove", "PolicyAction": "Retain"}, ("remove", "! Orders leaves the stack and is kept")),
+        ({"Action": "Add"}, ("add",)),
+        ({"Action": "SomethingNew"}, ("SomethingNew",)),
+    ],
+)
+def test_what_would_be_lost_stands_under_the_table(
+    answer: dict[str, str], said: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = changes.change(
+        {
+            "LogicalResourceId": "Orders",
+            "PhysicalResourceId": "https://x/orders",
+            "ResourceType": "AWS::SQS::Queue",
+            **answer,
+        }
+    )
+    drawn = draw(one, capsys)
+    assert all(text in drawn for text in said)
+
+
+def test_a_failure_is_drawn_with_cause_and_both_next_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = changes.Failure(
+        logical_id="Orders", type="AWS::SQS::Queue", status="UPDATE_FAILED", reason="why", todo="do this"
+    )
+    deploy._draw_end(
+        Deployed(stack="shop", status="UPDATE_ROLLBACK_FAILED", ok=False, outputs={}, failure=failure, todo="then that")
+    )
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == ["shop", "first", "why", "to", "stack"]
+    assert "do this" in out
+    assert "then that" in out

@@ -1,0 +1,106 @@
+"""Roles: exactly these statements, no wildcard that AWS does not force on us, and a reference that says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onefold.deploy import iam
+from onefold.deploy.iam import GRANTS, Statement
+from tests.deploy.declared import KEY, WIDE, demo, planned, wide
+
+PAGE = Path(__file__).parents[2] / "docs" / "iam.md"
+MINE = "arn:{partition}:sqs:{region}:{account}:"
+
+
+def test_the_demos_role() -> None:
+    (function,) = planned(demo).functions
+    assert function.statements == (
+        Statement(
+            sid="TakeFromItsQueue",
+            actions=(
+                "sqs:ChangeMessageVisibility",
+                "sqs:DeleteMessage",
+                "sqs:GetQueueAttributes",
+                "sqs:GetQueueUrl",
+                "sqs:ListQueueTags",
+                "sqs:ReceiveMessage",
+            ),
+            resources=(f"{MINE}demo-invoices",),
+        ),
+        Statement(
+            sid="PutAside",
+            actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
+            resources=(f"{MINE}demo-invoices-dead", f"{MINE}demo-invoices-held"),
+        ),
+        Statement(
+            sid="SendOn",
+            actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
+            resources=(f"{MINE}demo-invoices",),
+        ),
+        Statement(
+            sid="KeepRecords",
+            actions=(
+                "dynamodb:BatchGetItem",
+                "dynamodb:BatchWriteItem",
+                "dynamodb:GetItem",
+                "dynamodb:PartiQLInsert",
+                "dynamodb:PartiQLUpdate",
+                "dynamodb:PutItem",
+                "dynamodb:UpdateItem",
+            ),
+            resources=("arn:{partition}:dynamodb:{region}:{account}:table/shop",),
+        ),
+        Statement(
+            sid="WriteLogs",
+            actions=("logs:CreateLogStream", "logs:PutLogEvents"),
+            resources=("arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/demo-shop-invoices:*",),
+        ),
+    )
+
+
+def test_each_function_reaches_its_own_things_only() -> None:
+    letters, orders = planned(wide, WIDE).functions
+
+    def resources(statements: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
+        return {statement.sid: statement.resources for statement in statements}
+
+    assert resources(letters.statements) == {
+        "TakeFromItsQueue": (f"{MINE}prod-letters",),
+        "PutAside": (f"{MINE}prod-letters-held", f"{MINE}prod-lost"),
+        "SendOn": (f"{MINE}prod-Cards_2", f"{MINE}prod-letters", f"{MINE}prod-orders.fifo"),
+        "KeepRecords": ("arn:{partition}:dynamodb:{region}:{account}:table/prod-mail",),
+        "MovePayloads": ("arn:{partition}:s3:::big-bodies/mail/*",),
+        "MissPayloads": ("arn:{partition}:s3:::big-bodies",),
+        "WriteLogs": ("arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/prod-mail-letters:*",),
+        "UseKey": (KEY,),
+    }
+    assert resources(orders.statements) == {
+        "TakeFromItsQueue": (f"{MINE}prod-orders.fifo",),
+        "PutAside": (f"{MINE}prod-lost.fifo", f"{MINE}prod-orders-held.fifo"),
+        "SendOn": (f"{MINE}prod-letters", f"{MINE}prod-orders.fifo"),
+        "KeepRecords": ("arn:{partition}:dynamodb:{region}:{account}:table/prod-mail",),
+        "MovePayloads": ("arn:{partition}:s3:::big-bodies/mail/*",),
+        "MissPayloads": ("arn:{partition}:s3:::big-bodies",),
+        "WriteLogs": ("arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/prod-mail-orders-fifo:*",),
+        "UseKey": (KEY,),
+        "JoinNetwork": ("*",),
+    }
+    assert orders.policies == ("arn:aws:iam::aws:policy/AmazonSSMReadOnlyAccess",)
+
+
+def test_the_key_is_used_by_way_of_the_services_only() -> None:
+    (key,) = [one for one in planned(wide, WIDE).functions[0].statements if one.sid == "UseKey"]
+    assert key.services == ("dynamodb", "lambda", "sqs")
+
+
+def test_no_action_is_a_wildcard_and_lists_are_sorted() -> None:
+    for purpose, grant in GRANTS.items():
+        assert list(grant.actions) == sorted(set(grant.actions)), purpose
+        assert not any("*" in action for action in grant.actions), purpose
+    assert len({grant.sid for grant in GRANTS.values()}) == len(GRANTS)
+
+
+def test_the_reference_says_what_is_granted() -> None:
+    assert iam.reference() in PAGE.read_text(encoding="utf-8"), (
+        "docs/iam.md is behind; put this in: .venv/bin/python -c 'from onefold.deploy import iam; print(iam.reference())'"
+    )

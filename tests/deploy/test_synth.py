@@ -1,0 +1,168 @@
+"""`onefold synth`: what it writes and where, whose choices win, and what it refuses before anything is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from onefold.cli.main import run
+
+SHOP = """
+import onefold
+
+app = onefold.App("shop")
+orders = app.queue("orders")
+
+
+@app.job(orders, key="{id}", timeout="20s", owner="packing")
+def pack(payload: dict):
+    pass
+
+
+handler = app.lambda_handler()
+"""
+
+Synth = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def synth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Synth]:
+    """Run `onefold synth` in a folder with `shop.py`; exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ONEFOLD_URL", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    def call(*words: str, source: str | None = None) -> tuple[int, str, str]:
+        if source is not None:
+            (tmp_path / "shop.py").write_text(source)
+        sys.modules.pop("shop", None)
+        code = run(["synth", *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    yield call
+    sys.modules.pop("shop", None)
+
+
+def names(template: dict[str, Any]) -> list[str]:
+    return sorted(
+        one["Properties"]["QueueName"] for one in template["Resources"].values() if one["Type"] == "AWS::SQS::Queue"
+    )
+
+
+def test_the_template_goes_to_standard_output_and_nothing_else_does(synth: Synth) -> None:
+    code, out, err = synth("shop:app")
+    assert (code, err) == (0, "")
+    template = json.loads(out)
+    assert names(template) == ["orders", "orders-dead", "orders-held"]
+    function = template["Resources"]["OrdersFunction"]["Properties"]
+    assert function["Handler"] == "shop.handler"
+    assert function["Environment"]["Variables"]["ONEFOLD_URL"] == {"Fn::Sub": "aws://${AWS::Region}?table=shop"}
+
+
+def test_json_is_the_same_document(synth: Synth) -> None:
+    _, out, _ = synth("shop:app")
+    code, as_json, _ = synth("shop:app", "--json")
+    assert (code, json.loads(as_json)) == (0, json.loads(out))
+
+
+def test_yaml_and_terraform(synth: Synth) -> None:
+    _, out, _ = synth("shop:app")
+    _, in_yaml, _ = synth("shop:app", "--format", "yaml")
+    assert yaml.safe_load(in_yaml) == json.loads(out)
+    _, module, _ = synth("shop:app", "--format", "terraform")
+    assert sorted(json.loads(module)["resource"]["aws_sqs_queue"]) == ["orders", "orders_dead", "orders_held"]
+
+
+def test_a_file_is_written_and_what_is_in_it_is_said(synth: Synth, tmp_path: Path) -> None:
+    _, expected, _ = synth("shop:app")
+    code, out, _ = synth("shop:app", "--output", "template.json")
+    assert code == 0
+    assert (tmp_path / "template.json").read_text() == expected
+    assert out == "template.json: cloudformation of shop: 3 queues, 1 functions, 5 alarms.\n"
+
+    code, out, _ = synth("shop:app", "--output", "template.json", "--json")
+    assert json.loads(out)["functions"] == ["shop-orders"]
+
+    code, _, err = synth("shop:app", "--output", "nowhere/template.json")
+    assert code == 1
+    assert "nowhere/template.json cannot be written: No such file or directory." in err
+
+
+def test_choices_of_the_environments_url_hold_unless_the_command_line_says_otherwise(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "ONEFOLD_URL", "aws://eu-west-1?table=records&prefix=dev-&endpoint=http://127.0.0.1:1&create=yes"
+    )
+    template = json.loads(synth("shop:app")[1])
+    assert names(template)[0] == "dev-orders"
+    assert template["Resources"]["RecordTable"]["Properties"]["TableName"] == "records"
+    assert "127.0.0.1" not in json.dumps(template)
+
+    _, out, _ = synth("shop:app", "--prefix", "prod-", "--table", "mine", "--tag", "team=a=b", "--log-days", "90")
+    template = json.loads(out)
+    assert names(template)[0] == "prod-orders"
+    table = template["Resources"]["RecordTable"]["Properties"]
+    assert table["TableName"] == "mine"
+    assert {"Key": "team", "Value": "a=b"} in table["Tags"]
+    assert template["Resources"]["OrdersLogGroup"]["Properties"]["RetentionInDays"] == 90
+
+    _, out, _ = synth("shop:app", "--records", "redis://cache.example:6379/0")
+    assert "RecordTable" not in json.loads(out)["Resources"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "Name the app"),
+        (["shop:app", "--format", "hcl"], 2, "'hcl' is not one of"),
+        (["shop:app", "--log-days", "31"], 2, "--log-days is one of 1, 3, 5"),
+        (["shop:app", "--tag", "team"], 2, "NAME=VALUE"),
+        (["shop:app", "--table", "t-1", "--records", "redis://x"], 2, "exclude each other"),
+        (["shop:app", "--prefix", "prod."], 1, "cannot be put before names"),
+        (["shop:app", "--kms-key", "alias/mine"], 1, "kms_key='alias/mine'"),
+        (["shop:nothing"], 1, "no attribute 'nothing'"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, said: str
+) -> None:
+    monkeypatch.delenv("ONEFOLD_APP", raising=False)
+    found, out, err = synth(*words)
+    assert (found, out) == (code, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_module_without_a_handler_is_told_what_to_add(synth: Synth) -> None:
+    source = SHOP.replace("handler = app.lambda_handler()", "")
+    code, out, err = synth("shop:app", source=source)
+    assert (code, out) == (1, "")
+    assert "shop.handler is not there" in err
+    assert "handler = app.lambda_handler()" in err
+
+    code, _, _ = synth("shop:app", source=source.replace('"orders")', '"orders", function=None)'))
+    assert code == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite:///shop.db", "aws://eu-west-1?table=shop&prefix=other-", "aws://eu-west-1"])
+def test_an_app_that_would_use_another_engine_in_lambda_is_refused(synth: Synth, url: str) -> None:
+    source = SHOP.replace('App("shop")', f'App("shop", url="{url}")')
+    code, out, err = synth("shop:app", "--prefix", "prod-", source=source)
+    assert (code, out) == (1, "")
+    assert f"names its own engine, {url}" in err
+
+
+def test_an_app_that_names_the_engine_that_is_made_is_taken(synth: Synth) -> None:
+    source = SHOP.replace('App("shop")', 'App("shop", url="aws://eu-west-1?table=shop&prefix=prod-")')
+    code, out, _ = synth("shop:app", source=source)
+    assert code == 0
+    assert names(json.loads(out))[0] == "prod-orders"

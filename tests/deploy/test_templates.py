@@ -1,0 +1,216 @@
+"""The CloudFormation template: exact for the demo, the same bytes at every run, and clean by the linters of others.
+
+Renew the files in `golden` with:  .venv/bin/python -m tests.deploy.golden
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from onefold.deploy import cloudformation, terraform
+from onefold.deploy.plan import Plan
+from onefold.deploy.stack import Stack
+from tests.deploy.declared import KEY, WIDE, declared, demo, planned, wide
+from tests.deploy.golden import GOLDEN, WRITTEN
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / ".venv-tools" / "bin"
+ARGUED = ROOT / "docs" / "decisions" / "0009-synthesised-infrastructure.md"
+
+PLANS = {
+    "demo": planned(demo),
+    "wide": planned(wide, WIDE),
+    "own-key": planned(demo, Stack(kms_key=KEY)),
+    "throw-away": planned(demo, Stack(disposable=True)),
+    "records-elsewhere": planned(declared(), Stack(records="postgresql://app@db.example/shop")),
+    "workers-only": planned(declared(function=None)),
+}
+
+
+def tool(name: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a tool of `.venv-tools`; its absence is a failure."""
+    path = TOOLS / name
+    assert path.exists(), f"{path} is not there. Run: make setup"
+    return subprocess.run(
+        [path, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+
+
+# -- exact and the same ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_for_the_demo(name: str) -> None:
+    assert WRITTEN[name]() == (GOLDEN / name).read_text(encoding="utf-8"), "renew: see the head of this file"
+
+
+@pytest.mark.slow
+def test_the_same_app_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+    code = (
+        "from onefold.deploy import cloudformation as c, terraform as t; from tests.deploy.declared import *;"
+        "p = planned(wide, WIDE); print(c.to_json(p), c.to_yaml(p), t.to_json(p))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4711", "random")
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_json_keys_are_sorted_and_yaml_says_the_same_without_aliases(name: str) -> None:
+    text = cloudformation.to_json(PLANS[name])
+    template = json.loads(text)
+    assert text == json.dumps(template, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    in_yaml = cloudformation.to_yaml(PLANS[name])
+    assert yaml.safe_load(in_yaml) == template
+    assert not re.search(r"[&*]id\d", in_yaml)
+
+
+def test_a_new_queue_renames_nothing() -> None:
+    before = cloudformation.template(planned(declared()))["Resources"]
+    app = declared()
+    app.queue("mails")
+    after = cloudformation.template(planned(app))["Resources"]
+    assert before.items() <= {**after, "OrdersRole": before["OrdersRole"]}.items()  # it may send there now
+    assert after.keys() - before.keys() == {
+        f"Mails{part}"
+        for part in (
+            "Queue",
+            "QueuePolicy",
+            "OldestAlarm",
+            "DeadQueue",
+            "DeadQueuePolicy",
+            "DeadNotEmptyAlarm",
+            "HeldQueue",
+            "HeldQueuePolicy",
+            "HeldNotEmptyAlarm",
+        )
+    }
+
+
+def test_a_prefix_changes_names_and_no_logical_id() -> None:
+    plain, prefixed = planned(declared()), planned(declared(), Stack(prefix="prod-"))
+    assert cloudformation.template(plain)["Resources"].keys() == cloudformation.template(prefixed)["Resources"].keys()
+    assert {queue.settings.name for queue in prefixed.queues} == {f"prod-{q.settings.name}" for q in plain.queues}
+
+
+# -- what must be in it ----------------------------------------------------------------------------------------------
+
+
+def resources(plan: Plan, kind: str) -> dict[str, Any]:
+    """The resources of a type, by logical id."""
+    found: dict[str, Any] = cloudformation.template(plan)["Resources"]
+    return {name: one for name, one in found.items() if one["Type"] == kind}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_queue_is_encrypted_and_refuses_who_comes_without_tls(name: str) -> None:
+    plan = PLANS[name]
+    queues = resources(plan, "AWS::SQS::Queue")
+    policies = resources(plan, "AWS::SQS::QueuePolicy")
+    assert {name.removesuffix("Policy") for name in policies} == queues.keys()
+    for queue in queues.values():
+        assert ("KmsMasterKeyId" in queue["Properties"]) != ("SqsManagedSseEnabled" in queue["Properties"])
+    for policy in policies.values():
+        (statement,) = policy["Properties"]["PolicyDocument"]["Statement"]
+        assert statement["Effect"] == "Deny"
+        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_what_holds_something_is_kept_unless_the_stack_is_disposable() -> None:
+    for plan, kept in ((PLANS["demo"], "RetainExceptOnCreate"), (PLANS["throw-away"], "Delete")):
+        holders = resources(plan, "AWS::SQS::Queue") | resources(plan, "AWS::DynamoDB::Table")
+        assert {one["DeletionPolicy"] for one in holders.values()} == {kept}
+
+
+def test_the_held_queue_is_named_where_the_adapter_looks() -> None:
+    (queue,) = [one for name, one in resources(PLANS["demo"], "AWS::SQS::Queue").items() if name == "InvoicesQueue"]
+    assert {"Key": "onefold:held", "Value": "demo-invoices-held"} in queue["Properties"]["Tags"]
+
+
+def test_the_table_is_the_one_that_the_store_makes_for_itself() -> None:
+    from onefold.backends.aws.dynamodb import items, setup
+
+    (table,) = resources(PLANS["demo"], "AWS::DynamoDB::Table").values()
+    own = setup.definition("shop")
+    assert {name: table["Properties"][name] for name in own} == own
+    assert table["Properties"]["TimeToLiveSpecification"] == {"AttributeName": items.TTL_ATTRIBUTE, "Enabled": True}
+    assert table["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def test_a_users_own_text_is_not_read_as_an_expression() -> None:
+    variables = resources(PLANS["wide"], "AWS::Lambda::Function")["OrdersFIFOFunction"]["Properties"]["Environment"]
+    assert variables["Variables"]["GREETING"] == "Hello ${name}, {region} %{x}"
+    found = terraform.module(PLANS["wide"])["resource"]["aws_lambda_function"]["orders__fifo"]["environment"]
+    assert found["variables"]["GREETING"] == "Hello $${name}, {region} %%{x}"
+
+
+# -- by the linters of others ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
+def test_cfn_lint_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    (tmp_path / "template.json").write_text(cloudformation.to_json(PLANS[name]))
+    (tmp_path / "template.yaml").write_text(cloudformation.to_yaml(PLANS[name]))
+    files = (tmp_path / "template.json", tmp_path / "template.yaml")
+    found = tool("cfn-lint", "--non-zero-exit-code", "informational", "--include-checks", "I", "--", *files)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def failed_checks(framework: str, template: Path) -> set[str]:
+    """The ids of checkov's checks that fail. Both settings keep it off the network; it needs none for these checks."""
+    found = tool(
+        "checkov",
+        "--framework",
+        framework,
+        "--file",
+        template,
+        "--output",
+        "json",
+        "--skip-download",
+        BC_SKIP_MAPPING="TRUE",
+    )
+    answer = json.loads(found.stdout)
+    assert answer["summary"]["parsing_errors"] == 0
+    assert answer["summary"]["passed"] > 0
+    return {check["check_id"] for check in answer["results"]["failed_checks"]}
+
+
+def argued() -> dict[str, bool]:
+    """Checks that the decision argues: id to whether a key of one's own makes it pass."""
+    rows = re.findall(r"^\| (CKV\w+) \| .* \| (yes|no) \|", ARGUED.read_text(encoding="utf-8"), re.MULTILINE)
+    return {check: passes == "yes" for check, passes in rows}
+
+
+@pytest.mark.slow
+def test_checkov_fails_nothing_that_is_not_argued(tmp_path: Path) -> None:
+    found = {}
+    for name in ("demo", "own-key"):
+        template = tmp_path / f"{name}.json"
+        template.write_text(cloudformation.to_json(PLANS[name]))
+        module = tmp_path / f"{name}.tf.json"
+        # its reader of Terraform JSON knows resources and data, and stumbles over the other blocks
+        blocks = {key: value for key, value in terraform.module(PLANS[name]).items() if key in ("resource", "data")}
+        module.write_text(json.dumps(blocks))
+        found[name] = failed_checks("cloudformation", template) | failed_checks("terraform_json", module)
+
+    assert found["demo"] == argued().keys(), "argue it, or take it out of docs/decisions/0009"
+    assert found["own-key"] == {check for check, passes in argued().items() if not passes}
