@@ -23,6 +23,7 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from onefold.demo import data
+from onefold.demo.cloud_command import aws
 from onefold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ few kills; 2 wrong usage; 130 interrupted.
 """
 
 
-@click.command("demo", epilog=EPILOG)
+@click.group("demo", epilog=EPILOG, invoke_without_command=True)
 @click.option(
     "--run",
     "choice",
@@ -103,6 +104,8 @@ def demo(
     Workers are killed while they run, messages are sent twice, and the partner is slow, busy and breaks. In the end the
     partner's own ledger is held against figures that were worked out from the file without onefold.
     """
+    if context.invoked_subcommand is not None:
+        return
     from onefold.demo import tables
     from onefold.demo.runs import Settings
 
@@ -133,6 +136,9 @@ def demo(
         out.print()
         out.print(tables.ending(settings, found, again=_again(context)), end="", soft_wrap=True)
     context.exit(0 if passed else FAILED)
+
+
+demo.add_command(aws)
 
 
 def _check_extra() -> None:

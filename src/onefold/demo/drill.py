@@ -86,7 +86,7 @@ class _Drill:
         self._clock = SystemClock()
         self._never = threading.Event()
         entropy = SeededEntropy(settings.seed * len(RUNS) + RUNS.index(run))
-        port = stack.enter_context(_partner(run.mode, settings.seed, folder))
+        port = stack.enter_context(partner(run.mode, settings.seed, folder))
         self._courier = Courier(port)
         self._url = f"sqlite:///{folder.absolute() / ENGINE}"
         app = stack.enter_context(closing(shop(run.name, self._url, self._courier)))
@@ -189,7 +189,7 @@ class _Drill:
 
 
 @contextmanager
-def _partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
+def partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
     """The partner's process; the value is its port. Leaving lets it finish what it has begun."""
     command = [sys.executable, "-m", "onefold.demo.partner", "--mode", mode, "--ledger", str(folder / LEDGER)]
     with (folder / PARTNER_LOG).open("wb") as log:

@@ -143,8 +143,8 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
         never=len(effects.never),
         faults=(
             *_faults_of_drill(settings, seen),
-            *_faults_of_effects(effects, ledger),
-            *_faults_of_letters(letters),
+            *faults_of_effects(effects, ledger),
+            *faults_of_letters(letters),
         ),
         taken_over=seen.counted.taken_over,
         url=seen.url,
@@ -171,7 +171,8 @@ def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
     return faults
 
 
-def _faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
+def faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
+    """What is wrong with the bookings, in words; the first few of each kind."""
     twice = [_told_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
     unasked = [
@@ -201,7 +202,8 @@ def _told_booking(request: RequestRow, first: RequestRow) -> str:
     return f"B{request.made.number:06d} under fence {request.fence}{when}{gone}"
 
 
-def _faults_of_letters(letters: DeadLetters) -> list[str]:
+def faults_of_letters(letters: DeadLetters) -> list[str]:
+    """What is wrong with the dead letters, in words."""
     missing = [
         f"dead letter missing: invoice {one.reference}, {one.quantity} at {one.unit_price}, should be {one.reason}"
         for one in letters.missing[:SHOWN_MAX]

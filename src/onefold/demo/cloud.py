@@ -1,0 +1,353 @@
+"""The shop on AWS's own parts, on this machine: deployed by CloudFormation, run by Lambda, judged by the partner's ledger.
+
+    an emulator and a partner; `onefold deploy`; invoices are sent, a tenth twice; the event source mapping invokes the
+    functions; when the queue is empty the ledger is judged; then a dead letter is mended, redriven, and asked `why`
+
+What a user would type is run as he would type it. With `fault_rate`, everything that functions and sender ask of AWS goes
+through a wire that fails so often (`testing/wire_faults`).
+Never here: output beside what the commands say (`cloud_command`), judging (`verdict`). Invariant: nothing that was started
+outlives the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold.clock import SystemClock
+from onefold.demo import data, stream
+from onefold.demo.drill import LEDGER, expected_of, partner
+from onefold.demo.fulfilment import Invoice
+from onefold.demo.outcome import IN_JUDGES_WORDS, faults_of_effects, faults_of_letters
+from onefold.demo.partner_ledger import read_ledger
+from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
+from onefold.entropy import SeededEntropy
+from onefold.errors import NotFoundError, OnefoldError
+from onefold.testing.wire_faults import Wire, wire_faults
+
+REGION: Final = "eu-west-1"
+PREFIX: Final = "demo-"
+BUCKET: Final = "onefold-demo"
+URL: Final = f"aws://{REGION}?table={PREFIX}shop&prefix={PREFIX}"
+START_S: Final = 30.0
+STALL_MS_MAX: Final = 240_000  # a message whose pause could not be set stays hidden for the queue's visibility: 90 s
+_LOOK_S: Final = 0.25
+_ALL: Final = 100_000
+
+Command = Callable[..., str]
+"""Runs one `onefold` command in the run's folder and environment, shows it, and answers what it said."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a user may choose.
+
+    Args:
+        rows: of the file, from the first. seed: of what is left to chance.
+        fault_rate: part of the calls that fail, 0 to 1.
+        emulator: program of the emulator.
+    """
+
+    rows: int
+    seed: int
+    fault_rate: float
+    emulator: str
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of a run; without `faults` it passed.
+
+    Args:
+        messages: sent; again: of those, for the second time. seconds: until the queue was empty.
+        requests: for a booking, that the partner had; repeated: of those, for an operation that it had booked already.
+        expected: bookings that there must be; bookings: that were made; twice, never: invoices.
+        dead_letters: rows of the file by reason. calls, met: of the faulty wire.
+        redriven: the key of the dead letter that was mended; None when there was none.
+    """
+
+    messages: int
+    again: int
+    seconds: float
+    requests: int
+    repeated: int
+    expected: int
+    bookings: int
+    twice: int
+    never: int
+    dead_letters: dict[str, int]
+    calls: dict[str, int]
+    met: dict[str, int]
+    redriven: str | None
+    faults: tuple[str, ...]
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How a run stands: messages sent, and not finished."""
+
+    sent: int
+    messages: int
+    left: int
+
+
+def find_emulator() -> str:
+    """The program of the emulator: beside this Python, in `.venv-tools`, or on the PATH.
+
+    Raises:
+        NotFoundError: it is nowhere.
+    """
+    for place in (Path(sys.executable).parent / "ministack", Path(".venv-tools/bin/ministack").absolute()):
+        if place.exists():
+            return str(place)
+    found = shutil.which("ministack")
+    if found is None:
+        raise NotFoundError(
+            "The emulator ministack is not installed.",
+            meaning="It stands for CloudFormation, SQS, Lambda, DynamoDB and S3 on this machine.",
+            todo="Run: pip install ministack   or name the program with --emulator.",
+        )
+    return found
+
+
+def perform(
+    settings: Settings,
+    folder: Path,
+    command: Callable[[Path, Mapping[str, str]], Command],
+    told: Callable[[Progress], None],
+) -> Outcome:
+    """Do the run in a folder of its own.
+
+    Args:
+        command: makes the way to run commands in a folder and an environment.
+        told: hears some times a second how it stands.
+
+    Raises:
+        OnefoldError: the emulator does not start, a command fails, or nothing moves any more.
+    """
+    expected = expected_of(settings.rows)
+    folder.mkdir(parents=True)
+    (folder / "shop.py").write_text(_shop_source(), encoding="utf-8")
+    with ExitStack() as stack:
+        port = stack.enter_context(partner("honours-keys", settings.seed, folder))
+        endpoint = stack.enter_context(_emulator(settings.emulator, folder))
+        wire = stack.enter_context(wire_faults(endpoint, rate=settings.fault_rate, seed=settings.seed))
+        variables = {
+            "AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": wire.url, "ONEFOLD_URL": URL,
+            "PARTNER": f"http://127.0.0.1:{port}",
+        }  # fmt: skip
+        run = command(folder, variables)
+        with _environment(variables, folder) as shop:
+            _calmly(wire, lambda: _deploy(run, endpoint))
+            clock = SystemClock()
+            since_ms = clock.monotonic_ms()
+            messages = stream.messages(data.read_invoices(count_max=settings.rows), SeededEntropy(settings.seed))
+            _until_empty(shop, messages, told)
+            seconds = (clock.monotonic_ms() - since_ms) / 1000
+            calls, met = dict(wire.calls), dict(wire.met)
+            wire.rate = 0.0
+            dead = [_dead_letter(one) for one in shop.app.runtime().engine.queues.peek("invoices-dead", limit=_ALL)]
+            run("status", "shop:app")
+            run("dlq", "list", "shop:app")
+            redriven = _mended(run, shop, dead)
+    ledger = read_ledger(folder / LEDGER)
+    mended = {redriven} if redriven is not None else set()
+    bookings = [one for one in ledger.bookings if one.order.reference not in mended]
+    effects = judge_effects(expected, bookings)
+    letters = judge_dead_letters(expected, bookings, dead)
+    words = {judged: kind for kind, judged in IN_JUDGES_WORDS.items()}
+    booked = [one for one in ledger.requests if one.action == "book" and one.status in (200, 201)]
+    return Outcome(
+        messages=len(messages),
+        again=len(messages) - settings.rows,
+        seconds=round(seconds, 1),
+        requests=sum(one.action == "book" for one in ledger.requests),
+        repeated=sum(one.status == 200 for one in booked),
+        expected=expected.expected["bookings"],
+        bookings=effects.bookings,
+        twice=len(effects.twice),
+        never=len(effects.never),
+        dead_letters=dict(Counter(words.get(one.reason, one.reason) for one in set(dead))),
+        calls=calls,
+        met=met,
+        redriven=redriven,
+        faults=(*faults_of_effects(effects, ledger), *faults_of_letters(letters)),
+    )
+
+
+def _shop_source() -> str:
+    found = importlib.util.find_spec("onefold.demo.data.shop_on_aws")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).read_text(encoding="utf-8")
+
+
+def _deploy(run: Command, endpoint: str) -> None:
+    run("synth", "shop:app", "--prefix", PREFIX, "--disposable", "--output", "template.json")
+    _make_bucket(endpoint)
+    run(
+        "deploy", "shop:app", "--prefix", PREFIX, "--disposable", "--bucket", BUCKET, "--region", REGION,
+        "--endpoint", endpoint, "--yes",
+    )  # fmt: skip
+
+
+def _make_bucket(endpoint: str) -> None:
+    from onefold.backends.aws.session import Session
+
+    session = Session(REGION, {"*": endpoint})
+    session.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    session.close()
+
+
+def _calmly(wire: Wire, what: Callable[[], None]) -> None:
+    """Deploying is not what is tested."""
+    rate, wire.rate = wire.rate, 0.0
+    what()
+    wire.rate = rate
+
+
+# -- the emulator ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _emulator(program: str, folder: Path) -> Iterator[str]:
+    """The emulator on a free port until the `with` is left; its endpoint."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url, log = f"http://127.0.0.1:{port}", folder / "emulator.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(  # noqa: S603 - the program the user named
+            [program],
+            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
+            env={**os.environ, "GATEWAY_PORT": str(port), "TMPDIR": str(folder.absolute())},
+        )  # fmt: skip
+    try:
+        never = threading.Event()
+        for _ in range(int(START_S / _LOOK_S)):
+            if _answers(f"{url}/_ministack/health"):
+                break
+            if process.poll() is not None:
+                raise OnefoldError(
+                    "The emulator ended.", meaning=log.read_text(errors="replace")[-500:], todo="Run it by hand."
+                )
+            never.wait(_LOOK_S)
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the functions' own processes
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).close()  # noqa: S310 - loopback
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+# -- sending and waiting ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str], folder: Path) -> Iterator[Any]:
+    """The shop's module, imported from the run's folder, in its environment."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    spec = importlib.util.spec_from_file_location("shop", folder / "shop.py")
+    assert spec is not None
+    assert spec.loader is not None
+    shop = importlib.util.module_from_spec(spec)
+    sys.modules["shop"] = shop
+    try:
+        spec.loader.exec_module(shop)
+        yield shop
+        shop.app.close()
+    finally:
+        del sys.modules["shop"]
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _until_empty(shop: Any, messages: list[Invoice], told: Callable[[Progress], None]) -> None:
+    """Send everything, and wait until the queue is empty."""
+    clock, never = SystemClock(), threading.Event()
+    for first in range(0, len(messages), 100):
+        chunk = [shop.Invoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
+        _sent(shop, chunk)
+        told(Progress(sent=first + len(chunk), messages=len(messages), left=len(messages)))
+    queues = shop.app.runtime().engine.queues
+    least, since_ms, empty = len(messages) + 1, clock.monotonic_ms(), 0
+    while empty < 3:
+        never.wait(_LOOK_S)
+        with contextlib.suppress(OnefoldError):
+            depth = queues.depth("invoices")
+            left = depth.visible + depth.in_flight + depth.delayed
+            empty = empty + 1 if left == 0 else 0
+            told(Progress(sent=len(messages), messages=len(messages), left=left))
+            if left < least:
+                least, since_ms = left, clock.monotonic_ms()
+        if clock.monotonic_ms() - since_ms > STALL_MS_MAX and not empty:
+            raise OnefoldError(
+                f"For {STALL_MS_MAX // 1000} s there were never fewer than {least} messages left.",
+                todo="Run it again with --keep DIR, and read emulator.log there.",
+            )
+
+
+def _sent(shop: Any, chunk: list[Any]) -> None:
+    """Send a chunk, again when it could not be: what was sent twice is a duplicate, like others."""
+    never = threading.Event()
+    for _ in range(20):
+        try:
+            shop.fulfil.send_many(chunk)
+        except OnefoldError:
+            never.wait(_LOOK_S)
+        else:
+            return
+    raise OnefoldError("A chunk of messages could not be sent in 20 tries.", todo="Lower --fault-rate.")
+
+
+# -- afterwards ------------------------------------------------------------------------------------------------------
+
+
+def _dead_letter(message: Any) -> DeadLetter:
+    invoice = msgspec.json.decode(message.body, type=Invoice)
+    kind = message.reason.kind if message.reason is not None else "receives"
+    return DeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
+
+
+def _mended(run: Command, shop: Any, dead: list[DeadLetter]) -> str | None:
+    """Mend one refused invoice in the dead-letter queue, redrive it, and tell its story; its number."""
+    refused = next((one for one in dead if one.reason == IN_JUDGES_WORDS["permanent"] and one.quantity < 0), None)
+    if refused is None:
+        return None
+    queues = shop.app.runtime().engine.queues
+    letter = next(one for one in queues.peek("invoices-dead", limit=_ALL) if _dead_letter(one) == refused)
+    body = json.loads(letter.body)
+    body["quantity"] = -body["quantity"]
+    run("dlq", "edit", letter.message_id, "shop:app", "--body", json.dumps(body))
+    run("dlq", "redrive", "shop:app", "--key", refused.reference)
+    never = threading.Event()
+    for _ in range(int(START_S / _LOOK_S)):
+        record = shop.app.runtime().engine.records.find(refused.reference, 1)
+        if record and record[0].status == "completed":
+            break
+        never.wait(_LOOK_S)
+    run("why", refused.reference, "shop:app")
+    return refused.reference
