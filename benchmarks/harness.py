@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import report
 from benchmarks import rows as worker_rows
+from benchmarks.aws import rows as aws_rows
 from benchmarks.report import Row
 from benchmarks.rows import Bench, Pair, Planned
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
 
 RUNS = 5
-PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs}
+PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs}
 """The parts of the page, by their names in its JSON file."""
 
 
@@ -92,7 +93,7 @@ def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
-    parser.add_argument("--part", choices=PARTS, default="rows", help="jobs and workers, or the local SQS")
+    parser.add_argument("--part", choices=PARTS, default="rows", help="jobs and workers, the local SQS, or AWS")
     parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--quick", action="store_true", help="one run with few messages; the page is not written")

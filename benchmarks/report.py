@@ -135,7 +135,7 @@ def fdatasync_ms(directory: Path, count: int = 200) -> float:
 
 
 def write(part: str, machine: Machine, entries: Sequence[Any]) -> None:
-    """Replaces one part (`rows`, `serving` or `peers`) of the JSON file and writes the page anew."""
+    """Replaces one part (`rows`, `serving`, `aws` or `peers`) of the JSON file and writes the page anew."""
     whole = json.loads(JSON_PAGE.read_text()) if JSON_PAGE.exists() else {}
     whole[part] = {"machine": asdict(machine), "entries": [asdict(entry) for entry in entries]}
     JSON_PAGE.write_text(json.dumps(whole, indent=1) + "\n")
@@ -170,6 +170,11 @@ def page(whole: Mapping[str, Any]) -> str:
         machine = Machine(**whole["serving"]["machine"])
         rows = [Row(**entry) for entry in whole["serving"]["entries"]]
         parts += ["## The local SQS beside other local servers", "`make bench`. " + machine.sentence(), ABOUT_SERVING]
+        parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
+    if "aws" in whole:
+        machine = Machine(**whole["aws"]["machine"])
+        rows = [Row(**entry) for entry in whole["aws"]["entries"]]
+        parts += ["## On AWS beside Powertools", "`make bench`. " + machine.sentence(), ABOUT_AWS]
         parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
     if "peers" in whole:
         machine = Machine(**whole["peers"]["machine"])
@@ -219,6 +224,12 @@ ABOUT_SERVING = (
     "while the rates are measured where the row says so."
 )
 
+
+ABOUT_AWS = (
+    "A batch of 10 records is delivered twice to a handler that does nothing but answer. DynamoDB is a server that answers "
+    "as AWS documents it, 5 ms later; ministack returns no items with the errors of a batch, which costs a call. Calls are "
+    "all requests of the process. The worker is on the local SQS and the same DynamoDB, 5 ms on every answer of both."
+)
 
 ABOUT_PEERS = (
     "One worker process each; jobs do nothing and carry 200 bytes; latency is measured from before the send to the "

@@ -205,7 +205,12 @@ def test_what_an_exception_says_cannot_steer_a_terminal() -> None:
         ("sqlite://:memory", "names no file"),
         ("sqlite:///a\0b.db", "more than a path"),
         ("sqlite:///x.db?mode=ro", "more than a path"),
-        ("postgres://host/x", "no engine 'postgres'"),
+        ("mysql://host/x", "no engine 'mysql'"),
+        ("postgresql://host/x", "an app needs queues too"),
+        ("aws://shop", "names no region"),
+        ("aws://eu-west-1?tabel=shop", "Did you mean 'table'"),
+        ("aws://eu-west-1?create=maybe", "neither yes nor no"),
+        ("aws://eu-west-1?sqs=localhost:9324", "is no URL"),
         ("/tmp/x.db", "not an engine URL"),
     ],
 )
