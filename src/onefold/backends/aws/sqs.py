@@ -251,7 +251,8 @@ class SqsQueue:
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """Hide each receipt's message, rounded up to whole seconds; False where SQS refuses the receipt or the time.
 
-        `uncounted` is not heeded: on SQS every receive counts (capability).
+        On SQS every receive counts (capability). A message that only waits (`uncounted`), and that the next receive would
+        give up, is sent again, delayed, with the same key, and then deleted; not on FIFO, where it would lose its place.
 
         Raises:
             UsageError: a malformed receipt, or a delay out of range; nothing was changed.
@@ -264,6 +265,10 @@ class SqsQueue:
                     meaning="Nothing was changed.",
                     todo=f"Choose 0 to {limits.VISIBILITY_MS_MAX:,} ms (12 hours).",
                 )
+        again = self._send_again(changes)
+        if again:
+            rest = iter(self.set_visible_in([one for one in changes if one[0] not in again]))
+            return [True if receipt in again else next(rest) for receipt, _ in changes]
         receipts = [parse_receipt(receipt) for receipt, _ in changes]
         entries = [
             {"ReceiptHandle": receipt.handle, "VisibilityTimeout": _seconds(change.delay_ms)}
@@ -274,6 +279,38 @@ class SqsQueue:
             if changed:
                 self._holding.extend(receipt, change.delay_ms)
         return answers
+
+    def _send_again(self, changes: Sequence[tuple[str, RetryIn]]) -> set[str]:
+        """Replace messages that only wait by delayed copies where one more receive is left; the receipts of those."""
+        receives_max = None
+        if not self._fifo and any(change.uncounted for _, change in changes):
+            receives_max = self._catalogue.settings(self.name).receives_max
+        if receives_max is None:
+            return set()
+        held = self._holding.get([receipt for receipt, _ in changes])
+        waiting = [
+            (receipt, one.message.form, change)
+            for (receipt, change), one in zip(changes, held, strict=True)
+            if change.uncounted
+            and one is not None
+            and one.message.receive_count >= receives_max - 1
+            and parse_receipt(receipt).stored is None
+        ]
+        entries = [
+            Entry(
+                body=form.body,
+                attributes=form.attributes,
+                delay_ms=min(change.delay_ms, limits.DELAY_MS_MAX),
+                group=form.group,
+                key=form.key,
+                trace=form.trace,
+            )
+            for _, form, change in waiting
+        ]
+        sent = self.send(entries) if entries else []
+        copied = [receipt for (receipt, _, _), one in zip(waiting, sent, strict=True) if isinstance(one, Sent)]
+        self.delete(copied)  # a crash before it leaves two messages with one key
+        return set(copied)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
         """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.
