@@ -94,8 +94,9 @@ class StateGates:
         if standing is breaker.CLOSED and isinstance(decision.write, Complete):
             return  # the ordinary case: nothing to write, nothing to tell
         answer = _answer(decision)
-        if answer in ("answered", "none") and standing is breaker.CLOSED:
-            return
+        heeded = ("down", "failing") if self._policy.in_a_row is not None else ("down",)
+        if answer not in heeded and standing is breaker.CLOSED:
+            return  # it would change nothing, and reading the breaker may cost a call for each message
         note = decision.notes[-1] if decision.notes else None
         summary = str(note.detail.get("summary", "")) if note is not None else ""
         now_ms = self._clock.now_ms()
