@@ -7,7 +7,7 @@ Invariant: no row is changed; only the sweep removes rows, oldest first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from onefold.backends.postgres.connection import Link, Server, ask
 from onefold.backends.postgres.identity import ident, key_range, packed, unpacked
 from onefold.backends.postgres.rows import arrays
-from onefold.contracts.ledger import Row
+from onefold.contracts.ledger import FATES, Row
 from onefold.contracts.store import RecordKey
 
 _APPEND: Final = """
@@ -32,6 +32,12 @@ SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM
 _FIND: Final = """
 SELECT DISTINCT scope COLLATE "C", job COLLATE "C", key FROM onefold.ledger WHERE ident >= %s AND ident < %s AND key = %s
 ORDER BY 1, 2 LIMIT %s
+"""
+_TALLY: Final = """
+SELECT event, count(*) FROM (
+    SELECT DISTINCT ON (ident) event FROM onefold.ledger WHERE run = %s AND ident IS NOT NULL
+    ORDER BY ident, event = ANY (%s) DESC, at_ms DESC, id DESC
+) AS standing GROUP BY event
 """
 _Detail = dict[str, str | int | bool | None]
 _DETAIL: Final = msgspec.json.Decoder(_Detail)
@@ -95,6 +101,12 @@ class PostgresLedger:
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows("run = %s ORDER BY at_ms, id LIMIT %s OFFSET %s", packed(run), limit, after)
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where."""
+        values = (packed(run), sorted(FATES))
+        rows = self._server.run(lambda link: ask(link, self._server.sql(_TALLY), values))
+        return {unpacked(event): count for event, count in rows}
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""

@@ -127,3 +127,11 @@ CHANGE_MANY: Final = _CHANGE.replace("AND LOCKS", "AND r.ident IN (SELECT ident 
     FOR UPDATE OF r SKIP LOCKED
 ), done AS (""",
 )
+
+
+def waiting(statement: bytes) -> bytes:
+    """A statement for one row that waits for whoever has locked it, and looks at it again then.
+
+    So a renewal or an outcome is never overtaken again and again, as a compare-and-set can be.
+    """
+    return statement.replace(b" SKIP LOCKED", b"")

@@ -199,6 +199,10 @@ class PostgresStore:
         if len(rows) == len(holds):
             return [True] * len(holds)
         done = {key for (key,) in rows}
+        for key, hold in zip(keys, holds, strict=True):
+            if key not in done:  # locked by somebody, whose end is waited for here; or not held
+                one = arrays([(key, packed(hold.owner), hold.fence)])
+                done |= {key for (key,) in ask(link, statements.waiting(statement), (*one, *values))}
         # A key may stand here twice, with another hold: of those the statement does not say which one it took.
         sure = {key for key, count in Counter(keys).items() if count == 1} & done
         left: dict[bytes, list[Step[bool]]] = defaultdict(list)
@@ -231,7 +235,12 @@ class PostgresStore:
         ]
         completed: set[bytes] = set()
         if rows:
-            completed = {key for (key,) in ask(link, self._complete, (*arrays(rows), now_ms, now_ms // 1000))}
+            times = (now_ms, now_ms // 1000)
+            completed = {key for (key,) in ask(link, self._complete, (*arrays(rows), *times))}
+            for row in rows:
+                if row[0] not in completed:
+                    waited = ask(link, statements.waiting(self._complete), (*arrays([row]), *times))
+                    completed |= {key for (key,) in waited}
         left: dict[bytes, list[Step[Written]]] = defaultdict(list)
         for key, (hold, outcome) in zip(keys, writes, strict=True):
             if key not in completed:
