@@ -9,14 +9,23 @@ Never here: metrics, logs, decisions taken from rows. Invariant: rows of one set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
 from onefold.contracts.store import RecordKey
 
 History = Literal["off", "brief", "full"]
+
+FATES: Final = frozenset(
+    {
+        "completed", "duplicate", "retry", "dependency-down", "held", "settled", "dead-letter", "quarantine", "conflict",
+        "malformed", "group-stopped", "discarded", "redrive",
+    }
+)  # fmt: skip
+"""Events that say how an operation stands. All others are only passed through on the way; see `Ledger.tally`."""
 
 
 class Row(Struct, frozen=True, kw_only=True, gc=False):
@@ -59,6 +68,15 @@ class Ledger(Protocol):
         """The rows of one run, oldest first; `after` skips that many."""
         ...
 
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where: for each event, those whose row it is that tells.
+
+        An operation's last row of the run tells whose event is one of `FATES`; while it has none of these, its last row.
+        So a straggler's `lease-lost`, or a message that is dispatched a second time, changes nothing about what is done.
+        Rows without a key count nowhere.
+        """
+        ...
+
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""
         ...
@@ -66,3 +84,12 @@ class Ledger(Protocol):
     def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
         """Operations whose business key is exactly `text`, whatever their job and scope."""
         ...
+
+
+def tally_of(rows: Iterable[Row]) -> dict[str, int]:
+    """As `Ledger.tally`, from all rows of a run, oldest first; keeps one word per operation in memory."""
+    stands: dict[RecordKey, str] = {}
+    for row in rows:
+        if row.key is not None and (row.event in FATES or stands.get(row.key) not in FATES):
+            stands[row.key] = row.event
+    return dict(Counter(stands.values()))

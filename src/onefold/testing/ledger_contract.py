@@ -101,3 +101,36 @@ class LedgerContract:
             assert set(found) == {key for key in keys if key.key == text}
         assert len(self.ledger.find_keys("k", limit=3)) == 3
         assert self.ledger.find_keys("K") == []
+
+    def test_a_run_is_tallied_by_the_last_row_that_tells_how_each_operation_stands(self) -> None:
+        done, dead, retried, waiting, under_way = (RecordKey("", "j", name) for name in "abcde")
+        self.ledger.append([row("dispatched", key=key, run="r") for key in (done, dead, retried, waiting)])
+        self.ledger.append([row("retry", NOW + 1, key=key, run="r") for key in (done, dead, retried)])
+        self.ledger.append(
+            [row("completed", NOW + 2, key=done, run="r"), row("dead-letter", NOW + 2, key=dead, run="r")]
+        )
+        self.ledger.append([row("started", NOW + 3, key=under_way, run="r")])
+        assert self.ledger.tally("r") == {"completed": 1, "dead-letter": 1, "retry": 1, "dispatched": 1, "started": 1}
+
+    def test_what_says_nothing_about_an_outcome_takes_none_back(self) -> None:
+        self.ledger.append([row("completed", run="r")])
+        self.ledger.append([row("lease-lost", NOW + 1, run="r"), row("dispatched", NOW + 2, run="r")])
+        assert self.ledger.tally("r") == {"completed": 1}
+
+    def test_a_dead_letter_that_was_sent_again_stands_as_what_came_of_it(self) -> None:
+        self.ledger.append([row("dead-letter", run="r"), row("redrive", NOW + 1, run="r")])
+        assert self.ledger.tally("r") == {"redrive": 1}
+        self.ledger.append([row("completed", NOW + 2, run="r")])
+        assert self.ledger.tally("r") == {"completed": 1}
+
+    def test_a_tally_counts_its_own_run_and_rows_of_operations_only(self) -> None:
+        self.ledger.append([row("completed", run="r"), row("worker-stopped", key=None, run="r")])
+        self.ledger.append([row("retry", NOW + 1, run="r2"), row("retry", NOW + 2)])
+        assert self.ledger.tally("r") == {"completed": 1}
+        assert self.ledger.tally("r2") == {"retry": 1}
+        assert self.ledger.tally("nobody's") == {}
+
+    def test_operations_that_differ_only_in_scope_or_job_are_tallied_apart(self) -> None:
+        keys = [RecordKey(scope, job, "k") for scope in ("", "t") for job in ("a", "b")]
+        self.ledger.append([row("completed", key=key, run="r") for key in keys])
+        assert self.ledger.tally("r") == {"completed": 4}

@@ -45,7 +45,7 @@ _GB: Final = 1_073_741_824
 NOT_COUNTED: Final = (
     "free tier and discounts",
     "calls that your handlers make themselves",
-    "a look at the circuit breaker every few seconds of work",
+    "a look at the circuit breaker every few seconds of work, and at each failure that it counts",
     "log lines of your own",
     "data transfer out of the region",
     "requests to a KMS key of yours",
@@ -127,7 +127,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     Args:
         calls: API calls, `sqs:SendMessage` to how many, those of Lambda's pollers included.
-        sqs_requests: as SQS bills them. write_units, read_units: of DynamoDB.
+        sqs_requests: as SQS bills them. write_units: of DynamoDB; its few reads are in `NOT_COUNTED`.
         invocations: of Lambda. gb_seconds: of its memory. log_bytes: that it writes by itself.
         stored_byte_months: in the table.
     """
@@ -135,7 +135,6 @@ class Usage(Struct, frozen=True, kw_only=True):
     calls: Mapping[str, float] = {}
     sqs_requests: float = 0.0
     write_units: float = 0.0
-    read_units: float = 0.0
     invocations: float = 0.0
     gb_seconds: float = 0.0
     log_bytes: float = 0.0
@@ -217,7 +216,7 @@ def read_prices(text: bytes, region: str) -> Prices:
 
 _PRICED: Final = (
     "sqs_standard_request", "sqs_fifo_request", "lambda_request", "lambda_gb_second_x86_64", "lambda_gb_second_arm64",
-    "dynamodb_write_unit", "dynamodb_read_unit", "dynamodb_gb_month", "dynamodb_recovery_gb_month", "logs_gb",
+    "dynamodb_write_unit", "dynamodb_gb_month", "dynamodb_recovery_gb_month", "logs_gb",
     "alarm_month", "metric_month",
 )  # fmt: skip
 
@@ -233,7 +232,6 @@ def dollars(used: Usage, way: Way, prices: Prices) -> dict[str, float]:
     if way.table:
         gb_months = used.stored_byte_months / _GB
         bill["DynamoDB"] = price["dynamodb_write_unit"].of(used.write_units)
-        bill["DynamoDB"] += price["dynamodb_read_unit"].of(used.read_units)
         bill["DynamoDB storage"] = price["dynamodb_gb_month"].of(gb_months)
         bill["DynamoDB storage"] += price["dynamodb_recovery_gb_month"].of(gb_months)
     return bill
@@ -339,11 +337,8 @@ def _records(way: Way, traffic: Traffic, what: Literal["first", "duplicate", "fa
     calls: dict[str, float] = {}
     for call, _ in steps:
         calls[call] = calls.get(call, 0) + 1 / batch
-    reads = 0.0
-    if what == "failed":  # its job's circuit breaker is looked at
-        reads, calls["dynamodb:BatchGetItem"] = 1, 1
     counter = 1 / COUNTED_RUNS if what in ("first", "again") else 0.0
-    return Usage(calls=calls, write_units=sum(units for _, units in steps) + counter, read_units=reads)
+    return Usage(calls=calls, write_units=sum(units for _, units in steps) + counter)
 
 
 def _rows(way: Way, traffic: Traffic, batch: float) -> Usage:

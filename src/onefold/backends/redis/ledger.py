@@ -10,7 +10,7 @@ Never here: what a row means. Invariant: no row is changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,13 +19,14 @@ from onefold import limits
 from onefold.backends.redis.names import Names, job_place, key_at
 from onefold.backends.redis.scripts import APPEND
 from onefold.backends.redis.server import Server
-from onefold.contracts.ledger import Row
+from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.store import RecordKey
 
 KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
 _SEQUENCE_DIGITS: Final = 16
 _ROWS_PER_CALL: Final = 200
 _PAGE: Final = 500
+_ROWS_PER_READ: Final = 1_000
 _ROW: Final = msgspec.json.Decoder(Row)
 
 
@@ -66,6 +67,16 @@ class RedisLedger:
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows(self._names.run(run), "-inf", "+inf", limit, after)
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where; reads all its rows, 1,000 in one call."""
+        return tally_of(self._every(run))
+
+    def _every(self, run: str) -> Iterator[Row]:
+        first = 0
+        while page := self.of_run(run, _ROWS_PER_READ, first):
+            yield from page
+            first += len(page)
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""

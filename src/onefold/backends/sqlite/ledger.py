@@ -8,14 +8,14 @@ Invariant: no row is changed; only the sweep removes rows, oldest first.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.identity import ident, key_range
-from onefold.contracts.ledger import Row
+from onefold.contracts.ledger import FATES, Row
 from onefold.contracts.store import RecordKey
 
 _INSERT: Final = """
@@ -23,6 +23,12 @@ INSERT INTO onefold_ledger (at_ms, event, ident, scope, job, key, queue, message
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
+_TALLY: Final = f"""
+SELECT event, count(*) FROM (
+    SELECT event, max((event IN ({", ".join(f"'{event}'" for event in sorted(FATES))})) << 62 | id)
+    FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
+) GROUP BY event
+"""  # beside max(), a bare column is of the row that has the maximum
 _Detail = dict[str, str | int | bool | None]
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -74,6 +80,10 @@ class SqliteLedger:
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows("run = ? ORDER BY at_ms, id LIMIT ? OFFSET ?", run, limit, after)
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where."""
+        return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""

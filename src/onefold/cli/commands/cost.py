@@ -150,7 +150,7 @@ def _draw_queue(one: QueueCost) -> None:
         Column("path"),
         *[
             Column(head, right=True)
-            for head in ("part", "SQS calls", "invoked", "table calls", "writes", "reads", "dollars")
+            for head in ("part", "SQS calls", "invoked", "table calls", "writes", "dollars")
         ],
     ]
     rows = []
@@ -161,7 +161,7 @@ def _draw_queue(one: QueueCost) -> None:
         rows.append(
             (
                 _PATHS[path.path], f"{path.part:.1%}", render.number(sqs), render.number(used.invocations),
-                render.number(table), render.number(used.write_units), render.number(used.read_units),
+                render.number(table), render.number(used.write_units),
                 f"{path.usd_per_thousand_total:.5f}",
             )
         )  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -30,7 +30,7 @@ from onefold.backends.aws.dynamodb.items import (
     ttl_of,
 )
 from onefold.backends.aws.dynamodb.table import Table
-from onefold.contracts.ledger import Row
+from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.store import RecordKey
 
 KEPT_MS: Final = 90 * limits.DAY_MS
@@ -111,6 +111,10 @@ class DynamoLedger:
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many, which are read all the same."""
         return list(itertools.islice(self._rows(_run_partition(run)), after, after + limit))
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where; reads all its rows, about 1 MiB in one Query."""
+        return tally_of(self._rows(_run_partition(run)))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""
