@@ -22,13 +22,21 @@ from onefold.errors import (
     TransientError,
     UsageError,
 )
-from onefold.options import DeadLetter, Function, Queue, Retry, Throttle
+from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, ScheduleRetry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import Done, Job, NotDone, Receipt, StillUnknown
-from onefold.run.retrying import retrying
 
 if TYPE_CHECKING:
+    from onefold.buses.bus import Bus
+    from onefold.decide.envelopes import EventEntry
+    from onefold.decide.mapplan import ItemReader
+    from onefold.decide.transform import InputTransformer
+    from onefold.reconciling.comparing import Counted, Totals
+    from onefold.reconciling.reconciler import Reconciliation
+    from onefold.run.completion import CompleteRun
     from onefold.run.once import once
+    from onefold.run.retrying import retrying
+    from onefold.schedules.scheduling import Schedule, Tick
     from onefold.service.stores import memory_store, store
     from onefold.watch.sinks import LogSink
 
@@ -37,24 +45,38 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     "App",
     "DeadLetter",
     "Function",
+    "ItemCatch",
+    "ItemReader",
+    "ItemRetry",
     "Job",
     "Queue",
     "Retry",
+    "Schedule",
+    "ScheduleRetry",
     "Throttle",
     "jmespath",
+    # events
+    "Bus",
+    "EventEntry",
+    "InputTransformer",
     # in a handler
+    "CompleteRun",
     "Context",
     "Done",
     "NotDone",
     "Receipt",
     "StillUnknown",
+    "Tick",
     "retrying",
     # the guard alone
     "memory_store",
     "once",
     "store",
     # knowing
+    "Counted",
     "LogSink",
+    "Reconciliation",
+    "Totals",
     # errors
     "ConflictError",
     "DependencyDown",
@@ -73,9 +95,20 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
 ]
 
 _LATER = {
+    "ItemReader": "onefold.decide.mapplan",
+    "Bus": "onefold.buses.bus",
+    "EventEntry": "onefold.decide.envelopes",
+    "InputTransformer": "onefold.decide.transform",
+    "CompleteRun": "onefold.run.completion",
+    "Counted": "onefold.reconciling.comparing",
     "LogSink": "onefold.watch.sinks",
+    "Schedule": "onefold.schedules.scheduling",
+    "Tick": "onefold.schedules.scheduling",
+    "Reconciliation": "onefold.reconciling.reconciler",
+    "Totals": "onefold.reconciling.comparing",
     "memory_store": "onefold.service.stores",
     "once": "onefold.run.once",
+    "retrying": "onefold.run.retrying",
     "store": "onefold.service.stores",
 }
 

@@ -107,6 +107,46 @@ class Throttle(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     per: str | KeyFunction | None = None
 
 
+class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+    """How long a tick is sent again that its queue does not take; the ranges are EventBridge Scheduler's.
+
+    Args:
+        attempts: retries, 0 to 185. age: until so long after the first try, 60 s to 24 h.
+    """
+
+    attempts: int = 185
+    age: Duration = "24h"
+
+
+class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+    """What of a map run's items is tried again, by the names of errors; the fields are those of Step Functions' Retry.
+
+    Args:
+        errors: class names, with or without module; States.ALL (alone and last), States.TaskFailed, States.Timeout.
+        interval: before the first retry. backoff: growth of each pause, 1.0 or more.
+        attempts: retries, not runs; 0 for never. max_delay: longest pause.
+        jitter: `full` draws from 0 to the pause, `none` keeps it.
+    """
+
+    errors: Sequence[str] = ("States.ALL",)
+    interval: Duration = "1s"
+    backoff: float = 2.0
+    attempts: int = 3
+    max_delay: Duration | None = None
+    jitter: Literal["full", "none"] = "none"
+
+
+class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+    """Where a map run's items go that failed for good; a caught item does not count as failed, as in Step Functions.
+
+    Args:
+        queue: the operations queue, as `App.queue` returned it. errors: as `ItemRetry`'s.
+    """
+
+    queue: Queue
+    errors: Sequence[str] = ("States.ALL",)
+
+
 class Function(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     """The Lambda function that runs a queue's jobs on AWS. Nothing of it matters elsewhere; ranges are Lambda's.
 

@@ -160,7 +160,7 @@ def test_a_handler_may_read_and_write_tables_of_its_own_and_make_them(shop: OnSq
 
 
 def test_own_tables_are_all_tables_of_a_new_file(shop: OnSqlite) -> None:
-    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     found = shop.engine.read(lambda connection: {name for (name,) in connection.execute(query)})
     assert found - {"booking"} == own_tables()
 

@@ -34,9 +34,9 @@ PATIENCE_S = 60.0  # a test that waits so long has failed
 class Nursery:
     """Starts victims; see `victim.py`."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.crash.victim") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.victim"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

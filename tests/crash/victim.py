@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import onefold
@@ -86,7 +87,7 @@ def perform(driver: Driver, grouper: Grouper, ready: list[Run]) -> None:
         ready = following
 
 
-def _die_at(number: int, runtime: Runtime) -> list[str]:
+def die_at(number: int, runtime: Runtime) -> list[str]:
     """Say when point `number` is reached, and wait there for the end; the points so far."""
     global point  # noqa: PLW0603 - handlers call it by its name
     passed: list[str] = []
@@ -108,18 +109,18 @@ def _live(order: dict[str, Any]) -> None:
     shop = Shop(order["path"], order["effects"], order["on_unknown"])
     runtime = shop.app.runtime()
     runtime.engine.appear()
-    passed = _die_at(order["point"], runtime)
+    passed = die_at(order["point"], runtime)
     work(shop.app, runtime)
     os.write(1, f"done {len(passed)}\n".encode())
 
 
-def main() -> None:
-    """Fork a process for each order."""
+def main(live: Callable[[dict[str, Any]], None] = _live) -> None:
+    """Fork a process for each order, which `live` is called in."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             try:
-                _live(json.loads(line))
+                live(json.loads(line))
             finally:
                 os._exit(0)
         os.waitpid(child, 0)

@@ -18,6 +18,7 @@ from onefold.contracts.queue import Delivery
 from onefold.decide import attempt as script
 from onefold.entropy import SeededEntropy
 from onefold.run import calling
+from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
@@ -220,6 +221,7 @@ class World:
                 sinks=Sinks([self]),
                 history="off",
                 gates=Gate(),
+                closer=Closer(self._stage.engine, {}, self.clock),
             )
         ready = worker.driver.begin([_delivery(f"{worker.owner}:{self.steps}", self.clock.now_ms())])
         worker.run = ready[0] if ready else None

@@ -128,7 +128,7 @@ def test_without_words_it_shows_help(shell: Shell) -> None:
     [
         (("wrker",), "There is no command 'wrker'. Did you mean 'worker'?"),
         (("dlq", "lst"), "There is no command 'lst'. Did you mean 'list'?"),
-        (("xyzzy",), "There is no command 'xyzzy'. There are: worker, send,"),
+        (("xyzzy",), "There is no command 'xyzzy'. There are: worker, "),
         (("status", "--wach"), "No such option '--wach'"),
         (("status", "a", "b"), "at most an app"),
         (("why",), "takes KEY and perhaps an app; it was given nothing"),

@@ -12,6 +12,8 @@ DECLARE = (
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch", "wire"),
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
+    *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures", "run.items"),
+    *("buses", "maps", "reconciling", "schedules", "run.sources"),
 }
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from onefold.contracts.admin import QueueAdmin, RecordAdmin
-from onefold.contracts.commit import Commit, EffectTransaction
-from onefold.contracts.engine import Books, Engine, WakeableWaiter
-from onefold.contracts.ledger import Ledger
-from onefold.contracts.state import State
-from onefold.contracts.store import Store
+if TYPE_CHECKING:
+    from onefold.contracts.admin import QueueAdmin, RecordAdmin
+    from onefold.contracts.archive import Archive
+    from onefold.contracts.commit import Commit, EffectTransaction
+    from onefold.contracts.engine import Books, Engine, WakeableWaiter
+    from onefold.contracts.ledger import Ledger
+    from onefold.contracts.state import State
+    from onefold.contracts.store import Store
 
 
 class Alarm:
@@ -66,14 +69,19 @@ class JoinedEngine:
         self.books = books
         self.queues: QueueAdmin = queues
         self.store: Store = books.store
-        self.records: RecordAdmin = books.records
         self.ledger: Ledger = books.ledger
         self.state: State = books.state
         self.commit: Commit | None = None
         self.join: str | None = None
+        self.archive: Archive | None = None  # on AWS, archives are EventBridge's
         self._sweep = sweep
         self._close_queues = close_queues
         self._alarms: list[Alarm] = []
+
+    @property
+    def records(self) -> RecordAdmin:
+        """The books', asked for when an operator is there: a worker needs none."""
+        return self.books.records
 
     @property
     def effects(self) -> Callable[[int], EffectTransaction | None]:

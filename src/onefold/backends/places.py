@@ -19,9 +19,10 @@ from onefold import errors
 
 TABLE_DEFAULT: Final = "onefold"
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-_PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{0,40}")
-_SERVICES: Final = ("sqs", "dynamodb", "s3")
-_OPTIONS: Final = ("table", "prefix", "payloads", "records", "create", "batch", "endpoint", *_SERVICES)
+_PREFIX: Final = r"[A-Za-z0-9_-]{0,40}"
+_SERVICES: Final = ("sqs", "dynamodb", "s3", "scheduler")
+_LATER: Final = ("later", "later_role")
+_OPTIONS: Final = ("table", "prefix", "payloads", "records", "create", "batch", "endpoint", *_LATER, *_SERVICES)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -34,6 +35,8 @@ class Place(Struct, frozen=True, kw_only=True):
         bucket, folder: where bodies over the limit go; None: they are refused.
         records: URL of another record store (`redis://`, `postgresql://`); None: DynamoDB.
         create: make what is missing (emulators, development).
+        later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
+            are due later than SQS delays; None: those are refused.
         batched: use DynamoDB's batch statements; off for emulators that do not have them.
         endpoints: service to URL; `*` for all that are not named.
     """
@@ -45,6 +48,8 @@ class Place(Struct, frozen=True, kw_only=True):
     folder: str = ""
     records: str | None = None
     create: bool = False
+    later_group: str | None = None
+    later_role: str | None = None
     batched: bool = True
     endpoints: dict[str, str] = {}
 
@@ -64,6 +69,12 @@ def read(url: str) -> Place:
             todo="Write for example aws://eu-west-1?table=shop&prefix=shop-.",
         )
     options = dict(_option(url, name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True))
+    if ("later" in options) != ("later_role" in options):
+        raise errors.UsageError(
+            f"{url!r} has one of later and later_role without the other.",
+            meaning="A one-time schedule needs a group and a role.",
+            todo="Take the whole URL from the outputs of the stack (EngineUrl).",
+        )
     bucket, _, folder = options.get("payloads", "").partition("/")
     endpoints = {
         "*" if name == "endpoint" else name: options[name] for name in ("endpoint", *_SERVICES) if name in options
@@ -75,6 +86,8 @@ def read(url: str) -> Place:
         bucket=bucket or None,
         folder=folder,
         records=options.get("records"),
+        later_group=options.get("later"),
+        later_role=options.get("later_role"),
         create=_yes(url, options, "create", default=False),
         batched=_yes(url, options, "batch", default=True),
         endpoints=endpoints,
@@ -92,7 +105,7 @@ def _option(url: str, name: str, value: str) -> tuple[str, str]:
         )
     if not value:
         raise errors.UsageError(f"{url!r}: {name} is empty.", todo="Give it a value, or leave it out.")
-    if name == "prefix" and not _PREFIX.fullmatch(value):
+    if name == "prefix" and not re.fullmatch(_PREFIX, value):
         raise errors.UsageError(
             f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
         )

@@ -10,17 +10,20 @@ Never here: settings of an app, declared queues. Invariant: importing this modul
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.engine import Books, Engine
-from onefold.contracts.store import Store
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.clock import Clock
+    from onefold.contracts.engine import Books, Engine
+    from onefold.contracts.store import Store
+    from onefold.entropy import Entropy
 
 ENGINES: Final = ("sqlite", "aws")
 STORES: Final = ("sqlite", "dynamodb", "redis", "rediss", "postgresql", "postgres")
@@ -82,6 +85,24 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
     return books.store
 
 
+def s3_client(url: str) -> Any:
+    """boto3's client for S3: of the engine's region and endpoints where it is on AWS, else of boto3's own default.
+
+    Raises:
+        UsageError: boto3 is not installed, or no region is known.
+    """
+    if url.startswith("aws://"):
+        from onefold.backends import places
+
+        place = places.read(url)
+        region, endpoints = place.region, place.endpoints
+    else:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        at = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoints = {"s3": at} if at else {}
+    return _part("aws.session").Session(region, endpoints).client("s3")
+
+
 def _split(url: str, examples: str) -> tuple[str, str]:
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -100,8 +121,11 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
     payloads = None
     if place.bucket is not None:
         payloads = _part("aws.payloads").Payloads(session, place.bucket, place.folder, entropy=entropy)
+    later = None
+    if place.later_group is not None:
+        later = _part("aws.later").Later(session, group=place.later_group, role=place.later_role)
     queues = _part("aws.sqs_admin").SqsQueues(
-        session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads
+        session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads, later=later
     )
     if place.records is None:
         books, sweep = _dynamo(session, place.table, clock, entropy, create=place.create, batched=place.batched)

@@ -20,13 +20,21 @@ from msgspec import Struct
 # name -> (module, its attribute, one line of help)
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until told to stop."),
+    "scheduler": ("onefold.cli.commands.scheduler", "command", "Send the ticks of an app's schedules."),
+    "calendar": ("onefold.cli.commands.calendar", "command", "What schedules will fire, and with which keys."),
     "send": ("onefold.cli.commands.send", "command", "Send one message to a job."),
     "status": (
         "onefold.cli.commands.status",
         "command",
         "How much waits, how fast it is done, what needs a person.",
     ),
+    "runs": ("onefold.cli.commands.runs", "command", "Runs of schedules and map jobs: list, show, watch."),
     "why": ("onefold.cli.commands.why", "command", "What happened to a key, and what decided each step."),
+    "reconcile": (
+        "onefold.cli.commands.reconcile",
+        "command",
+        "Whether a run's work exists, once; repair what is missing.",
+    ),
     "dlq": ("onefold.cli.commands.dlq", "command", "Dead letters: list, show, edit, redrive, purge."),
     "held": (
         "onefold.cli.commands.held",
@@ -40,6 +48,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "Let a job go on that its circuit breaker has paused.",
     ),
     "stuck": ("onefold.cli.commands.stuck", "command", "Runs that went silent: empty, or each explained."),
+    "events": ("onefold.cli.commands.events", "command", "Event buses: put, rules, patterns, archives, replays."),
+    "map": ("onefold.cli.commands.map_", "command", "Map runs over a file: start, show, resume, redrive, stop."),
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
     "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
@@ -85,7 +95,7 @@ class Command(click.Command):
         for line in self.example.strip().splitlines():
             formatter.write(f"  {line.strip()}\n")
         formatter.write(
-            "\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in hand, 130 interrupted.\n"
+            "\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in\nhand, 130 interrupted.\n"
         )
 
 
@@ -137,6 +147,11 @@ class Group(click.Group):
             meant = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}."
             raise click.UsageError(f"There is no command {word!r}. {meant}", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands with their whole first sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()])
 
 
 class Program(Group):

@@ -54,13 +54,14 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
     cells = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     for place, column in enumerate(columns):
-        widest = max((len(row[place]) for row in cells), default=0)
+        widest = max([len(column.head), *(len(row[place]) for row in cells)])
         drawn.add_column(
             column.head,
             justify="right" if column.right else "left",
             style=column.style or None,
             overflow="fold",
-            min_width=None if column.folds else min(max(widest, len(column.head)), _WHOLE_CHARACTERS),
+            min_width=len(column.head) if column.folds else min(widest, _WHOLE_CHARACTERS),
+            no_wrap=not column.folds and widest <= _WHOLE_CHARACTERS,  # so that what may fold gives way first
         )
     for row in cells:
         drawn.add_row(*row)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.app import App
 from onefold.cli import target
-from onefold.deploy.plan import Plan, plan
+from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,6 +39,7 @@ _OPTIONS = (
     click.option(
         "--disposable", is_flag=True, help="Queues and table are deleted with the stack; for tests and stages."
     ),
+    click.option("--later", is_flag=True, help="Messages due later than SQS delays become one-time schedules."),
     click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
 )
 
@@ -54,6 +55,7 @@ def stack_options(function: F) -> F:
         "log_days",
         "deletion_protection",
         "disposable",
+        "later",
         "tags",
     )
 
@@ -84,12 +86,25 @@ def planned(app: str | None, choices: Choices) -> Plan:
     if word is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or set ONEFOLD_APP.")
     loaded = target.load(word)
-    found = plan(loaded.name, word, loaded.queues.values(), loaded.jobs.values(), _stack(loaded.url, choices))
+    found = plan(loaded.name, word, declared_in(loaded), _stack(loaded.url, choices))
     for function in found.functions:
         _check_handler(function.settings.handler, word)
     if found.functions:
         _check_url(loaded, found)
     return found
+
+
+def declared_in(app: App) -> Declared:
+    """What an app declares, as the plan takes it."""
+    return Declared(
+        queues=app.queues.values(),
+        jobs=app.jobs.values(),
+        schedules=app.schedules.values(),
+        maps=[one.spec for one in app.maps.values()],
+        buses=app.buses.values(),
+        pipes=app.pipes.values(),
+        reconcilers=app.reconcilers.keys(),
+    )
 
 
 def _stack(url: str, choices: Choices) -> Stack:
@@ -124,11 +139,12 @@ def _check_url(app: App, found: Plan) -> None:
         return
     own = stack_of(app.url) if app.url.startswith("aws://") else None
     made = found.stack
-    if own is None or (own.prefix, own.table, own.records, own.payloads) != (
+    if own is None or (own.prefix, own.table, own.records, own.payloads, own.later) != (
         made.prefix,
         made.table,
         made.records,
         made.payloads,
+        made.later,
     ):
         raise errors.UsageError(
             f"App {app.name} names its own engine, {app.url}; its functions would work on that one.",

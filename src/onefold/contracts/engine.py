@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
+from onefold.contracts.archive import Archive
 from onefold.contracts.commit import Commit, EffectTransaction
 from onefold.contracts.ledger import Ledger
 from onefold.contracts.state import State
@@ -106,6 +107,11 @@ class Engine(Protocol):
     @property
     def state(self) -> State:
         """Its shared values."""
+        ...
+
+    @property
+    def archive(self) -> Archive | None:
+        """Events kept for replay; None where the engine has no event bus of its own."""
         ...
 
     @property

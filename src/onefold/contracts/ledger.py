@@ -10,7 +10,7 @@ Never here: metrics, logs, decisions taken from rows. Invariant: rows of one set
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ History = Literal["off", "brief", "full"]
 FATES: Final = frozenset(
     {
         "completed", "duplicate", "retry", "dependency-down", "held", "settled", "dead-letter", "quarantine", "conflict",
-        "malformed", "group-stopped", "discarded", "redrive",
+        "malformed", "group-stopped", "discarded", "redrive", "tick-dropped",
     }
 )  # fmt: skip
 """Events that say how an operation stands. All others are only passed through on the way; see `Ledger.tally`."""
@@ -66,6 +66,14 @@ class Ledger(Protocol):
 
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many."""
+        ...
+
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run, each once, oldest first, at most `page` at a time; what a page costs does not grow.
+
+        Where clocks differed or were set, rows may come in the order of their writing. Rows that are written meanwhile may
+        come or not.
+        """
         ...
 
     def tally(self, run: str) -> Mapping[str, int]:

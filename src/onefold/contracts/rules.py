@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from onefold import errors, limits
@@ -101,6 +102,7 @@ def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
     )
 
 
+@lru_cache(maxsize=256)  # senders use the same few names again and again
 def _name_problem(name: str) -> str | None:
     if not name:
         return "The message attribute '' must contain non-empty message attribute name."
@@ -125,7 +127,7 @@ def _value_problem(name: str, attribute: Attribute) -> str | None:
     if (
         kind not in ("String", "Number", "Binary")
         or len(attribute.type) > ATTRIBUTE_TYPE_CHARS_MAX
-        or re.search(_FORBIDDEN, attribute.type)
+        or (not attribute.type.isprintable() and re.search(_FORBIDDEN, attribute.type))
     ):
         return (
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
@@ -137,7 +139,7 @@ def _value_problem(name: str, attribute: Attribute) -> str | None:
     if not value:
         return f"Message (user) attribute '{name}' must contain a non-empty value of type '{attribute.type}'."
     if isinstance(value, str):
-        if re.search(_FORBIDDEN, value):
+        if not value.isprintable() and re.search(_FORBIDDEN, value):
             return _bad_character(value, f"message attribute '{name}'")
         if kind == "Number" and not _is_number(value):
             return f"Can't cast the value of message (user) attribute '{name}' to a number."

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -37,10 +38,13 @@ _MISSING = object()
 _IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
 
 # Names that usually hold something new for every send, so that a second send of the same order would run again.
-_VOLATILE = re.compile(
-    r"attempts?|correlationid|createdat|eventtime|guid|messageid|nonce|now|random|receipt|receipthandle|receivecount|"
-    r"requestid|sentat|sequence|sequencenumber|spanid|time|timestamp|traceid|ts|updatedat|uuid"
-)
+_VOLATILE = frozenset(
+    {
+        "attempt", "attempts", "correlationid", "createdat", "eventtime", "guid", "messageid", "nonce", "now", "random",
+        "receipt", "receipthandle", "receivecount", "requestid", "sentat", "sequence", "sequencenumber", "spanid", "time",
+        "timestamp", "traceid", "ts", "updatedat", "uuid",
+    }
+)  # fmt: skip
 
 
 class JmesPath(Struct, frozen=True):
@@ -158,7 +162,7 @@ def key_rule(
 
 def is_volatile(name: str) -> bool:
     """Whether a field's name says that its value is new at every send (timestamp, uuid, message_id...)."""
-    return _VOLATILE.fullmatch(re.sub(r"[_-]", "", name.rpartition(".")[2]).lower()) is not None
+    return name.rpartition(".")[2].replace("_", "").replace("-", "").lower() in _VOLATILE
 
 
 def idempotency_key(record: RecordKey, *parts: str) -> str:
@@ -290,10 +294,13 @@ def _fields(kind: Any) -> dict[str, Any] | None:
 
 def _hints(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
     try:
-        hints = get_type_hints(cls)
+        hints = _resolved(cls)
     except (NameError, TypeError, AttributeError):  # a forward reference to a class inside a function
         hints = {}
     return {name: hints.get(name, Any) for name in names}
+
+
+_resolved = lru_cache(maxsize=64)(get_type_hints)  # many jobs may have one payload type, as ticks do
 
 
 def _item(kind: Any, step: str) -> Any:

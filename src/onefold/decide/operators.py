@@ -12,13 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from onefold.errors import UsageError
 
 Test = Callable[[object], bool]
+
+Sign = tuple[Literal["text", "number", "word", "folded", "prefix", "range", "any"], Any]
+"""Of a value, by which an index finds who may take it: the value itself, a text in lower case, how a text begins, the two
+bounds of a number (doubles), or just that there is one. Kinds keep 1, "1" and true apart."""
+ANY: Final[Sign] = ("any", None)
 
 STARS_MAX: Final = 5  # ours: AWS bounds the "complexity" of wildcards and does not say how it counts
 _OF_STRING: Final[Mapping[str, Callable[[str, str], bool]]] = {"prefix": str.startswith, "suffix": str.endswith}
@@ -31,6 +37,8 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
         texts, numbers, words: strings, numbers, and true, false, null that stand for themselves.
         tests: operators.
         absent: an absent field is taken too.
+        signs: of which one stands wherever the leaf is satisfied by a value; see `Sign`.
+        text: its list, as JSON.
     """
 
     texts: frozenset[str]
@@ -38,6 +46,8 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
     words: frozenset[bool | None]
     tests: tuple[Test, ...]
     absent: bool
+    signs: tuple[Sign, ...]
+    text: str
 
     def takes(self, value: object) -> bool:
         """Whether a value that is no array is one of these; an object never is."""
@@ -77,7 +87,7 @@ def read(members: Sequence[object], path: Sequence[str]) -> Leaf:
     if not members:
         raise refused("Empty arrays are not allowed", path)
     texts, numbers, words, tests = set[str](), set[float](), set[bool | None](), list[Test]()
-    absent = False
+    absent, signs = False, list[Sign]()
     for member in members:
         if isinstance(member, str):
             texts.add(member)
@@ -98,7 +108,32 @@ def read(members: Sequence[object], path: Sequence[str]) -> Leaf:
                 absent = True
             else:
                 tests.append(_OPERATORS[name](argument, at))
-    return Leaf(frozenset(texts), frozenset(numbers), frozenset(words), tuple(tests), absent)
+                signs.append(_sign_of(name, argument))
+    signs.extend(sign_of(one) for one in (*texts, *numbers, *words))
+    text = msgspec.json.encode(members).decode()
+    return Leaf(
+        frozenset(texts), frozenset(numbers), frozenset(words), tuple(tests), absent,
+        signs=(ANY,) if ANY in signs else tuple(signs), text=text,
+    )  # fmt: skip
+
+
+def sign_of(value: object) -> Sign:
+    """A value's own sign."""
+    if isinstance(value, str):
+        return ("text", value)
+    if value is None or isinstance(value, bool):
+        return ("word", value)
+    return ("number", value)
+
+
+def _sign_of(name: str, argument: Any) -> Sign:
+    """What stands in every value that an operator takes. The argument has been checked."""
+    if name == "equals-ignore-case":
+        return ("folded", argument.lower())
+    if name == "numeric":
+        return ("range", _bounds(argument))
+    start = argument if name == "prefix" else _pieces(argument, ())[0] if name == "wildcard" else ""
+    return ("prefix", start) if isinstance(start, str) and start else ANY
 
 
 # ---------------------------------------------------------------------------------------------------------- of strings
@@ -256,19 +291,28 @@ def _comparison(operator: object, bound: Sequence[object], path: Sequence[str]) 
         raise refused(f"Unrecognized numeric range operator: {operator}", path)
     if not bound or not _is_number(bound[0]):
         raise refused(f"Value of {'equals' if operator == '=' else operator} must be numeric", path)
-    return operator, _double(bound[0])
+    return operator, double(bound[0])
 
 
 def _compares(how: Callable[[float, float], bool], bound: float, value: object) -> bool:
-    return _is_number(value) and how(_double(value), bound)
+    return _is_number(value) and how(double(value), bound)
 
 
-def _double(number: Any) -> float:
+def double(number: Any) -> float:
     """As IEEE 754 has it; beyond its range an infinity, as JSON cannot write one otherwise."""
     try:
         return float(number)
     except OverflowError:
         return float("inf") if number > 0 else float("-inf")
+
+
+def _bounds(argument: Sequence[Any]) -> tuple[float, float]:
+    """Of the argument of `numeric`, as if bounds belonged to it."""
+    low, high = float("-inf"), float("inf")
+    for operator, bound in zip(argument[::2], argument[1::2], strict=True):
+        low = double(bound) if operator in (">", ">=", "=") else low
+        high = double(bound) if operator in ("<", "<=", "=") else high
+    return low, high
 
 
 def _is_number(value: object) -> bool:

@@ -13,7 +13,7 @@ Sources: EventBridge user guide, "Event patterns", "Comparison operators"; aws/e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,15 +29,15 @@ FILTERS_MAX: Final = 5  # Lambda developer guide, "Control which events Lambda s
 FILTER_CHARS_MAX: Final = 4_096  # Lambda API, Filter, Pattern
 _OR: Final = "$or"
 _BODY: Final = "body"
-_ABSENT: Final[object] = object()
+ABSENT: Final[object] = object()
 
 
-class _Node(Struct, frozen=True, eq=False, gc=False):
+class Node(Struct, frozen=True, eq=False, gc=False):
     """What a pattern asks of one place: a value, fields below it, and of each group of alternatives one."""
 
     leaf: Leaf | None
-    fields: tuple[tuple[str, _Node], ...]
-    ors: tuple[tuple[_Node, ...], ...]
+    fields: tuple[tuple[str, Node], ...]
+    ors: tuple[tuple[Node, ...], ...]
 
 
 class Pattern(Struct, frozen=True, eq=False):
@@ -48,7 +48,7 @@ class Pattern(Struct, frozen=True, eq=False):
         absent: leaves that an absent field satisfies, with their paths.
     """
 
-    root: _Node
+    root: Node
     absent: tuple[tuple[tuple[str, ...], Leaf], ...]
 
 
@@ -103,12 +103,12 @@ class _Draft:
         self.fields: dict[str, _Draft] = {}
         self.ors: list[list[_Draft]] = []
 
-    def made(self, path: tuple[str, ...], absent: list[tuple[tuple[str, ...], Leaf]]) -> _Node:
+    def made(self, path: tuple[str, ...], absent: list[tuple[tuple[str, ...], Leaf]]) -> Node:
         if self.leaf is not None and self.leaf.absent:
             absent.append((path, self.leaf))
         fields = tuple((name, draft.made((*path, name), absent)) for name, draft in self.fields.items())
         ors = tuple(tuple(draft.made(path, absent) for draft in group) for group in self.ors)
-        return _Node(self.leaf, fields, ors)
+        return Node(self.leaf, fields, ors)
 
 
 def _read_fields(draft: _Draft, value: Mapping[str, Any], path: tuple[str, ...]) -> None:
@@ -148,28 +148,52 @@ def _alternatives(draft: _Draft) -> int:
     return count
 
 
+def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> None:
+    """Refuse operators that a service does not know, and the forms of `anything-but` with an operator inside.
+
+    Args:
+        text: JSON of a pattern. names: of operators. where: the service, for the error.
+
+    Raises:
+        UsageError: names the operator and its place; or the text is no JSON.
+    """
+    waiting: list[tuple[object, tuple[str, ...]]] = [(_parsed(text), ())]
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend((one, path) for one in value)
+            for one in value:
+                name, argument = next(iter(one.items())) if isinstance(one, dict) and len(one) == 1 else ("", None)
+                if name in names or (name == "anything-but" and isinstance(argument, dict)):
+                    told = f"anything-but/{next(iter(argument), '')}" if isinstance(argument, dict) else name
+                    raise refused(f"Unrecognized match type {told}", path, f"{where} does not know this operator.")
+        elif isinstance(value, dict):
+            waiting.extend((below, (*path, name)) for name, below in value.items())
+
+
 # ----------------------------------------------------------------------------------------------------------- matching
 
 
 def event_of(value: object) -> Event:
     """An event from a value of JSON, for `matches`."""
     waiting, dotted = [value], False
-    while waiting and not dotted:
-        one = waiting.pop()
+    for one in waiting:  # grows while it is walked
+        below: Iterable[object] = ()
         if isinstance(one, dict):
-            dotted = any("." in name for name in one)
-            waiting.extend(below for below in one.values() if isinstance(below, dict | list))
+            dotted = dotted or "." in "".join(one)
+            below = one.values()
         elif isinstance(one, list):
-            waiting.extend(below for below in one if isinstance(below, dict | list))
+            below = one
+        waiting.extend(inner for inner in below if isinstance(inner, dict | list))
     return Event(value, dotted)
 
 
 def matches(pattern: Pattern, event: Event) -> bool:
     """Whether the event has everything that the pattern asks for."""
-    return _holds(pattern.root, event.value, _absent_in(pattern, event), event.dotted)
+    return holds(pattern.root, event.value, absent_in(pattern, event), event.dotted)
 
 
-def _absent_in(pattern: Pattern, event: Event) -> frozenset[Leaf]:
+def absent_in(pattern: Pattern, event: Event) -> frozenset[Leaf]:
     """The leaves that are satisfied because nothing stands at their path, in no element of an array."""
     if not pattern.absent:
         return _NONE
@@ -179,26 +203,30 @@ def _absent_in(pattern: Pattern, event: Event) -> frozenset[Leaf]:
 _NONE: Final[frozenset[Leaf]] = frozenset()
 
 
-def _holds(node: _Node, value: object, absent: frozenset[Leaf], dotted: bool) -> bool:
-    """Whether `value` is as the node asks; `_ABSENT` for no value."""
+def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> bool:
+    """Whether `value` is as the node asks.
+
+    Args:
+        value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: as `Event`.
+    """
     if isinstance(value, list):
-        return any(_holds(node, one, absent, dotted) for one in _elements(value)) or (
-            not value and _holds(node, _ABSENT, absent, dotted)
+        return any(holds(node, one, absent, dotted) for one in elements(value)) or (
+            not value and holds(node, ABSENT, absent, dotted)
         )
     leaf = node.leaf
-    if leaf is not None and leaf not in absent and (value is _ABSENT or not leaf.takes(value)):
+    if leaf is not None and leaf not in absent and (value is ABSENT or not leaf.takes(value)):
         return False
     if node.fields:
         fields: Mapping[str, object] = value if isinstance(value, dict) else {}
         if dotted:
-            fields = _undotted(fields)
+            fields = undotted(fields)
         for name, below in node.fields:
-            if not _holds(below, fields.get(name, _ABSENT), absent, dotted):
+            if not holds(below, fields.get(name, ABSENT), absent, dotted):
                 return False
-    return all(any(_holds(one, value, absent, dotted) for one in group) for group in node.ors)
+    return all(any(holds(one, value, absent, dotted) for one in group) for group in node.ors)
 
 
-def _elements(value: Sequence[object]) -> Iterator[object]:
+def elements(value: Sequence[object]) -> Iterator[object]:
     """What stands in an array and in arrays in it."""
     waiting = list(reversed(value))
     while waiting:
@@ -209,7 +237,7 @@ def _elements(value: Sequence[object]) -> Iterator[object]:
             yield one
 
 
-def _undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
+def undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
     """An object with one step taken into each name with a dot; what meets at a name becomes alternatives."""
     if not any("." in name for name in fields):
         return fields
@@ -217,11 +245,11 @@ def _undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
     for name, value in fields.items():
         first, dot, rest = name.partition(".")
         below: object = {rest: value} if dot else value
-        before = made.get(first, _ABSENT)
+        before = made.get(first, ABSENT)
         if isinstance(before, dict) and isinstance(below, dict):
             made[first] = {**before, **below}
         else:
-            made[first] = below if before is _ABSENT else [before, below]
+            made[first] = below if before is ABSENT else [before, below]
     return made
 
 
@@ -230,13 +258,13 @@ def _stands(event: Event, path: Sequence[str]) -> bool:
     found: list[object] = [event.value]
     for name in path:
         below: list[object] = []
-        for one in _elements(found):
+        for one in elements(found):
             if isinstance(one, dict):
-                fields = _undotted(one) if event.dotted else one
+                fields = undotted(one) if event.dotted else one
                 if name in fields:
                     below.append(fields[name])
         found = below
-    return any(not isinstance(one, dict) for one in _elements(found))
+    return any(not isinstance(one, dict) for one in elements(found))
 
 
 # ----------------------------------------------------------------------------------------------------- filters of SQS
@@ -269,10 +297,10 @@ def _absent_below(pattern: Pattern, event: Event) -> frozenset[Leaf]:
     return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path[1:]))
 
 
-def _keeps(root: _Node, event: Event, absent: frozenset[Leaf], is_json: bool) -> bool:
+def _keeps(root: Node, event: Event, absent: frozenset[Leaf], is_json: bool) -> bool:
     """Whether what a pattern says of the body holds, and is for bodies of this form."""
     for _, body in root.fields:
-        if (body.leaf is not None) is is_json or not _holds(body, event.value, absent, event.dotted):
+        if (body.leaf is not None) is is_json or not holds(body, event.value, absent, event.dotted):
             return False
     return all(any(_keeps(one, event, absent, is_json) for one in group) for group in root.ors)
 
@@ -309,7 +337,7 @@ def _filter(text: str) -> Pattern:
     return pattern
 
 
-def _others(root: _Node) -> Iterator[str]:
+def _others(root: Node) -> Iterator[str]:
     """Names at the top of a pattern that are not `body`."""
     yield from (name for name, _ in root.fields if name != _BODY)
     for group in root.ors:

@@ -16,7 +16,6 @@ from onefold import errors
 from onefold.clock import Clock
 from onefold.decide import delivery as fate
 from onefold.decide.attempt import ProbeAnswer
-from onefold.decide.failures import classify, judge
 from onefold.run import context
 from onefold.run.context import Context
 from onefold.run.handlers import Job
@@ -96,6 +95,8 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> fate.Outco
     """The outcome of a handler that raised `error`."""
     if isinstance(error, errors.LeaseLost):
         return fate.LeaseGone()
+    from onefold.decide.failures import classify  # only a failure pays for the tables
+
     classes = job.classes
     return classify(
         error,
@@ -118,6 +119,8 @@ def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
     A probe only looks, so an answer that was lost may be asked for again.
     """
     summary = f"The probe failed: {type(error).__name__}: {error}"[:500]
+    from onefold.decide.failures import judge
+
     ruling = judge(error, now_ms=now_ms, sent="transient")
     if ruling.listed and ruling.kind in ("transient", "dependency-down"):
         return ProbeAnswer(verdict="later", summary=summary, retry_in_ms=ruling.retry_in_ms)

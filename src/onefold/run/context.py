@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from onefold import errors
 from onefold.clock import Clock
@@ -19,7 +19,9 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Hold, OutboxItem
 from onefold.decide.keys import idempotency_key
 from onefold.entropy import Entropy
-from onefold.run.retrying import Retrying
+
+if TYPE_CHECKING:
+    from onefold.run.retrying import Retrying
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,6 +182,8 @@ class Context:
 
     def retrying(self) -> Retrying:
         """The object behind `retry`, for other numbers of tries or pauses."""
+        from onefold.run.retrying import Retrying  # only a handler that retries pays for it
+
         return Retrying(
             clock=self._clock,
             entropy=self._entropy,

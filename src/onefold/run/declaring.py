@@ -6,25 +6,84 @@ Never here: apps, queues' own settings, what options exist. Invariant: what come
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onefold import duration, errors, limits
-from onefold.decide.delivery import Policy
+from onefold.decide.backoff import Backoff
+from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
-from onefold.decide.rate import parse_rate
 from onefold.duration import Duration
-from onefold.options import Queue, Throttle
+from onefold.options import Queue, Retry, Throttle
 from onefold.run.handlers import Job, Limit
 
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
 
 
-def make_policy(job: str, **settings: Any) -> Policy:
-    """A policy, once the job's name is known."""
+def policy_of(
+    queue: Queue,
+    effect: Effect,
+    on_unknown: object,
+    timeout: Duration,
+    retry: Retry,
+    after_failure: AfterFailure,
+    keep: Duration,
+    owner: str | None,
+) -> Callable[[str], Policy]:
+    """What makes the policy of a job, once its name is known. Arguments as `App.job`.
+
+    Raises:
+        UsageError: an option that cannot be right; says which, and what to do.
+    """
+    for value, allowed, what in (
+        (effect, typing.get_args(Effect), "effect"),
+        (after_failure, typing.get_args(AfterFailure), "after_failure"),
+        (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
+    ):
+        if value not in allowed:
+            from difflib import get_close_matches  # only a typing error pays for it
+
+            near = get_close_matches(str(value), allowed, n=1)
+            raise errors.UsageError(
+                f"{what}={value!r} is not known.",
+                todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
+            )
+    after = queue.settings.receives_max or 1
+    for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
+        if type(count) is not int or count < 1:
+            raise errors.UsageError(f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more.")
+    if retry.attempts > after:
+        raise errors.UsageError(
+            f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
+            meaning="The queue itself would dead-letter the message before onefold could say why.",
+            todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
+        )
+    return functools.partial(
+        _policy,
+        queue=queue.name,
+        effect=effect,
+        attempts_max=retry.attempts,
+        crashes_max=retry.crashes,
+        backoff=Backoff(
+            base_ms=duration.to_ms(retry.base, "retry.base"),
+            factor=retry.factor,
+            cap_ms=duration.to_ms(retry.cap, "retry.cap", most_ms=limits.VISIBILITY_MS_MAX),
+            jitter=retry.jitter,
+        ),
+        on_unknown=on_unknown if isinstance(on_unknown, str) else "probe",
+        after_failure=after_failure,
+        timeout_ms=duration.to_ms(timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
+        keep_ms=keep_ms_of(queue, keep),
+        fifo=queue.settings.fifo,
+        owner=owner,
+    )
+
+
+def _policy(job: str, **settings: Any) -> Policy:
     return Policy(job=job, **settings)
 
 
@@ -87,11 +146,34 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
         raise errors.UsageError(
             f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
         )
+    from onefold.decide.rate import parse_rate  # only who throttles pays for it
+
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
         concurrency=throttle.concurrency,
         key=key_rule(throttle.per, annotation, what=f"throttle of {job_name}") if throttle.per else None,
     )
+
+
+def lists_of(
+    transient: Sequence[type[BaseException] | str],
+    permanent: Sequence[type[BaseException] | str],
+    unknown: Sequence[type[BaseException] | str],
+) -> dict[str, tuple[type[BaseException] | str, ...]]:
+    """A job's own exception classes by what they mean; a text alone is one name.
+
+    Raises:
+        UsageError: as `check_lists`.
+    """
+    lists = {
+        kind: (classes,) if isinstance(classes, str) else tuple(classes)
+        for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown))
+    }
+    if any(lists.values()):
+        from onefold.decide.failures import Lists, check_lists  # and its tables: only who adds to them pays
+
+        check_lists(Lists(**lists), "this job")
+    return lists
 
 
 def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:

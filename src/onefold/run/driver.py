@@ -24,12 +24,13 @@ from onefold.clock import Clock, Waiter
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.state import Versioned
-from onefold.contracts.store import Ask, Claimed
+from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.entropy import Entropy
 from onefold.run import calling
 from onefold.run.chains import Chains
+from onefold.run.completion import Closer
 from onefold.run.context import Context
 from onefold.run.events import Sinks
 from onefold.run.finishing import Finisher, Settled, group_flag
@@ -66,6 +67,7 @@ class Driver:
         owner: id of this process; names its leases.
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
+        closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
         hand: is told what was claimed and what is over; a worker's heartbeat reads it.
 
     Attributes:
@@ -86,6 +88,7 @@ class Driver:
         sinks: Sinks,
         history: History,
         gates: Gates,
+        closer: Closer,
         hand: Hand | None = None,
     ) -> None:
         self._backend = backend
@@ -97,6 +100,7 @@ class Driver:
         self.deadline_ms: int | None = None
         self.dropped_ms = 0
         self.gates = gates
+        self.closer = closer
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._chains = Chains()
         self.hand = hand or Hand()
@@ -108,6 +112,7 @@ class Driver:
             sinks=sinks,
             history=history,
             gates=gates,
+            closer=closer,
             chains=self._chains,
             hand=self.hand,
         )
@@ -345,8 +350,18 @@ class Driver:
         """Note what the handler did. One operation that alone is refused has failed; it does not pause its job again."""
         if isinstance(outcome, fate.Failed) and outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
             outcome = msgspec.structs.replace(outcome, kind="transient")
-        call.outcome = outcome
         call.fraction = self._entropy.fraction()
+        rules, key = run.job.failures, run.facts.key
+        if rules is not None and key is not None and isinstance(outcome, fate.Failed):
+            outcome = rules.judge(outcome, run.delivery, lambda: self._errors(key, call.attempt), call.fraction)
+            run.caught = isinstance(outcome, fate.Success)
+        call.outcome = outcome
+
+    def _errors(self, key: RecordKey, attempt: int) -> list[str]:
+        """The errors of a map item's earlier runs; the first run has none, and asks nobody."""
+        from onefold.run.item_failures import earlier_errors  # only maps have them
+
+        return earlier_errors(self._backend.ledger.of_key(key)) if attempt > 1 else []
 
     def open_context(self, run: Run, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""

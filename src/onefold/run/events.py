@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from onefold.contracts.ledger import History, Row
+from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
 
 Severity = Literal["debug", "info", "warning", "error", "critical"]
@@ -68,7 +68,29 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "brief",
         "messages that the Lambda handler named as failed were deleted: ReportBatchItemFailures is not set",
     ),
+    "dispatched": Meaning("debug", "full", "a message of a run was accepted"),
+    "dispatch-restarted": Meaning(
+        "warning", "off", "the dispatcher yielded others than before its interruption; all is sent again, same keys"
+    ),
+    "ticked": Meaning("info", "brief", "a schedule's tick was sent to its queue"),
+    "ticks-missed": Meaning("warning", "brief", "ticks whose time passed while no scheduler ran were passed over"),
+    "tick-refused": Meaning("warning", "brief", "its queue did not take the tick; it is sent again"),
+    "tick-dropped": Meaning(
+        "critical", "brief", "A TICK WAS GIVEN UP: neither its queue nor a dead-letter queue took it"
+    ),
+    "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
+    "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),
+    "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
+    "clock-set": Meaning("warning", "brief", "the machine's clock was set forward or back"),
+    "scheduler-started": Meaning("info", "full", "a scheduler started"),
+    "scheduler-stopped": Meaning("info", "full", "a scheduler ended"),
     "sent": Meaning("debug", "full", "a message was accepted"),
+    "reconciled": Meaning("info", "brief", "a run was looked at afterwards: everything exists, once"),
+    "reconcile-failed": Meaning("error", "brief", "A RUN IS NOT AS IT SHOULD BE: missing, twice, or not done in time"),
+    "missing": Meaning(
+        "error", "brief", "a reconciliation found that it was dispatched, is not done, and has no message"
+    ),
+    "resent": Meaning("warning", "off", "a repair sent it again, under its own key: nothing of it was left"),
     "redrive": Meaning("warning", "off", "an operator sent a dead letter back"),
     "edit": Meaning("warning", "off", "an operator changed a dead letter's payload"),
     "removed": Meaning("warning", "off", "an operator deleted a message"),
@@ -87,6 +109,7 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
         name: a key of EVENTS.
         key: the operation, where there is one.
         queue, message_id, group, receive_count: the message, where there is one.
+        run: the tick or map run that its message belongs to.
         actor: owner id of the process, or `person:<login>`.
         detail: the numbers and rules that decided.
     """
@@ -98,6 +121,7 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
     message_id: str | None = None
     group: str | None = None
     receive_count: int | None = None
+    run: str | None = None
     actor: str | None = None
     detail: Mapping[str, str | int | bool | None] = {}
 
@@ -117,14 +141,15 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
             key=self.key,
             queue=self.queue,
             message_id=self.message_id,
+            run=self.run,
             actor=self.actor,
             detail=detail,
         )
 
 
-def kept(name: str, history: History) -> bool:
-    """Whether the ledger keeps events of this name at this history level."""
-    return _RANK[EVENTS[name].kept] <= _RANK[history]
+def kept(name: str, history: History, *, run: str | None = None) -> bool:
+    """Whether the ledger keeps events of this name at this history level: always what became of a run's operations."""
+    return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
 
 
 class Sink(Protocol):

@@ -20,9 +20,11 @@ from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
 from onefold.run import settling
 from onefold.run.chains import Chains
+from onefold.run.completion import Closer
 from onefold.run.events import EVENTS, Event, Sinks, kept
 from onefold.run.gates import Gates
 from onefold.run.hand import Hand
+from onefold.run.handlers import run_of
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
 
@@ -47,6 +49,7 @@ class Finisher:
         sinks: Sinks,
         history: History,
         gates: Gates,
+        closer: Closer,
         chains: Chains,
         hand: Hand,
     ) -> None:
@@ -57,6 +60,7 @@ class Finisher:
         self._sinks = sinks
         self._history = history
         self._gates = gates
+        self._closer = closer
         self._chains = chains
         self._hand = hand
 
@@ -97,6 +101,9 @@ class Finisher:
                 for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
+                belongs = run_of(run.delivery)
+                if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
+                    self._closer.touch(belongs)
             with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
                 self._gates.told(run, run.decided(), self.tell)
         self._hand.over([run.delivery for run in runs], told)
@@ -106,10 +113,11 @@ class Finisher:
         """Everything that becomes of a run's delivery, and what is to be told once it stands."""
         decision = run.decided()
         events, rows = [], []
+        belongs = run_of(run.delivery)
         for note in decision.notes:
             if note.event == "lease-lost":
                 continue  # told by `lose`: at once, and once
-            keep = kept(note.event, self._history)
+            keep = kept(note.event, self._history, run=belongs)
             if keep or self._sinks:
                 event = self._event(note.event, run.delivery, run, note.detail)
                 events.append(event)
@@ -198,6 +206,7 @@ class Finisher:
             message_id=delivery.message_id,
             group=delivery.group,
             receive_count=delivery.receive_count,
+            run=run_of(delivery),
             actor=self._owner,
             detail=detail,
         )

@@ -79,7 +79,7 @@ class Grouper:
         """Write this handler's settlement into the open transaction, or take its rows back."""
         if run.ctx is None or not run.ctx.used_connection:
             return
-        if not isinstance(run.decided().write, Complete):
+        if run.caught or not isinstance(run.decided().write, Complete):
             effects.undo()
             return
         settlement, _ = self._driver.finisher.settlement(run)

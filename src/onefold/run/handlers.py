@@ -10,27 +10,31 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec
+from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Attribute, Delivery, Entry
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.attempt import Facts, ProbeAnswer
 from onefold.decide.delivery import Policy
-from onefold.decide.failures import summary_of
 from onefold.decide.keys import KeyRule
-from onefold.decide.rate import Rate
-from onefold.run import context, sources
+from onefold.run import context
 from onefold.run.context import Context
+
+if TYPE_CHECKING:
+    from onefold.decide.rate import Rate
+    from onefold.run.item_failures import ItemFailures
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 JOB_ATTRIBUTE = "onefold.job"  # names the job; absent on messages that onefold did not send
 KEY_ATTRIBUTE = "onefold.key"  # only where the sender gave the key itself
+RUN_ATTRIBUTE = "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see run/runs.py
 AMENDS_ATTRIBUTE = "onefold.amends"  # fingerprint of the payload that an operator replaced
 
 
@@ -134,7 +138,12 @@ class Job(Generic[P, R]):
     Attributes:
         name: as stored in records and messages.
         policy: how its deliveries are treated.
+        starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
+        failures: what becomes of a map run's item that failed; None for a job that no map has.
     """
+
+    starts_after: str | None = None
+    failures: ItemFailures | None = None
 
     def __init__(
         self,
@@ -158,8 +167,8 @@ class Job(Generic[P, R]):
         self.limit = limit
         self.unique = unique
         self.is_async = inspect.iscoroutinefunction(handler)
-        self.takes_context = _positional(handler) >= 2
-        self.probe_takes_context = probe is not None and _positional(probe) >= 2
+        self.takes_context = positional(handler) >= 2
+        self.probe_takes_context = probe is not None and positional(probe) >= 2
         self._sender = sender
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
@@ -208,6 +217,16 @@ class Job(Generic[P, R]):
             return self._sender.deliver(outgoing)
         inside.outbox.extend(_outbox_item(one) for one in outgoing)
         return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
+
+    def message(
+        self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
+    ) -> Outgoing:
+        """The message for a payload, for a dispatcher to `yield`; nothing is sent here. Arguments and errors as `send`."""
+        return self.outgoing(payload, delay=delay, run_at=run_at)
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Send messages now, past the outbox of a handler that may be running. Errors as `send`."""
+        return self._sender.deliver(outgoing)
 
     def outgoing(
         self,
@@ -273,7 +292,9 @@ class Job(Generic[P, R]):
             body = delivery.body
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
-            if not sent_by_us:
+            if not sent_by_us and self.rules.source != "json":
+                from onefold.run import sources  # a body that is the payload has no envelope
+
                 found = sources.unwrap(self.rules.source, body, attributes)
                 if isinstance(found, sources.NotAJob):
                     return self._without_key(delivery, discard=found.why), None
@@ -295,6 +316,8 @@ class Job(Generic[P, R]):
                 receive_count=delivery.receive_count,
             )
         except errors.PayloadError as error:
+            from onefold.decide.failures import summary_of  # only what is malformed pays for the tables
+
             return self._without_key(delivery, malformed=summary_of(error)), None
         return facts, payload
 
@@ -339,6 +362,12 @@ class Job(Generic[P, R]):
                 )
 
 
+def run_of(delivery: Delivery | Peeked) -> str | None:
+    """The run that a message belongs to; None where it belongs to none."""
+    named = delivery.attributes.get(RUN_ATTRIBUTE) if delivery.attributes else None
+    return str(named.value) if named is not None else None
+
+
 def idempotent_part(job: str, key: str) -> str:
     """The operation as part of a FIFO deduplication id (limits: 128 characters of a narrow alphabet)."""
     text = f"{job}.{key}"
@@ -359,6 +388,7 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
     )
 
 
-def _positional(function: Callable[..., Any]) -> int:
+def positional(function: Callable[..., Any]) -> int:
+    """How many positional parameters a handler takes: the payload, and perhaps the context."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(parameter.kind in kinds for parameter in inspect.signature(function).parameters.values())

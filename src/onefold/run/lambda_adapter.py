@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct
@@ -95,7 +96,7 @@ class LambdaAdapter:
                 mapping is known to ignore the answer.
             InvariantBroken: a defect of onefold.
         """
-        remaining_ms = _remaining_ms(context)
+        remaining_ms = remaining_ms_of(context)
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         by_queue = records_by_queue(event, self._queue_of)
         with self._taking:
@@ -114,6 +115,7 @@ class LambdaAdapter:
                 clock=self._clock,
             )
             invocation.run()
+            self._close_runs(crew, killed_at_ms)
         except BaseException:
             crew.end()
             raise
@@ -122,6 +124,13 @@ class LambdaAdapter:
         else:
             self._crew = crew
         return self._answer(crew, receives, invocation.trouble)
+
+    def _close_runs(self, crew: Crew, killed_at_ms: int) -> None:
+        """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
+        closer = crew.driver.closer
+        if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
+            with suppress(errors.OnefoldError):  # they stay open, and are looked at again
+                closer.look()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -217,7 +226,7 @@ def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors
     )
 
 
-def _remaining_ms(context: object) -> int:
+def remaining_ms_of(context: object) -> int:
     """Milliseconds until Lambda kills the function."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS

@@ -33,7 +33,7 @@ class Run:
     """One delivery on its way through the script."""
 
     __slots__ = (
-        "chain", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost",
+        "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost",
         "payload", "script", "started", "step", "stopping", "took_ms", "verdict",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Run:
         self.stopping: int | None = None  # version of the flag that says that this message stops its group
         self.took_ms = 0  # how long it was performed
         self.cut: fate.Outcome | None = None  # what it comes to when its handler is stopped from outside
+        self.caught = False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         self.lost = False  # its lease was lost, and that was told
         self.decision: fate.Decision | None = None
         self.chain: Chain | None = None  # what waits behind it, while it is under way

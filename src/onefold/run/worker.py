@@ -214,7 +214,10 @@ class Worker:
                 busy = self._begin() or busy
                 busy = self._poller.refill(self._allotment.wanted) > 0 or busy
                 if self._settings.until_empty and not busy and self._is_empty():
-                    self._draining = busy = True
+                    # Closing a run may send what waits for it. This process does, or its maintenance did meanwhile.
+                    closed = self._driver.closer.look(turns=False)
+                    self._draining = not closed and self._is_empty()
+                    busy = True
                 self._failures = 0
             except errors.TransientError as error:
                 self._calm(error)

@@ -245,8 +245,8 @@ def letter(desk: Desk, message: Peeked) -> DeadLetter:
         job=job,
         key=key,
         reason=reason.kind if reason is not None else "none",
-        error=reason.error if reason is not None else None,
-        summary=reason.summary if reason is not None else "Not buried by onefold: no reason travels with it.",
+        error=reason.error if reason is not None else of_scheduler(message, "ERROR_CODE"),
+        summary=reason.summary if reason is not None else _without_reason(message),
         attempts=reason.attempts if reason is not None else 0,
         crashes=reason.crashes if reason is not None else 0,
         owner=_owner(desk, message, job),
@@ -255,6 +255,19 @@ def letter(desk: Desk, message: Peeked) -> DeadLetter:
         failed_at_ms=_failed_at_ms(message),
         expires_in_ms=message.expires_at_ms - desk.now_ms(),
     )
+
+
+def of_scheduler(message: Peeked, name: str) -> str | None:
+    """An attribute of a tick that a scheduler (ours, or EventBridge Scheduler) could not send; None for other messages."""
+    found = message.attributes.get(name) if "SCHEDULE_ARN" in message.attributes else None
+    return str(found.value) if found is not None else None
+
+
+def _without_reason(message: Peeked) -> str:
+    told = of_scheduler(message, "ERROR_MESSAGE")
+    if told is not None:
+        return f"A scheduler could not send it: {told}"
+    return "Not buried by onefold: no reason travels with it."
 
 
 def _owner(desk: Desk, message: Peeked, job: str | None) -> str | None:

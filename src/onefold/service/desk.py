@@ -22,7 +22,7 @@ from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import RecordKey
 from onefold.entropy import Entropy, SystemEntropy
-from onefold.run.handlers import Job
+from onefold.run.handlers import Job, run_of
 from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Desk:
         self.url = runtime.url
         self.engine: Engine = runtime.engine
         self.clock: Clock = runtime.clock
+        self.entropy: Entropy = runtime.entropy
         self.never = runtime.never()
         self.jobs = jobs
         self.actor = actor
@@ -78,15 +79,21 @@ class Desk:
         key: RecordKey | None = None,
         message: Peeked | None = None,
         queue: str | None = None,
+        run: str | None = None,
         **detail: str | int | bool | None,
     ) -> Row:
-        """The ledger row of something this person does; what is None is left out of its detail."""
+        """The ledger row of something this person does; what is None is left out of its detail.
+
+        Args:
+            run: that the operation belongs to; unless given, the one of its message.
+        """
         return Row(
             at_ms=self.now_ms(),
             event=event,
             key=key,
             queue=message.queue if message is not None else queue,
             message_id=message.message_id if message is not None else None,
+            run=run_of(message) if run is None and message is not None else run,
             actor=self.actor,
             detail={name: value for name, value in detail.items() if value is not None},
         )

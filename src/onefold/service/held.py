@@ -20,6 +20,7 @@ from onefold import errors, limits
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.store import Record, RecordKey
+from onefold.run.handlers import run_of
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 from onefold.watch.wording import operation
@@ -195,8 +196,10 @@ def settle(
     record_key = RecordKey(held.tenant, held.job, held.key)
     stored = _result(desk, held.job, result)
     before = desk.engine.store.read([record_key], desk.now_ms())[0]
+    messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
+    run = next((name for name in map(run_of, messages) if name is not None), None)
     if held.state == "held":
-        _settle_record(desk, record_key, done=done, result=stored, reason_text=reason_text)
+        _settle_record(desk, record_key, done=done, result=stored, run=run, reason_text=reason_text)
     elif (before is not None and before.status == "completed") != done:
         status = before.status if before is not None else "absent"
         raise errors.ConflictError(
@@ -204,7 +207,6 @@ def settle(
             meaning="Messages of it were left in the held queue by an interrupted command. Nothing was changed.",
             todo=f"Settle it again as {'--done' if status == 'completed' else '--not-done'}; that clears them.",
         )
-    messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
     fingerprint = before.fingerprint if before is not None else None
     return _settle_messages(desk, record_key, messages, fingerprint, done=done, reason_text=reason_text)
 
@@ -234,7 +236,9 @@ def _result(desk: Desk, job_name: str, result: str | None) -> bytes:
     return stored
 
 
-def _settle_record(desk: Desk, key: RecordKey, *, done: bool, result: bytes, reason_text: str | None) -> None:
+def _settle_record(
+    desk: Desk, key: RecordKey, *, done: bool, result: bytes, run: str | None, reason_text: str | None
+) -> None:
     job, now_ms = desk.job(key.job), desk.now_ms()
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
     if not desk.engine.records.settle(key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms):
@@ -243,7 +247,7 @@ def _settle_record(desk: Desk, key: RecordKey, *, done: bool, result: bytes, rea
             meaning="Somebody else settled it in this moment. Nothing was changed.",
             todo=f"See `onefold why {key.key}`.",
         )
-    desk.record("settled", key=key, done=done, reason_text=reason_text)
+    desk.record("settled", key=key, run=run, done=done, reason_text=reason_text)
 
 
 def _settle_messages(

@@ -8,15 +8,19 @@ Never here: what becomes of an event. Invariant: making a handler outside Lambda
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import quote, unquote
 
+from msgspec.structs import replace
+
 from onefold import errors
+from onefold import options as declared
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery
-from onefold.options import Queue
+from onefold.contracts.queue import Delivery, Queue
+from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Sink, Sinks
 from onefold.run.handlers import Job
@@ -26,6 +30,10 @@ from onefold.run.lambda_event import Record
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
 from onefold.service.wiring import Never, Runtime
+
+if TYPE_CHECKING:
+    from onefold.maps.jobs import MapJob
+    from onefold.maps.lambda_children import Children
 
 BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
@@ -39,8 +47,9 @@ class Declared(Protocol):
     url: str
     history: History
     sinks: tuple[Sink, ...]
-    queues: dict[str, Queue]
+    queues: dict[str, declared.Queue]
     jobs: dict[str, Job[Any, Any]]
+    maps: dict[str, MapJob]
 
     def job_of(self, delivery: Delivery) -> Job[Any, Any]:
         """The job a delivery is for."""
@@ -64,12 +73,27 @@ class LambdaHandler:
         self._settings = settings
         self._environment = environment
         self._adapter: LambdaAdapter | None = None
+        self._wired: _Wired | None = None
         if environment.get(_IN_LAMBDA, _SNAPSHOT) != _SNAPSHOT:
             self.adapter()
 
-    def __call__(self, event: object, context: object = None) -> dict[str, Any]:
-        """Do a batch; the partial batch response. Errors as `LambdaAdapter.handle`."""
+    def __call__(self, event: object, context: object = None) -> Any:
+        """Do a batch, or a child of a map run; the partial batch response, or the child's result.
+
+        Errors as `LambdaAdapter.handle` and `Children.handle`.
+        """
+        if self._app.maps:
+            from onefold.maps import lambda_children  # only an app with maps pays for it
+
+            child = lambda_children.event_of(event)
+            if child is not None:
+                return self._children().handle(child, context)
         return self.adapter().handle(event, context)
+
+    def _children(self) -> Children:
+        self.adapter()
+        assert self._wired is not None
+        return self._wired.children
 
     def adapter(self) -> LambdaAdapter:
         """The opened engine, behind the event.
@@ -80,7 +104,7 @@ class LambdaHandler:
         if self._adapter is None:
             runtime = self._app.runtime(engine_url(self._app.url, self._environment))
             runtime.engine.appear()
-            wired = _Wired(self._app, runtime, self._settings)
+            wired = self._wired = _Wired(self._app, runtime, self._settings)
             self._adapter = LambdaAdapter(
                 wired.make_crew,
                 adopt=wired.adopt,
@@ -101,12 +125,39 @@ class _Wired:
         self._runtime = runtime
         self._settings = settings
         self._sinks = Sinks(app.sinks or (_log(),))
+        self._closer = runtime.closer = Closer(runtime.engine, app.jobs, runtime.clock)
+
+    @functools.cached_property
+    def children(self) -> Children:
+        """What performs the children of map runs."""
+        from onefold.maps.lambda_children import Children
+
+        runtime = self._runtime
+        return Children(
+            self._app.maps,
+            self._make_children_crew,
+            store=runtime.backend.store,
+            settings=self._settings,
+            clock=runtime.clock,
+            entropy=runtime.entropy,
+        )
 
     def make_crew(self, lease_ms: int) -> Crew:
+        """Who runs the handlers of messages."""
+        return self._crew(lease_ms, self._runtime.backend, self._app.job_of)
+
+    def _make_children_crew(
+        self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], Queue]
+    ) -> Crew:
+        opened = self._runtime.backend.open_queue
+        backend = replace(self._runtime.backend, open_queue=lambda name: wrap(opened(name)))
+        return self._crew(lease_ms, backend, job_of)
+
+    def _crew(self, lease_ms: int, backend: Backend, job_of: Callable[[Delivery], Job[Any, Any]]) -> Crew:
         runtime = self._runtime
         return Crew(
-            runtime.backend,
-            self._make_driver,
+            backend,
+            functools.partial(self._make_driver, job_of),
             runtime.engine.effects,
             {name: queue.settings.receives_max for name, queue in self._app.queues.items()},
             list(self._app.jobs.values()),
@@ -116,7 +167,7 @@ class _Wired:
             lease_ms=lease_ms,
         )
 
-    def _make_driver(self, backend: Backend, lease_ms: int) -> Driver:
+    def _make_driver(self, job_of: Callable[[Delivery], Job[Any, Any]], backend: Backend, lease_ms: int) -> Driver:
         runtime = self._runtime
         gates = StateGates(
             self._app.jobs,
@@ -128,7 +179,7 @@ class _Wired:
         )
         return Driver(
             backend,
-            self._app.job_of,
+            job_of,
             clock=runtime.clock,
             entropy=runtime.entropy,
             never=Never(),
@@ -137,6 +188,7 @@ class _Wired:
             sinks=self._sinks,
             history=self._app.history,
             gates=gates,
+            closer=self._closer,
         )
 
     def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:

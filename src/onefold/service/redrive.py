@@ -19,7 +19,7 @@ from onefold import errors, limits
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.store import RecordKey
 from onefold.service import groups, reading
-from onefold.service.dead_letters import DeadLetter, letter
+from onefold.service.dead_letters import DeadLetter, letter, of_scheduler
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast
 
@@ -259,7 +259,8 @@ class Redrive:
             went = groups.start_again(self._desk, unit.queue, unit.group)
             self._note(unit.messages, [went.get(message.message_id) for message in unit.messages])
         if singles:
-            moved = self._desk.engine.queues.move([(message.message_id, None, None) for message in singles])
+            moves = [(message.message_id, _target(self._desk, message), None) for message in singles]
+            moved = self._desk.engine.queues.move(moves)
             self._note(singles, moved)
 
     def _note(self, messages: Sequence[Peeked], moved: Sequence[Moved | None]) -> None:
@@ -286,6 +287,14 @@ class Redrive:
         if rows:
             self._desk.engine.ledger.append(rows)
             self._desk.engine.notify()
+
+
+def _target(desk: Desk, message: Peeked) -> str | None:
+    """The queue of its job, for a tick that a scheduler put into the dead-letter queue itself; None: where it came from."""
+    if message.source is not None or of_scheduler(message, "SCHEDULE_ARN") is None:
+        return None
+    job = desk.job(reading.carried_job(message))
+    return job.policy.queue if job is not None else None
 
 
 def _units(desk: Desk, messages: Sequence[Peeked]) -> list[_Unit]:

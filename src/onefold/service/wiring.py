@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from onefold.backends import registry
 from onefold.clock import Clock, Waiter
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.entropy import Entropy
+from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
-from onefold.run.joint import JointTransaction
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
+
+if TYPE_CHECKING:
+    from onefold.contracts.engine import Engine
+    from onefold.maps.items import Source
+    from onefold.maps.result_places import ResultPlace
+    from onefold.run.joint import JointTransaction
 
 
 class Never:
@@ -54,6 +59,8 @@ def backend_of(engine: Engine) -> Backend:
         return backend
 
     def effects(limit_ms: int) -> JointTransaction | None:
+        from onefold.run.joint import JointTransaction  # only jobs whose effect is rows of theirs
+
         inner = opened(limit_ms)
         return JointTransaction(backend, inner) if inner is not None else None
 
@@ -79,6 +86,8 @@ class Runtime:
         self.entropy = entropy
         self.owner = entropy.token()
         self.settings = {one.name: one for one in queues}
+        self.closer: Closer | None = None  # of this process's driver
+        self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
         self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
         self.backend = backend_of(self.engine)
         try:
@@ -98,6 +107,8 @@ class Runtime:
         history: History,
     ) -> Driver:
         """A driver for these jobs on this engine."""
+        self.sinks = sinks
+        self.closer = Closer(self.engine, jobs, self.clock)
         return Driver(
             self.backend,
             job_of,
@@ -109,7 +120,20 @@ class Runtime:
             sinks=sinks,
             history=history,
             gates=StateGates(jobs, self.backend.state, clock=self.clock, owner=self.owner, lease_ms=lease_ms),
+            closer=self.closer,
         )
+
+    def source(self, place: str) -> Source:
+        """The file, directory, S3 object or prefix that a map run reads; errors as `items.source_of`."""
+        from onefold.maps.items import source_of  # only map runs read
+
+        return source_of(place, registry.s3_client(self.url) if place.startswith("s3://") else None)
+
+    def results(self, place: str) -> ResultPlace:
+        """Where a map run writes its result files: a folder or an S3 prefix."""
+        from onefold.maps.result_places import place_of  # only map runs write
+
+        return place_of(place, registry.s3_client(self.url) if place.startswith("s3://") else None)
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

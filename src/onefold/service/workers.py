@@ -70,7 +70,7 @@ def make_worker(
         clock=runtime.clock,
         waiter=waiter,
         wake=waiter.wake,
-        maintain=lambda: runtime.engine.maintain(dead),
+        maintain=lambda: runtime.engine.maintain(dead) + driver.closer.look(),
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )

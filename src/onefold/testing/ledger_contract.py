@@ -81,6 +81,16 @@ class LedgerContract:
         assert events(self.ledger.of_run("r", after=4)) == ["4"]
         assert self.ledger.of_run("r", after=5) == []
 
+    def test_a_run_is_walked_from_end_to_end(self) -> None:
+        self.ledger.append([row(f"{number}", NOW + number, run="r") for number in range(5)])
+        self.ledger.append([row("other", run="r2"), row("none")])
+        self.ledger.append([row(f"{number}", NOW + 5, run="r", key=None) for number in range(5, 8)])
+        assert [events(page) for page in self.ledger.walk_run("r", page=2)] == [
+            ["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"],
+        ]  # fmt: skip
+        assert [events(page) for page in self.ledger.walk_run("r")] == [[f"{number}" for number in range(8)]]
+        assert list(self.ledger.walk_run("nobody's")) == []
+
     def test_a_span_of_time_begins_with_its_first_millisecond_and_ends_before_its_last(self) -> None:
         self.ledger.append([row(f"{offset}", NOW + offset) for offset in (-1, 0, 1, 9, 10, 11)])
         assert events(self.ledger.between(NOW, NOW + 10)) == ["0", "1", "9"]

@@ -84,8 +84,8 @@ def json_line(event: Event) -> str:
     """The event as one JSON object.
 
     Fields, each only where there is something to say: at, severity, event, text, job, key, tenant, queue, message_id, group,
-    receive_count, actor, failure_kind, and the numbers that decided under their own names (attempt, of, delay_ms, reason,
-    error, summary ...).
+    receive_count, run, actor, failure_kind, and the numbers that decided under their own names (attempt, of, delay_ms,
+    reason, error, summary ...).
     """
     fields: dict[str, str | int | bool | None] = {
         "at": wording.instant(event.at_ms),
@@ -100,6 +100,7 @@ def json_line(event: Event) -> str:
         "message_id": event.message_id,
         "group": event.group,
         "receive_count": event.receive_count,
+        "run": event.run,
         "actor": event.actor,
         "failure_kind": failure_kind(event),
     }
@@ -116,6 +117,8 @@ def plain_line(event: Event) -> str:
         parts.append(f"on {event.queue}")
     if event.message_id is not None:
         parts.append(f"message {event.message_id}")
+    if event.run is not None:
+        parts.append(f"run {event.run}")
     said = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
     return wording.one_line(" ".join(parts) + (f": {said}" if said else ""), 1_000)
 

@@ -257,6 +257,14 @@ def _said_why(detail: Detail, otherwise: str) -> str:
     return f"reason given: {why}" if why else otherwise
 
 
+def _missing(detail: Detail) -> Told:
+    return "a reconciliation found it missing", _word(detail, "why", "it is not done, and no message of it is left")
+
+
+def _resent(detail: Detail) -> Told:
+    return "sent again by a repair, under its own key", _said_why(detail, "")
+
+
 _TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
     "received": _received,
     "sent": _sent,
@@ -272,6 +280,8 @@ _TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
     "released": _released,
     "dependency-down": _dependency_down,
     "lease-lost": _lease_lost,
+    "missing": _missing,
+    "resent": _resent,
     "redrive": _redrive,
     "edit": _edit,
     "removed": _removed,

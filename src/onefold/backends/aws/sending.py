@@ -21,6 +21,7 @@ from onefold import errors, limits
 from onefold.backends.aws import batches, messages
 from onefold.backends.aws.batches import Failure
 from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.admin import QueueSettings
@@ -29,13 +30,23 @@ from onefold.contracts.rules import check_entry
 
 _INVALID: Final = "InvalidParameterValue"
 _BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
+LATE_BYTES_MAX: Final = 120_000  # of a message: as JSON in JSON it stays below the 256 KB of a schedule's input
 _BEHIND: Final = "BehindRefused"
 
 
 def send(
-    catalogue: Catalogue, name: str, entries: Sequence[Entry], *, now_ms: int, payloads: Payloads | None
+    catalogue: Catalogue,
+    name: str,
+    entries: Sequence[Entry],
+    *,
+    now_ms: int,
+    payloads: Payloads | None,
+    later: Later | None = None,
 ) -> list[Sent | Refused]:
     """Send entries to a queue; one answer each, in order.
+
+    Args:
+        later: for what is due later than SQS delays it; None: that is refused.
 
     Raises:
         TransientError: some were not accepted for now, or no answer came; others may have been accepted.
@@ -44,8 +55,13 @@ def send(
     answers: dict[int, Sent | Refused] = {}
     forms: dict[int, Form] = {}
     stored: dict[int, str] = {}
+    late: dict[int, int] = {}
     settings, fresh = catalogue.settings(name), False
-    for place, entry in enumerate(entries):
+    for place, asked in enumerate(entries):
+        entry = asked
+        if later is not None and asked.run_at_ms is not None and _is_late(asked.run_at_ms - now_ms, settings):
+            late[place] = asked.run_at_ms
+            entry = structs.replace(asked, run_at_ms=None)
         made = _form(settings, entry, now_ms, offloads=payloads is not None)
         if (
             isinstance(made, Refused) and not fresh
@@ -55,21 +71,42 @@ def send(
         if isinstance(made, Refused):
             answers[place] = made
             continue
-        limit = settings.message_bytes_max
-        if messages.bytes_of(made) > limit:
-            assert payloads is not None, "it was refused otherwise"
+        limit = settings.message_bytes_max if place not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
+        if messages.bytes_of(made) > limit and payloads is not None:
             made, stored[place] = store(payloads, name, made)
             if messages.bytes_of(made) > limit:
                 payloads.delete([stored.pop(place)])
                 answers[place] = _too_large(limit, offloads=True)
                 continue
         forms[place] = made
-    sent = deliver(catalogue, name, list(forms.values())) if forms else []
-    answers |= dict(zip(forms, sent, strict=True))
+    now = {place: form for place, form in forms.items() if place not in late}
+    sent = deliver(catalogue, name, list(now.values())) if now else []
+    answers |= dict(zip(now, sent, strict=True))
+    if later is not None:
+        for place in late.keys() & forms.keys():
+            answers[place] = _send_late(catalogue, name, settings, forms[place], late[place], later)
     orphans = [key for place, key in stored.items() if isinstance(answers[place], Refused)]
     if orphans and payloads is not None:
         payloads.delete(orphans)
     return [answers[place] for place in range(len(entries))]
+
+
+def _send_late(
+    catalogue: Catalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
+) -> Sent | Refused:
+    dead_letter = None if settings.fifo or settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
+    return later.send(
+        structs.replace(form, delay_s=None),
+        url=catalogue.url(name),
+        arn=catalogue.arn(name),
+        dead_letter=dead_letter,
+        at_ms=at_ms,
+    )
+
+
+def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
+    """Whether SQS cannot wait so long: over 15 minutes, or at all for one message of a FIFO queue."""
+    return ahead_ms > limits.DELAY_MS_MAX or (settings.fifo and ahead_ms > 0)
 
 
 def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool) -> Form | Refused:
@@ -105,12 +142,12 @@ def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refuse
     delay_ms = entry.delay_ms
     if entry.run_at_ms is not None:
         delay_ms = max(entry.run_at_ms - now_ms, 0)
-        if delay_ms > limits.DELAY_MS_MAX or (settings.fifo and delay_ms):
+        if _is_late(delay_ms, settings):
             kind = "a FIFO queue delays no single message" if settings.fifo else "SQS delays for at most 15 minutes"
             return Refused(
                 "UnsupportedOperation",
-                f"run_at_ms is {delay_ms:,} ms ahead, and {kind}. A later start needs a one-time schedule "
-                "(EventBridge Scheduler), which this engine does not make.",
+                f"run_at_ms is {delay_ms:,} ms ahead, and {kind}. A later start needs a one-time schedule: deploy with "
+                "--later, and use the engine's URL that it puts out.",
             )
     if delay_ms is None or settings.fifo:  # a FIFO queue's own delay applies
         return None

@@ -1,7 +1,7 @@
 """One queue on Amazon SQS, behind the Queue contract.
 
 Sends, deletes and changes of visibility go in batches of ten (`batches.py`); bodies that are too large lie in S3
-(`payloads.py`). What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no `run_at` beyond 15 minutes, no
+(`payloads.py`). What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no
 burial in one step, and nobody can look into a queue without receiving.
 
 A burial is two calls: the copy is sent to the dead-letter queue, then the message is deleted. A crash between leaves both;
@@ -18,15 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from onefold import errors, limits
-from onefold.backends.aws import batches, messages, sending
+from onefold.backends.aws import batches, messages
 from onefold.backends.aws.batches import Failure
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.holding import Held, Holding
 from onefold.backends.aws.messages import Receipt, Received, parse_receipt
-from onefold.backends.aws.payloads import Payloads
 from onefold.clock import Clock
 from onefold.contracts.queue import (
     Bury,
@@ -40,6 +41,10 @@ from onefold.contracts.queue import (
     Standing,
 )
 from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.backends.aws.later import Later
+    from onefold.backends.aws.payloads import Payloads
 
 CAPABILITIES: Final = QueueCapabilities(
     fifo=True,
@@ -64,6 +69,7 @@ class SqsQueue:
         clock: of this host, for `received_at_ms` and for what is remembered.
         entropy: makes receive attempt ids (FIFO).
         payloads: where bodies over the limit go; None: they are refused.
+        later: makes schedules of messages that are due later than SQS delays; None: they are refused.
         wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
             SQS's servers only and may miss what is there.
     """
@@ -78,6 +84,7 @@ class SqsQueue:
         clock: Clock,
         entropy: Entropy,
         payloads: Payloads | None = None,
+        later: Later | None = None,
         wait_s: int = 1,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
@@ -87,6 +94,9 @@ class SqsQueue:
         self._clock = clock
         self._entropy = entropy
         self._payloads = payloads
+        self._later = later
+        if later is not None:
+            self.capabilities = structs.replace(CAPABILITIES, run_at=True)
         self._wait_s = wait_s
         self._fifo = name.endswith(".fifo")
         self._holding = Holding(clock)
@@ -94,7 +104,7 @@ class SqsQueue:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later is refused.
+        """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
 
         Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not tell (on FIFO queues a
         duplicate has the first one's message id).
@@ -103,7 +113,12 @@ class SqsQueue:
             TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
             NotFoundError: no such queue. UsageError: not allowed, no credentials.
         """
-        return sending.send(self._catalogue, self.name, entries, now_ms=self._clock.now_ms(), payloads=self._payloads)
+        from onefold.backends.aws import sending  # a function whose jobs send nothing starts without it
+
+        now_ms = self._clock.now_ms()
+        return sending.send(
+            self._catalogue, self.name, entries, now_ms=now_ms, payloads=self._payloads, later=self._later
+        )
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -420,6 +435,8 @@ class SqsQueue:
         return [text for text, one in zip(texts, answers, strict=True) if not isinstance(one, Failure)]
 
     def _copy(self, target: str, burials: Sequence[tuple[Held, Bury]]) -> None:
+        from onefold.backends.aws import sending  # as in `send`
+
         source = self._catalogue.on_aws(self.name)
         waiting = [(held, burial) for held, burial in burials if not held.copied]
         forms = [sending.burial(held.message, burial.reason, source, fifo=self._fifo) for held, burial in waiting]

@@ -12,9 +12,10 @@ Sources: SQS API reference, the operation in each method.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -22,18 +23,23 @@ from onefold import errors
 from onefold.backends.aws import queue_attributes
 from onefold.backends.aws.batches import cause_of, said
 from onefold.backends.aws.catalogue import Catalogue
-from onefold.backends.aws.finding import Finder
-from onefold.backends.aws.looking import Looker
 from onefold.backends.aws.messages import parse_receipt
-from onefold.backends.aws.moving import Mover
-from onefold.backends.aws.payloads import Payloads
-from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import WAIT_S_MAX, SqsQueue
 from onefold.clock import Clock
-from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.buses import bus_of
 from onefold.contracts.queue import Depth, Queue
 from onefold.contracts.rules import check_target, differences
 from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.backends.aws.finding import Finder
+    from onefold.backends.aws.later import Later
+    from onefold.backends.aws.looking import Looker
+    from onefold.backends.aws.moving import Mover
+    from onefold.backends.aws.payloads import Payloads
+    from onefold.backends.aws.session import Session
+    from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
 
 _ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
 _EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
@@ -46,6 +52,7 @@ class SqsQueues:
         session: clients.
         prefix: put before every queue's name on AWS.
         payloads: where bodies over the limit go; None: they are refused.
+        later: makes schedules of messages that are due later than SQS delays; None: they are refused.
         wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
     """
 
@@ -57,25 +64,48 @@ class SqsQueues:
         entropy: Entropy,
         prefix: str = "",
         payloads: Payloads | None = None,
+        later: Later | None = None,
         wait_s: int = 1,
     ) -> None:
+        self._session = session
         self._clock = clock
         self._entropy = entropy
         self._payloads = payloads
+        self._later = later
         self._wait_s = wait_s
         self._catalogue = Catalogue(session, prefix, wait_s=WAIT_S_MAX)
-        self._looker = Looker(self._catalogue, clock=clock, payloads=payloads, wait_s=min(wait_s, 1))
-        self._mover = Mover(self._catalogue, self._looker, clock=clock, entropy=entropy, payloads=payloads)
         self._open: dict[str, SqsQueue] = {}
-        self._finder = Finder(
-            self._catalogue,
-            self._looker,
-            self._mover,
-            every=self.settings,
-            depth=self.depth,
-            clock=clock,
-            payloads=payloads,
-        )
+        self._lock = threading.Lock()
+        self._rooms: tuple[Looker, Mover, Finder] | None = None
+
+    def _operators(self) -> tuple[Looker, Mover, Finder]:
+        """What looks, moves and finds; made when first asked for, as a function's cold start should not wait for it."""
+        from onefold.backends.aws.finding import Finder
+        from onefold.backends.aws.looking import Looker
+        from onefold.backends.aws.moving import Mover
+
+        with self._lock:
+            if self._rooms is None:
+                catalogue, clock, payloads = self._catalogue, self._clock, self._payloads
+                looker = Looker(catalogue, clock=clock, payloads=payloads, wait_s=min(self._wait_s, 1))
+                mover = Mover(catalogue, looker, clock=clock, entropy=self._entropy, payloads=payloads)
+                finder = Finder(
+                    catalogue, looker, mover, every=self.settings, depth=self.depth, clock=clock, payloads=payloads
+                )
+                self._rooms = looker, mover, finder
+            return self._rooms
+
+    @property
+    def _looker(self) -> Looker:
+        return self._operators()[0]
+
+    @property
+    def _mover(self) -> Mover:
+        return self._operators()[1]
+
+    @property
+    def _finder(self) -> Finder:
+        return self._operators()[2]
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -225,11 +255,16 @@ class SqsQueues:
         self._finder.forget()
 
     def open(self, queue: str) -> Queue:
-        """The hot-path object of one queue; the same one at every call.
+        """The hot-path object of one queue; the same one at every call. A bus's place opens EventBridge's PutEvents.
 
         Raises:
             NotFoundError: no such queue.
         """
+        bus = bus_of(queue)
+        if bus is not None:
+            from onefold.backends.aws.event_bus import DEFAULT_BUS, EventBusQueue  # only who puts events pays for it
+
+            return EventBusQueue(self._session, queue, bus if bus == DEFAULT_BUS else self._catalogue.prefix + bus)
         return self.open_queue(queue)
 
     def open_queue(self, queue: str) -> SqsQueue:
@@ -243,6 +278,7 @@ class SqsQueues:
                 clock=self._clock,
                 entropy=self._entropy,
                 payloads=self._payloads,
+                later=self._later,
                 wait_s=self._wait_s,
             )
         return found
@@ -336,6 +372,8 @@ class SqsQueues:
 
     def step_moves(self) -> int:
         """Carry this process's copies forward as far as their rate allows now; how many messages moved."""
+        if self._rooms is None:
+            return 0
         done = self._mover.step()
         for seen, target, new_id in done:
             self._finder.tell(seen, target, new_id)

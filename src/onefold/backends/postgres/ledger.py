@@ -7,7 +7,7 @@ Invariant: no row is changed; only the sweep removes rows, oldest first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,10 @@ ORDER BY place
 """
 _SELECT: Final = """
 SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold.ledger WHERE CONDITION
+"""
+_WALK: Final = """
+SELECT id, at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold.ledger
+WHERE run = %s AND (at_ms, id) > (%s, %s) ORDER BY at_ms, id LIMIT %s
 """
 _FIND: Final = """
 SELECT DISTINCT scope COLLATE "C", job COLLATE "C", key FROM onefold.ledger WHERE ident >= %s AND ident < %s AND key = %s
@@ -101,6 +105,13 @@ class PostgresLedger:
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows("run = %s ORDER BY at_ms, id LIMIT %s OFFSET %s", packed(run), limit, after)
+
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run, oldest first, page by page along its index."""
+        statement, last = self._server.sql(_WALK), (-(2**63), 0)
+        while found := self._server.run(lambda link, last=last: ask(link, statement, (packed(run), *last, page))):  # type: ignore[misc]
+            yield [_row(row[1:]) for row in found]
+            last = (found[-1][1], found[-1][0])
 
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where."""

@@ -10,6 +10,7 @@ Never here: what a row means. Invariant: no row is changed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -68,15 +69,22 @@ class RedisLedger:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows(self._names.run(run), "-inf", "+inf", limit, after)
 
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run, oldest first, page by page of their rank."""
+        name, first = self._names.run(run), 0
+        while stored := self._ranked(name, first, page):
+            yield [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row in stored]
+            first += len(stored)
+
+    def _ranked(self, name: str, first: int, count: int) -> list[bytes]:
+        found: list[bytes] = self._server.ask(
+            lambda client: client.zrange(name, first, first + count - 1), repeatable=True
+        )
+        return found
+
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where; reads all its rows, 1,000 in one call."""
-        return tally_of(self._every(run))
-
-    def _every(self, run: str) -> Iterator[Row]:
-        first = 0
-        while page := self.of_run(run, _ROWS_PER_READ, first):
-            yield from page
-            first += len(page)
+        return tally_of(itertools.chain.from_iterable(self.walk_run(run, _ROWS_PER_READ)))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.backends.sqlite.archive import keep_in
 from onefold.backends.sqlite.connection import Engine, translate
 from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
@@ -26,6 +27,7 @@ from onefold.backends.sqlite.migrations import own_tables
 from onefold.backends.sqlite.queue import send_in, settle_in
 from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.store import clear_outbox_in, write_in
+from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Attribute, Entry, Leave, Refused, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
@@ -83,6 +85,10 @@ def _send_all(
         for item in outbox:
             leaving[item.queue].append(item)
     for name, items in leaving.items():
+        archive = archive_of(name)
+        if archive is not None:
+            keep_in(connection, archive, [_archived(item) for item in items])
+            continue
         answers = send_in(connection, queues.row_in(connection, name), [_entry(item) for item in items], now_ms)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Refused):
@@ -91,6 +97,14 @@ def _send_all(
                     meaning="Nothing of its settlement was written.",
                     todo="Send what the queue accepts, or change its settings.",
                 )
+
+
+def _archived(item: OutboxItem) -> Archived:
+    """An event that the run has put (contracts/archive.py)."""
+    expires = item.attributes.get(EXPIRES_ATTRIBUTE)
+    return Archived(
+        0, str(item.key), int(item.attributes[TIME_ATTRIBUTE]), item.body, int(expires) if expires is not None else None
+    )
 
 
 def _entry(item: OutboxItem) -> Entry:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from onefold.backends.sqlite.admin import SqliteQueues
+from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.connection import BUSY_MS_DEFAULT, Engine
 from onefold.backends.sqlite.ledger import SqliteLedger
@@ -66,6 +67,7 @@ class SqliteEngine:
         self.store = self.records = SqliteStore(self.database)
         self.ledger = SqliteLedger(self.database)
         self.state = SqliteState(self.database)
+        self.archive = SqliteArchive(self.database)
         self._wakeup = Wakeup(path, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
@@ -123,6 +125,7 @@ class SqliteEngine:
             now_ms = self._clock.now_ms()
             done += self.queues.sweep()
             done += self.database.write(lambda connection: sweep_in(connection, now_ms, limit=_SWEEP_ROWS))
+            done += self.database.write(lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS))
         if done:
             self.notify()
         return done

@@ -8,8 +8,8 @@ Invariant: no row is changed; only the sweep removes rows, oldest first.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -23,12 +23,14 @@ INSERT INTO onefold_ledger (at_ms, event, ident, scope, job, key, queue, message
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
+_WALK: Final = _SELECT.replace("SELECT", "SELECT id,", 1) + " WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
 _TALLY: Final = f"""
 SELECT event, count(*) FROM (
     SELECT event, max((event IN ({", ".join(f"'{event}'" for event in sorted(FATES))})) << 62 | id)
     FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
 ) GROUP BY event
 """  # beside max(), a bare column is of the row that has the maximum
+_TALLY_KIB: Final = 8 * 1024  # of pages and again of sorting, however long the run is
 _Detail = dict[str, str | int | bool | None]
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -59,6 +61,19 @@ def _row(values: tuple) -> Row:  # type: ignore[type-arg]  # one type per column
     )
 
 
+def _tally(connection: sqlite3.Connection, run: str) -> dict[str, int]:
+    if connection.in_transaction:  # inside one SQLite cannot change where it sorts
+        return dict(connection.execute(_TALLY, (run,)).fetchall())
+    (cache,) = connection.execute("PRAGMA cache_size").fetchone()
+    connection.execute("PRAGMA temp_store=FILE")
+    connection.execute(f"PRAGMA cache_size=-{_TALLY_KIB}")
+    try:
+        return dict(connection.execute(_TALLY, (run,)).fetchall())
+    finally:
+        connection.execute(f"PRAGMA cache_size={cache}")
+        connection.execute("PRAGMA temp_store=MEMORY")
+
+
 class SqliteLedger:
     """The Ledger contract on one engine.
 
@@ -81,9 +96,19 @@ class SqliteLedger:
         """The rows of one run, oldest first; `after` skips that many."""
         return self._rows("run = ? ORDER BY at_ms, id LIMIT ? OFFSET ?", run, limit, after)
 
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run in the order of their writing, which the index of runs has; page by page."""
+        last_id = 0
+        while found := self._page_of_run(run, last_id, page):
+            yield [_row(row[1:]) for row in found]
+            last_id = found[-1][0]
+
+    def _page_of_run(self, run: str, after_id: int, page: int) -> list[tuple[Any, ...]]:
+        return self._engine.read(lambda connection: connection.execute(_WALK, (run, after_id, page)).fetchall())
+
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where."""
-        return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
+        """How many operations of a run stand where; sorts a run that is longer than the cache in a temporary file."""
+        return self._engine.read(lambda connection: _tally(connection, run))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""

@@ -148,10 +148,7 @@ def _draw_queue(one: QueueCost) -> None:
     render.line(f"{one.queue}   {one.works}; of 1,000 messages:", "bold")
     columns = [
         Column("path"),
-        *[
-            Column(head, right=True)
-            for head in ("part", "SQS calls", "invoked", "table calls", "writes", "dollars")
-        ],
+        *[Column(head, right=True) for head in ("part", "SQS calls", "invoked", "table calls", "writes", "dollars")],
     ]
     rows = []
     for path in one.paths:

@@ -1,5 +1,6 @@
 """`onefold why`: the story of a key, drawn; what happened and what decided is `watch/timeline.py`'s.
 
+With a date behind it, the key is a schedule's name; what that did then is `service/days.py`'s, and drawn in `cli/day.py`.
 Instants are in the reader's own zone; --json has them in UTC. Never here: finding or wording anything.
 Invariant: the answer about a key that nobody knows says what that can mean, and ends with exit code 0.
 """
@@ -10,17 +11,22 @@ import shlex
 
 import click
 
-from onefold.cli import options, render, steps, target
+from onefold.cli import day, options, render, steps, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
-from onefold.service import stories
+from onefold.errors import UsageError
+from onefold.service import days, stories
 from onefold.watch.wording import instant
 
 _RESULT_CHARACTERS = 200
 
 
-@declared("why", example="onefold why o-17 shop:app\nonefold why 2026-11/acme --job charge --json")
-@click.argument("words", metavar="KEY [APP]", nargs=-1)
+@declared(
+    "why",
+    example="onefold why o-17 shop:app\nonefold why 2026-11/acme --job charge --json\n"
+    "onefold why monthly-billing 2026-06 shop:app",
+)
+@click.argument("words", metavar="KEY | SCHEDULE DATE [APP]", nargs=-1)
 @target.by_url
 @options.operation
 def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
@@ -28,12 +34,31 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
 
     KEY is the business key, or a message id. Told are: sent, claimed, run, failed, retried, taken over, answered from the
     record, completed, held, dead-lettered, changed, sent back; and what it can mean that a key was never seen.
+
+    SCHEDULE DATE asks about a schedule, a dispatcher or a map job in 2026, 2026-06, on 2026-06-01, or at an instant: did it
+    fire, when, how many times; what was dispatched; what took effect once; what did not, where its payload is, and who owns
+    the fix. Exit code 1 then: something of it is not as it should be.
     """
+    if sum(not target.is_app(word) for word in words) == 2:
+        return _of_day(words, url, job, tenant)
     app, (key,) = target.split(words, 1, names="KEY")
     found = target.find(app, url)
     say = instant if render.is_quiet() else render.local
     answer = stories.why(found.desk, key, job=job, tenant=tenant, say=say)
     return Answer(answer, draw=lambda: _draw(answer, found.words))
+
+
+def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
+    if job is not None or tenant is not None:
+        raise click.UsageError("--job and --tenant go with a KEY, not with a schedule and a date.")
+    app, (name, text) = target.split(words, 2, names="SCHEDULE DATE")
+    found = target.find(app, url)
+    try:
+        days.range_of(text)  # before anything is opened
+    except UsageError as error:
+        raise UsageError(error.what, todo=f"{error.todo} An app is named as module:attribute.") from None
+    answer = days.why(found.desk, found.app.schedules if found.app is not None else {}, name, text)
+    return Answer(answer, draw=lambda: day.draw(answer, found.words), code=int(not day.is_right(answer)))
 
 
 def _draw(answer: stories.Answer, words: str) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onefold import limits
+from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
@@ -70,6 +71,7 @@ _DEFAULTS = WorkerSettings()
     metavar="NAMES",
     help="Only these queues, with commas between; all that have a job unless given.",
 )
+@click.option("--schedules", is_flag=True, help="Be a scheduler too: send the ticks of the app's schedules.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left: not waiting, not in flight, not delayed.")
 @click.option(
     "--lease",
@@ -107,6 +109,7 @@ def command(
     tasks: int,
     processes: int,
     queues: str | None,
+    schedules: bool,
     until_empty: bool,
     lease: int,
     prefetch: int | None,
@@ -151,11 +154,19 @@ def command(
     quiet = no_progress or log is not None or render.is_quiet()
     progress = nullcontext() if quiet else _progress(worker, found.desk)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
-    with _signals(worker), progress:
+    ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
+    with _signals(worker), progress, ticking:
         report = worker.run()
     found.unfinished = bool(report.left)
     found.app.close(unfinished=report.code != 0)
     return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
+    """A scheduler beside the worker; the worker drains when it fails."""
+    from onefold.service import schedules  # and with it zones and expressions: only who schedules pays
+
+    return schedules.beside(schedules.make_scheduler(app, app.schedules, sinks=sinks), worker.drain)
 
 
 @contextmanager

@@ -6,22 +6,22 @@ Never here: queues. Invariant: no call is made before one is asked for.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import setup
-from onefold.backends.aws.dynamodb.admin import DynamoRecords
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
 from onefold.backends.aws.dynamodb.notes import Notes
 from onefold.backends.aws.dynamodb.state import DynamoState
 from onefold.backends.aws.dynamodb.store import DynamoStore
 from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.aws.session import Session
-from onefold.clock import Clock
-from onefold.entropy import Entropy
 
 if TYPE_CHECKING:
+    from onefold.backends.aws.dynamodb.admin import DynamoRecords
     from onefold.backends.aws.dynamodb.effects import DynamoEffects
+    from onefold.backends.aws.session import Session
+    from onefold.clock import Clock
+    from onefold.entropy import Entropy
 
 
 class DynamoBooks:
@@ -36,23 +36,33 @@ class DynamoBooks:
             for emulators that do not have it).
 
     Attributes:
-        store, records, ledger, state: the contracts of those names.
+        store, ledger, state: the contracts of those names.
     """
 
     def __init__(self, session: Session, table: str, clock: Clock, entropy: Entropy, *, batched: bool = True) -> None:
         self.table = Table(session, table, clock, entropy, batched=batched)
         self._notes = Notes(self.table)
         self.store = DynamoStore(self.table, self._notes)
-        self.records = DynamoRecords(self.table, self._notes)
         self.ledger = DynamoLedger(self.table)
         self.state = DynamoState(self.table)
 
+    @functools.cached_property
+    def records(self) -> DynamoRecords:
+        """The same records, for operators."""
+        from onefold.backends.aws.dynamodb.admin import DynamoRecords  # a function's cold start needs none of it
+
+        return DynamoRecords(self.table, self._notes)
+
     def create(self) -> None:
         """Make the table with time to live where there is none; errors as `setup.create`."""
+        from onefold.backends.aws.dynamodb import setup  # for emulators and developers
+
         setup.create(self.table)
 
     def check(self) -> list[str]:
         """Warnings about the table; raises where it cannot be used, as `setup.check`."""
+        from onefold.backends.aws.dynamodb import setup  # workers and operators ask, functions do not
+
         return setup.check(self.table)
 
     def effects(self, limit_ms: int) -> DynamoEffects:

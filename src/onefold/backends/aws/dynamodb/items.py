@@ -42,8 +42,6 @@ TTL_GRACE_MS: Final = limits.DAY_MS
 TTL_ATTRIBUTE: Final = "ttl"
 
 _DIGEST: Final = "sha256:"
-_OUTBOX = msgspec.json.Decoder(list[OutboxItem])
-_FAILURE = msgspec.json.Decoder(Failure)
 _FLAGS: Final = ("parked", "doubt", "budget_closed")
 _NUMBERS: Final = {
     "fence": "fence",
@@ -192,8 +190,8 @@ def record_of(item: Mapping[str, Value]) -> Record:
             key=key_of(item),
             **fields,
             result=item["result"]["S"].encode() if "result" in item else None,
-            failure=_FAILURE.decode(item["failure"]["S"]) if "failure" in item else None,
-            outbox=_OUTBOX.decode(item["outbox"]["S"]) if "outbox" in item else [],
+            failure=msgspec.json.decode(item["failure"]["S"], type=Failure) if "failure" in item else None,
+            outbox=msgspec.json.decode(item["outbox"]["S"], type=list[OutboxItem]) if "outbox" in item else [],
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         place = f"{item.get('pk')} {item.get('sk')}"

@@ -39,7 +39,6 @@ _DAYS_MAX: Final = "9999-12-31"
 _MS_MAX: Final = 253_402_300_799_999  # the last millisecond of that day
 _INSTANT_DIGITS: Final = 15
 _ORDER_BYTES: Final = 15 + 1 + 16 + 1 + 10 + 2  # instant, writer, number, and what separates them
-_ROW = msgspec.json.Decoder(Row)
 
 
 class DynamoLedger:
@@ -112,6 +111,12 @@ class DynamoLedger:
         """The rows of one run, oldest first; `after` skips that many, which are read all the same."""
         return list(itertools.islice(self._rows(_run_partition(run)), after, after + limit))
 
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run, oldest first, read once from end to end."""
+        rows = self._rows(_run_partition(run))
+        while found := list(itertools.islice(rows, page)):
+            yield found
+
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where; reads all its rows, about 1 MiB in one Query."""
         return tally_of(self._rows(_run_partition(run)))
@@ -159,7 +164,7 @@ class DynamoLedger:
         if page is not None:
             arguments["Limit"] = page
         for item in self._table.query(**arguments):
-            yield _ROW.decode(item["row"]["S"])
+            yield msgspec.json.decode(item["row"]["S"], type=Row)
 
 
 def _day(at_ms: int) -> str:

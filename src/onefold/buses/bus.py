@@ -1,0 +1,439 @@
+"""An event bus: rules from patterns to queues, archives, and the put that does it all in one transaction.
+
+    bus = app.bus("orders")
+    bus.rule("to-billing", {"detail-type": ["Order placed"]}, to=billing)
+    bus.put([EventEntry(source="shop", detail_type="Order placed", detail={"order_id": "o-1"})])
+
+A put answers each entry as PutEvents does. On return what was taken is in the queues of all rules that match and in the
+archives, in one transaction; a crash before leaves nothing of it. Inside a handler the deliveries leave with the run's
+record (outbox). What a queue refuses goes to the rule's dead-letter queue with EventBridge's attributes: every refusal of
+an embedded queue is final, so there is nothing to retry in between.
+On AWS a put is PutEvents; the rules there are those that the deployment made from the same declarations.
+Never here: the pattern language, templates (decide/), replays (buses/replay.py).
+Invariant: an event that was taken is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.buses import replay
+from onefold.buses.replay import Opened, Replay
+from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
+from onefold.contracts.buses import bus_place
+from onefold.contracts.engine import Engine
+from onefold.contracts.queue import Attribute, Entry, Refused, Sent
+from onefold.contracts.rules import check_entry
+from onefold.contracts.store import OutboxItem
+from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
+from onefold.decide.patterns import event_of, matches
+from onefold.decide.routing import Router
+from onefold.decide.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
+from onefold.duration import Duration
+from onefold.options import Queue
+from onefold.run import context
+
+ACCOUNT: Final = "000000000000"  # as the local SQS says by default
+REGION: Final = "us-east-1"
+_ENVELOPE_BYTES: Final = 4_096  # kept free in a message for what stands beside the event in a dead letter
+_BUS_NAME: Final = r"[.\-_A-Za-z0-9]{1,60}"  # API reference, CreateEventBus; ours is shorter: queues are named after it
+_ANY_QUEUE: Final = QueueSettings(name="any", message_bytes_max=limits.MESSAGE_BYTES_MAX - _ENVELOPE_BYTES)
+
+
+class Home(Protocol):
+    """Where a bus is declared; the app is one."""
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """Declared queues by name."""
+        ...
+
+    def queue(self, name: str, *, retention: Duration) -> Queue:
+        """Declare a queue."""
+        ...
+
+    def runtime(self) -> Opened:
+        """The opened engine."""
+        ...
+
+
+class PutAnswer(Struct, frozen=True, gc=False):
+    """What became of one entry, as PutEventsResultEntry.
+
+    Args:
+        event_id: of the event; None when it was not taken, or will be named by EventBridge when a handler's run completes.
+        error_code, error_message: why it was not taken; to be corrected, not to be retried.
+    """
+
+    event_id: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class Parcel(Struct, frozen=True, gc=False):
+    """One event on its way to one target of a rule."""
+
+    rule: Rule
+    event: Envelope
+    queue: str
+    entry: Entry
+
+
+class Bus:
+    """A declared bus. Made by `App.bus`; safe from any thread once declared.
+
+    Attributes:
+        name: of the bus. origin: account and region of its events.
+        rules, archives: declared on it, by name.
+    """
+
+    def __init__(self, name: str, home: Home, *, account: str = ACCOUNT, region: str = REGION) -> None:
+        if not re.fullmatch(_BUS_NAME, name):
+            raise errors.UsageError(
+                f"{name!r:.80} is not a name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
+            )
+        if not re.fullmatch(r"\d{12}", account):
+            raise errors.UsageError(f"account={account!r} is not one.", todo="Use 12 digits.")
+        self.name = name
+        self.origin = Origin(account, region)
+        self.rules: dict[str, Rule] = {}
+        self.archives: dict[str, EventArchive] = {}
+        self._home = home
+        self._router: Router[Rule] | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<onefold bus {self.name}, {len(self.rules)} rules>"
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def rule(
+        self,
+        name: str,
+        pattern: Mapping[str, Any] | str,
+        to: Queue | Sequence[Queue],
+        *,
+        input_path: str | None = None,
+        input_transformer: InputTransformer | None = None,
+        constant: Any = None,
+        group: str | None = None,
+        enabled: bool = True,
+        dead_letter: Queue | None = None,
+    ) -> Rule:
+        """Send the events that a pattern matches to one queue, or to up to five.
+
+        Args:
+            name: 1 to 64 of A-Z a-z 0-9 . - _.
+            pattern: EventBridge's event pattern, or its JSON; at most 4,096 characters.
+            input_path: a part of the event instead of the envelope, for example "$.detail".
+            input_transformer: a template filled from the event. constant: a value that is the same for every event.
+            group: message group for FIFO targets (required there): a text, or a path such as "$.detail.customer".
+            enabled: False: the rule stands, and takes no part.
+            dead_letter: standard queue for what a target refuses; unless given, the bus's `<name>-undelivered`.
+
+        Raises:
+            UsageError: a pattern that is none, a template that cannot be filled, a FIFO target without content_dedup or
+                group, more than one of input_path, input_transformer and constant.
+            ConflictError: the bus has a rule of this name.
+        """
+        if name in self.rules:
+            raise errors.ConflictError(
+                f"Rule {name} is declared twice on bus {self.name}.", todo="Give one of them another name."
+            )
+        made = make_rule(
+            name, bus=self.name, arn=self._arn(name), pattern=pattern,
+            targets=(to,) if isinstance(to, Queue) else tuple(to), known=self._home.queues,
+            dead_letter=lambda: dead_letter or self._undelivered_queue(),
+            input_path=input_path, input_transformer=input_transformer, constant=constant, group=group, enabled=enabled,
+        )  # fmt: skip
+        self.rules[name] = made
+        self._router = None
+        return made
+
+    def archive(
+        self, name: str, pattern: Mapping[str, Any] | str | None = None, *, retention: Duration | None = None
+    ) -> EventArchive:
+        """Keep the events that a pattern matches, to be replayed.
+
+        Args:
+            name: 1 to 48 of A-Z a-z 0-9 . - _. pattern: as of a rule; None: every event.
+            retention: how long an event is kept, counted from its put; None: for ever.
+
+        Raises:
+            UsageError: a name or pattern that cannot be. ConflictError: the bus has an archive of this name.
+        """
+        if name in self.archives:
+            raise errors.ConflictError(
+                f"Archive {name} is declared twice on bus {self.name}.", todo="Give one of them another name."
+            )
+        made = self.archives[name] = make_archive(name, bus=self.name, pattern=pattern, retention=retention)
+        return made
+
+    def _undelivered_queue(self) -> Queue:
+        return self._home.queue(f"{self.name.replace('.', '-')}-undelivered", retention="14d")
+
+    def _arn(self, rule: str) -> str:
+        path = rule if self.name == "default" else f"{self.name}/{rule}"
+        return f"arn:aws:events:{self.origin.region}:{self.origin.account}:rule/{path}"
+
+    # -- putting -----------------------------------------------------------------------------------------------------
+
+    def put(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
+        """Put events: on return those taken are in the queues of all rules that match, and in the archives.
+
+        Inside a handler they leave when the run completes, with its record; the answers are the same.
+
+        Args:
+            entries: any number, all in one transaction; a mapping is read as PutEvents has it ("Source", "DetailType", ...).
+
+        Returns:
+            One answer each, in order; an entry that is not taken says why and holds nobody up.
+
+        Raises:
+            UsageError: an entry is neither, or has an unknown field. Nothing was put.
+            StorageBusy: nothing was put. TransientError: EventBridge did not take some for now.
+        """
+        given = [one if isinstance(one, EventEntry) else entry_of(one) for one in entries]
+        home = self._home.runtime()
+        now_ms = home.clock.now_ms()
+        answers: list[PutAnswer] = []
+        taken: list[Envelope] = []
+        for entry in given:
+            made = self._seal(entry, home, now_ms)
+            if isinstance(made, Fault):
+                answers.append(PutAnswer(None, made.code, made.message))
+            else:
+                answers.append(PutAnswer(made.id))
+                taken.append(made)
+        inside = context.current.get()
+        if home.engine.archive is None:
+            return self._put_elsewhere(home, answers, taken, inside)
+        parcels = [parcel for event in taken for parcel in self.parcels(event, now_ms)]
+        kept = self._kept(taken, now_ms)
+        if inside is not None:
+            inside.outbox.extend(self._outbox(parcels, kept))
+        elif taken:
+            self._store(home, parcels, kept)
+        return answers
+
+    def _put_elsewhere(
+        self, home: Opened, answers: Sequence[PutAnswer], taken: Sequence[Envelope], inside: context.Context | None
+    ) -> list[PutAnswer]:
+        """Put on the server's own bus, whose rules the deployment made from ours; it names the events."""
+        place = bus_place(self.name)
+        entries = [Entry(body=request_of(event), key=event.id) for event in taken]
+        if inside is not None:
+            inside.outbox.extend(OutboxItem(queue=place, body=one.body, key=one.key) for one in entries)
+            return [one if one.error_code is not None else PutAnswer() for one in answers]
+        sent = iter(home.engine.queues.open(place).send(entries) if entries else ())
+        return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]
+
+    def archives_of(self, home: Opened) -> Archive:
+        """The engine's archives.
+
+        Raises:
+            UsageError: the engine's events are EventBridge's.
+        """
+        archive = home.engine.archive
+        if archive is None:
+            raise errors.UsageError(
+                f"The engine {home.engine.url} has no event bus of its own.",
+                meaning="On AWS events are put on EventBridge; `onefold synth` writes bus, rules and archives.",
+                todo="Replay there with EventBridge's own replays, or use an embedded engine (sqlite:///...).",
+            )
+        return archive
+
+    def replay(
+        self, archive: str, start: datetime, end: datetime, *, name: str, rules: Sequence[str] | None = None
+    ) -> Replay:
+        """Send the events of an archive through the rules once more, to the end; after a crash the same call goes on.
+
+        Args:
+            archive: its name. start, end: aware datetimes; events with start <= time < end.
+            name: of the replay, 1 to 64 of A-Z a-z 0-9 . - _; it stands in each event as `replay-name`.
+            rules: only these; None: all that are enabled.
+
+        Raises:
+            NotFoundError: no such archive or rule. UsageError: a name or range that cannot be.
+            ConflictError: a replay of this name is over, or of something else.
+        """
+        from_ms, to_ms = replay.instant_ms(start, "start"), replay.instant_ms(end, "end")
+        home = self._home.runtime()
+        replay.begin(self, home, archive, from_ms, to_ms, name=name, rules=rules)
+        return replay.run(self, home, name)
+
+    def _seal(self, entry: EventEntry, home: Opened, now_ms: int) -> Envelope | Fault:
+        made = sealed(entry, self.origin, event_id(home.entropy.token(), home.entropy.token()), now_ms)
+        if isinstance(made, Fault):
+            return made
+        refused = check_entry(Entry(body=made.text), _ANY_QUEUE)
+        return made if refused is None else Fault("InvalidArgument", refused.message)
+
+    def _kept(self, events: Sequence[Envelope], now_ms: int) -> dict[EventArchive, list[Archived]]:
+        """What goes into which archive."""
+        kept: dict[EventArchive, list[Archived]] = {}
+        for archive in self.archives.values():
+            ends_at_ms = None if archive.retention_ms is None else now_ms + archive.retention_ms
+            kept[archive] = [
+                Archived(0, event.id, event.time_ms, event.text, ends_at_ms)
+                for event in events
+                if archive.compiled is None or matches(archive.compiled, event_of(event.value))
+            ]
+        return kept
+
+    def _store(self, home: Opened, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]) -> None:
+        def store() -> None:
+            for archive, events in kept.items():
+                if events:
+                    self.archives_of(home).keep(archive.place, events)
+            self.deliver(home, parcels)
+
+        answer = home.engine.together([store])[0]
+        if isinstance(answer, Exception):
+            raise answer
+        home.engine.notify()
+
+    # -- delivering --------------------------------------------------------------------------------------------------
+
+    def parcels(self, event: Envelope, now_ms: int, rules: Iterable[str] | None = None) -> list[Parcel]:
+        """What an event becomes for each target of each rule that matches; for a dead-letter queue where it cannot be made.
+
+        Args:
+            now_ms: when the bus took it. rules: only these; None: all that are enabled.
+        """
+        router = self._router
+        if router is None:
+            with self._lock:
+                router = self._router = Router((one.compiled, one) for one in self.rules.values() if one.enabled)
+        chosen = None if rules is None else set(rules)
+        return [
+            self.parcel(rule, queue, event, now_ms)
+            for rule in router.matching(event.value)
+            if chosen is None or rule.name in chosen
+            for queue in rule.targets
+        ]
+
+    def parcel(self, rule: Rule, queue: str, event: Envelope, now_ms: int) -> Parcel:
+        """What an event becomes for one target of a rule; where it cannot be made, for the rule's dead-letter queue."""
+        settings = self._home.queues[queue].settings
+        try:
+            body = transformed(rule.transformation, event, Rendering(rule.name, rule.arn, now_ms))
+        except NowhereError:
+            return self._undelivered(
+                rule, queue, event, "INVALID_PARAMETER", f"InputPath {rule.input_path} leads to nothing."
+            )
+        group = rule.group if rule.group_path is None else text_at(rule.group_path, event)
+        if settings.fifo and group is None:
+            return self._undelivered(
+                rule, queue, event, "INVALID_PARAMETER", f"MessageGroupId {rule.group} leads to nothing."
+            )
+        entry = Entry(body=body, group=group, key=event.id)
+        refused = check_entry(entry, settings)
+        if refused is not None:
+            return self._undelivered(rule, queue, event, "INVALID_PARAMETER", refused.message)
+        return Parcel(rule, event, queue, entry)
+
+    def _undelivered(self, rule: Rule, queue: str, event: Envelope, code: str, message: str) -> Parcel:
+        """The same event as a dead letter: the event as it was, with EventBridge's attributes."""
+        target = f"arn:aws:sqs:{self.origin.region}:{self.origin.account}:{queue}"
+        told = {
+            "RULE_ARN": rule.arn,
+            "TARGET_ARN": target,
+            "ERROR_CODE": code,
+            "ERROR_MESSAGE": message[:1000],
+            "RETRY_ATTEMPTS": "0",
+        }
+        attributes = {name: Attribute(value) for name, value in told.items()}
+        return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
+
+    def deliver(self, home: Opened, parcels: Sequence[Parcel]) -> None:
+        """Send parcels, in order for each queue; inside `Engine.together`. What a queue refuses becomes a dead letter.
+
+        Raises:
+            NotFoundError, UsageError: a dead-letter queue is gone, or refuses it; nothing was sent.
+        """
+        by_queue: dict[str, list[Parcel]] = defaultdict(list)
+        for parcel in parcels:
+            by_queue[parcel.queue].append(parcel)
+        dead: dict[str, list[Parcel]] = defaultdict(list)
+        for name, several in by_queue.items():
+            for parcel, refused in _send(home.engine, name, several):
+                if parcel.queue == parcel.rule.dead_letter:
+                    raise _no_way_out(parcel, refused)
+                code = "NO_RESOURCE" if refused.code == "QueueDoesNotExist" else "INVALID_PARAMETER"
+                dead[parcel.rule.dead_letter].append(
+                    self._undelivered(parcel.rule, name, parcel.event, code, refused.message)
+                )
+        for name, several in dead.items():
+            for parcel, refused in _send(home.engine, name, several):
+                raise _no_way_out(parcel, refused)
+
+    def _outbox(
+        self, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
+    ) -> Iterable[OutboxItem]:
+        """The same as items that leave with the record of the run."""
+        for archive, events in kept.items():
+            for one in events:
+                attributes = {TIME_ATTRIBUTE: str(one.time_ms)}
+                if one.expires_at_ms is not None:
+                    attributes[EXPIRES_ATTRIBUTE] = str(one.expires_at_ms)
+                place = archive_place(archive.place)
+                yield OutboxItem(queue=place, body=one.text, attributes=attributes, key=one.event_id)
+        for parcel in parcels:
+            entry = parcel.entry
+            texts = {name: str(one.value) for name, one in entry.attributes.items()}
+            yield OutboxItem(queue=parcel.queue, body=entry.body, attributes=texts, group=entry.group, key=entry.key)
+
+
+def _send(engine: Engine, name: str, parcels: Sequence[Parcel]) -> list[tuple[Parcel, Refused]]:
+    """Send parcels to one queue; those it refused. A queue that is gone refuses all."""
+    try:
+        answers = engine.queues.open(name).send([parcel.entry for parcel in parcels])
+    except errors.NotFoundError as error:
+        return [(parcel, Refused("QueueDoesNotExist", error.what)) for parcel in parcels]
+    return [(parcel, answer) for parcel, answer in zip(parcels, answers, strict=True) if isinstance(answer, Refused)]
+
+
+def _answer_of(sent: Sent | Refused) -> PutAnswer:
+    return PutAnswer(None, sent.code, sent.message) if isinstance(sent, Refused) else PutAnswer(sent.message_id)
+
+
+def _no_way_out(parcel: Parcel, refused: Refused) -> errors.UsageError:
+    return errors.UsageError(
+        f"Event {parcel.event.id} cannot be delivered by rule {parcel.rule.name}, nor put into {parcel.rule.dead_letter}: "
+        f"{refused.message}",
+        meaning="Nothing of this put was stored.",
+        todo=f"Make the queue again (`onefold queue apply`), or give rule {parcel.rule.name} another dead_letter.",
+    )
+
+
+class Declares(Home, Protocol):
+    """What `declare` needs of an app."""
+
+    @property
+    def buses(self) -> dict[str, Bus]:
+        """Declared so far, by name."""
+        ...
+
+
+def declare(app: Declares, name: str, *, account: str | None, region: str | None) -> Bus:
+    """What `App.bus` does; arguments and errors as there."""
+    bus = app.buses.get(name)
+    if bus is None:
+        bus = app.buses[name] = Bus(name, app, account=account or ACCOUNT, region=region or REGION)
+    elif account not in (None, bus.origin.account) or region not in (None, bus.origin.region):
+        raise errors.ConflictError(
+            f"Bus {name} is declared with account {bus.origin.account} in {bus.origin.region} already.",
+            todo="Say account and region once.",
+        )
+    return bus

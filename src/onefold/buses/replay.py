@@ -1,0 +1,274 @@
+"""Replays: the events of an archive's time range go through the rules of their bus once more, marked with `replay-name`.
+
+A replay is a value in State, `replay/<bus>/<name>`. Each step reads a page of events in order of their time, delivers it,
+and moves the cursor on, in one transaction; whoever runs the replay again after a crash goes on where it stood. What is put
+while a replay runs is not part of it. Replayed events keep id, time and detail, so a job whose key is in the detail answers
+them from its record; they are not archived again.
+Never here: which rules match, the archive's storage. Invariant: each event of the range is delivered once per replay.
+
+Sources: EventBridge user guide, "Archive and replay events"; API reference, StartReplay, DescribeReplay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors, limits
+from onefold.buses.rules import EventArchive, Rule
+from onefold.clock import Clock
+from onefold.contracts.archive import Archive
+from onefold.contracts.engine import Engine
+from onefold.contracts.state import Change, State, Versioned
+from onefold.decide.envelopes import Envelope, replayed
+from onefold.entropy import Entropy
+
+_NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, StartReplay, ReplayName
+_PREFIX: Final = "replay/"
+PAGE: Final = 200  # events in one transaction
+
+
+class Opened(Protocol):
+    """An opened engine as a bus and its replays need it; `service.wiring.Runtime` is one."""
+
+    @property
+    def engine(self) -> Engine:
+        """Its contracts."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        ...
+
+    @property
+    def entropy(self) -> Entropy:
+        """Chance, for ids."""
+        ...
+
+
+class Bus(Protocol):
+    """What a replay needs of a bus; `buses/bus.py` has it."""
+
+    @property
+    def name(self) -> str:
+        """Of the bus."""
+        ...
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """Declared rules by name."""
+        ...
+
+    @property
+    def archives(self) -> Mapping[str, EventArchive]:
+        """Declared archives by name."""
+        ...
+
+    def archives_of(self, home: Opened) -> Archive:
+        """The engine's archives."""
+        ...
+
+    def parcels(self, event: Envelope, now_ms: int, rules: Iterable[str] | None = None) -> Sequence[Any]:
+        """What an event becomes for each target."""
+        ...
+
+    def deliver(self, home: Opened, parcels: Sequence[Any]) -> None:
+        """Send them, inside `Engine.together`."""
+        ...
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """A replay as it stands.
+
+    Args:
+        bus, name: which. archive: what is replayed.
+        from_ms, to_ms: events with from_ms <= time < to_ms, UTC.
+        rules: only these; None: all that are enabled.
+        state: `running` (also one that nobody carries on at the moment), `completed`, `cancelled`.
+        last: events kept after this position are not part of it.
+        cursor: time and position of the last event that was delivered; None before the first.
+        replayed: events so far; delivered: messages they became.
+        started_at_ms, ended_at_ms: wall time.
+    """
+
+    bus: str
+    name: str
+    archive: str
+    from_ms: int
+    to_ms: int
+    rules: tuple[str, ...] | None
+    last: int
+    started_at_ms: int
+    state: Literal["running", "completed", "cancelled"] = "running"
+    cursor: tuple[int, int] | None = None
+    replayed: int = 0
+    delivered: int = 0
+    ended_at_ms: int | None = None
+
+
+def begin(
+    bus: Bus, home: Opened, archive: str, from_ms: int, to_ms: int, *, name: str, rules: Sequence[str] | None = None
+) -> Replay:
+    """Begin a replay, or find the one of that name to go on with.
+
+    Raises:
+        NotFoundError: the bus has no such archive or rule.
+        UsageError: a name that cannot be, or an end that is not after the start.
+        ConflictError: a replay of this name is over, or is of another archive, range or rules.
+    """
+    if not re.fullmatch(_NAME, str(name)):
+        raise errors.UsageError(
+            f"{name!r:.80} is not a name for a replay.", todo="Use 1 to 64 of A-Z a-z 0-9 . - and _."
+        )
+    if to_ms <= from_ms:
+        raise errors.UsageError("The replay would end before it starts.", todo="Give an end after the start.")
+    if archive not in bus.archives:
+        raise errors.NotFoundError(
+            f"Bus {bus.name} has no archive {archive!r:.80}.",
+            todo=f"It has {', '.join(bus.archives) or 'none; declare one with bus.archive(...)'}.",
+        )
+    unknown = [rule for rule in rules or () if rule not in bus.rules]
+    if unknown:
+        raise errors.NotFoundError(
+            f"Bus {bus.name} has no rule {unknown[0]!r:.80}.", todo=f"It has {', '.join(bus.rules) or 'none'}."
+        )
+    wanted = Replay(
+        bus=bus.name,
+        name=name,
+        archive=archive,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        rules=None if rules is None else tuple(rules),
+        last=bus.archives_of(home).holdings(bus.archives[archive].place).position,
+        started_at_ms=home.clock.now_ms(),
+    )
+    state = home.engine.state
+    state.put([Change(_place(wanted), msgspec.json.encode(wanted), 0)])
+    standing = _read(state, _place(wanted))
+    if standing is None:
+        raise errors.StorageBusy(f"Replay {name} was removed while it was begun.", todo="Begin it again.")
+    found = standing[0]
+    same = ("archive", "from_ms", "to_ms", "rules")
+    if any(getattr(found, field) != getattr(wanted, field) for field in same) or found.state != "running":
+        raise errors.ConflictError(
+            f"Replay {name} of bus {bus.name} exists: {found.state}, of archive {found.archive}.",
+            meaning="A replay of the same archive, range and rules that is still running would go on.",
+            todo="Give this one another name.",
+        )
+    return found
+
+
+def step(bus: Bus, home: Opened, name: str) -> Replay:
+    """Deliver one page of events; the replay as it stands then. Call it until it is not `running`.
+
+    Raises:
+        NotFoundError: no such replay, or its archive or a rule is not declared any more; nothing was delivered.
+        StorageBusy: nothing was delivered.
+    """
+
+    def page() -> Replay:
+        before, version = _of(home.engine.state, bus, name)
+        if before.state != "running":
+            return before
+        after = _deliver(bus, home, before)
+        if not home.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
+            raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
+        return after
+
+    answer = home.engine.together([page])[0]
+    if isinstance(answer, Exception):
+        raise answer
+    assert isinstance(answer, Replay)
+    home.engine.notify()
+    return answer
+
+
+def _deliver(bus: Bus, home: Opened, replay: Replay) -> Replay:
+    archive = bus.archives.get(replay.archive)
+    gone = (
+        replay.archive if archive is None else next((one for one in replay.rules or () if one not in bus.rules), None)
+    )
+    if archive is None or gone is not None:
+        raise errors.NotFoundError(
+            f"{gone} of replay {replay.name} is not declared on bus {bus.name} any more.",
+            todo=f"Declare it again, or `onefold events replay --name {replay.name} --cancel`.",
+        )
+    now_ms = home.clock.now_ms()
+    kept = bus.archives_of(home).read(
+        archive.place, replay.from_ms, replay.to_ms, after=replay.cursor, last=replay.last, limit=PAGE
+    )
+    if not kept:
+        return replace(replay, state="completed", ended_at_ms=now_ms)
+    parcels = [parcel for one in kept for parcel in bus.parcels(replayed(one.text, replay.name), now_ms, replay.rules)]
+    bus.deliver(home, parcels)
+    return replace(
+        replay,
+        cursor=(kept[-1].time_ms, kept[-1].position),
+        replayed=replay.replayed + len(kept),
+        delivered=replay.delivered + len(parcels),
+    )
+
+
+def run(bus: Bus, home: Opened, name: str) -> Replay:
+    """Carry a replay on until it is over; errors as `step`."""
+    while True:
+        now = step(bus, home, name)
+        if now.state != "running":
+            return now
+
+
+def cancel(bus: Bus, home: Opened, name: str) -> Replay:
+    """End a running replay; what it has delivered stays. One that is over stays as it is.
+
+    Raises:
+        NotFoundError: no such replay.
+    """
+    while True:
+        before, version = _of(home.engine.state, bus, name)
+        if before.state != "running":
+            return before
+        after = replace(before, state="cancelled", ended_at_ms=home.clock.now_ms())
+        if home.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
+            return after
+
+
+def listed(state: State, bus: str) -> list[Replay]:
+    """All replays of a bus, oldest first."""
+    found = [_read(state, name) for name in state.names(f"{_PREFIX}{bus}/")]
+    return sorted((one[0] for one in found if one is not None), key=lambda one: one.started_at_ms)
+
+
+def instant_ms(at: datetime, what: str) -> int:
+    """An aware datetime in milliseconds.
+
+    Raises:
+        UsageError: it is none, or has no zone.
+    """
+    if not hasattr(at, "tzinfo") or at.tzinfo is None:
+        raise errors.UsageError(
+            f"{what}={at!r} is no instant.", todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC)."
+        )
+    return round(at.timestamp() * limits.SECOND_MS)
+
+
+def _of(state: State, bus: Bus, name: str) -> tuple[Replay, int]:
+    found = _read(state, f"{_PREFIX}{bus.name}/{name}")
+    if found is None:
+        raise errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")
+    return found
+
+
+def _place(replay: Replay) -> str:
+    return f"{_PREFIX}{replay.bus}/{replay.name}"
+
+
+def _read(state: State, place: str) -> tuple[Replay, int] | None:
+    value: Versioned | None = state.get([place])[0]
+    return None if value is None else (msgspec.json.decode(value.value, type=Replay), value.version)

@@ -1,0 +1,133 @@
+"""`onefold calendar`: what schedules will fire, in local time and UTC, with the key of each tick.
+
+Parsing and drawing; the rows are `service/calendars.py`'s. Never here: expressions, zones, an engine.
+Invariant: a time without an offset is read in --tz, or else in UTC, never in the machine's own zone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import click
+
+from onefold import duration, errors, limits
+from onefold.cli import render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column
+from onefold.clock import SystemClock
+from onefold.decide.schedule import Dst, Timing, parse, zone_of
+from onefold.service import calendars
+from onefold.service.calendars import Calendar, Row
+
+_SPAN_MS = 31 * limits.DAY_MS
+_SPAN_MS_MAX = 36_500 * limits.DAY_MS
+_LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # years end with 2199 in cron
+
+
+@declared(
+    "calendar",
+    example="onefold calendar shop:app --from 2027-03-01 --to 90d\n"
+    'onefold calendar --expression "cron(0 3 1 * ? *)" --tz Europe/London --json',
+)
+@click.argument("app", required=False)
+@click.option("--expression", metavar="TEXT", help="A bare expression instead of an app: cron, rate or at.")
+@click.option(
+    "--from", "begin", metavar="TIME", help="First instant, for example 2027-03-01 or 2027-03-01T03:00Z; else now."
+)
+@click.option("--to", "end", metavar="TIME", help="End, not included: a time, or a duration such as 90d; else 31d later.")
+@click.option("--tz", metavar="ZONE", help="Zone of the local times; of a bare expression also its own, else UTC.")
+@click.option("--dst", type=click.Choice(["eventbridge", "next-valid"]), help="What a clock change does to a bare expression; else eventbridge.")
+@click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+def command(
+    app: str | None,
+    expression: str | None,
+    begin: str | None,
+    end: str | None,
+    tz: str | None,
+    dst: Dst | None,
+    rows: int,
+) -> Answer:
+    """Print what an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
+
+    Keys and instants are those that the embedded scheduler and EventBridge Scheduler use. Local times that the clocks skip
+    are listed as skipped. No engine is opened: what was sent already is in `onefold runs`.
+    """
+    if tz is not None:
+        zone_of(tz)
+    clock = SystemClock()
+    if expression is not None:
+        if app is not None:
+            raise errors.UsageError(f"Both an app ({app}) and --expression were given.", todo="Give one of them.")
+        timings: dict[str | None, Timing] = {
+            None: Timing(parse(expression), zone=tz or "UTC", dst=dst or "eventbridge")
+        }
+    else:
+        if dst is not None:
+            raise errors.UsageError("--dst was given without --expression.", todo="An app's schedules declare theirs.")
+        timings = _of_app(app)
+    from_ms = _instant_ms(begin, "--from", tz) if begin is not None else clock.now_ms()
+    to_ms = from_ms + _SPAN_MS if end is None else _end_ms(end, tz, from_ms)
+    found = calendars.calendar(timings, from_ms, to_ms, zone=tz, rows_max=rows)
+    return Answer(found, draw=lambda: _draw(found, timings))
+
+
+def _of_app(app: str | None) -> dict[str | None, Timing]:
+    name = app or os.environ.get("ONEFOLD_APP")
+    if name is None:
+        raise click.UsageError("Name the app as module:attribute, for example shop:app, or give --expression.")
+    return {one.name: one.timing for one in target.load(name).schedules.values()}
+
+
+def _end_ms(text: str, tz: str | None, from_ms: int) -> int:
+    if text[-1:].isalpha() and not text.endswith("Z"):
+        return from_ms + duration.to_ms(text, "--to", least_ms=1, most_ms=_SPAN_MS_MAX)
+    return _instant_ms(text, "--to", tz)
+
+
+def _instant_ms(text: str, what: str, tz: str | None) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is not None and at.tzinfo is None:
+        at = at.replace(tzinfo=zone_of(tz or "UTC"))
+    if at is None or not datetime(1970, 1, 1, tzinfo=UTC) <= at <= _LATEST:
+        raise errors.UsageError(
+            f"{what} {text!r} is no instant from 1970 to 2199.",
+            todo="Write for example 2027-03-01, 2027-03-01T03:00 or 2027-03-01T03:00Z.",
+        )
+    return round(at.timestamp() * limits.SECOND_MS)
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _draw(found: Calendar, timings: Mapping[str | None, Timing]) -> None:
+    if not timings:
+        render.line("The app declares no schedules.")
+        return
+    named = None not in timings
+    if found.rows:
+        columns = [Column("local time"), Column("UTC"), Column("key" if named else "", folds=True)]
+        render.draw(render.table(columns, [_cells(row, named) for row in found.rows]))
+    for one in found.silent:
+        later = f"the next is at {one.next_utc}" if one.next_utc else "and none is left until the end of 2199"
+        render.line(f"{one.schedule or 'The expression'} has no tick from {found.from_utc} to {found.to_utc}; {later}.")
+    for name in found.assumed:
+        text = f"{name or 'The rate'} has no start: counted from {found.from_utc} here, in fact from when it is first seen."
+        render.line(text, "dim")
+    if found.more_from is not None:
+        render.line(f"More follows from {found.more_from} on: raise --rows, or begin there with --from.", "dim")
+
+
+def _cells(row: Row, named: bool) -> tuple[str, str, str]:
+    if not row.fires:
+        at = datetime.fromisoformat(row.local)
+        return f"{at:%a %Y-%m-%d %H:%M}", render.NOTHING, f"{f'{row.schedule}: ' if named else ''}{row.note}"
+    at = datetime.fromisoformat(row.local)
+    utc = datetime.fromisoformat(row.utc)
+    form = "%Y-%m-%d %H:%M:%S" if utc.second else "%Y-%m-%d %H:%M"
+    rest = f"{row.key or ''} {f'({row.note})' if row.note else ''}".strip()
+    return f"{at:%a} {at:{form}} {row.abbreviation}", f"{utc:{form}}", rest

@@ -1,0 +1,301 @@
+"""`onefold events`: put, rules, why a pattern does not match, archives and replays. Drawing; `service/events.py` does it.
+
+Invariant: only `put`, `replay`, `cancel` and `redeliver` change anything.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from onefold.app import App
+from onefold.buses.bus import PutAnswer
+from onefold.buses.replay import Replay
+from onefold.cli import options, render, target
+from onefold.cli.commands.send import read_file
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, line, number
+from onefold.decide.envelopes import time_text
+from onefold.service import events as service
+from onefold.service import undelivered
+from onefold.watch.wording import age, counted, one_line
+
+command = Group(
+    "events",
+    help="Event buses: put, rules, test a pattern, archives, replays, what was not delivered.",
+    no_args_is_help=True,
+)
+
+_bus = click.option("--bus", metavar="NAME", help="Which bus; the app's only one unless given.")
+
+
+def _target(words: tuple[str, ...], names: str = "") -> tuple[target.Target, list[str]]:
+    app, rest = target.split(words, 1 if names else 0, names=names)
+    return target.find_app(app), rest
+
+
+def _app(words: tuple[str, ...], names: str = "") -> tuple[App, list[str]]:
+    found, rest = _target(words, names)
+    assert found.app is not None
+    return found.app, rest
+
+
+def _text(word: str) -> str:
+    """JSON as it stands on the command line, from standard input (`-`), or of a file."""
+    if word == "-":
+        return sys.stdin.read()
+    return word if word.lstrip()[:1] in ("{", "[") else read_file(word.removeprefix("@"))
+
+
+# -- putting, rules, patterns ----------------------------------------------------------------------------------------
+
+
+@declared(
+    "put",
+    example="""onefold events put '{"Source": "shop", "DetailType": "Order placed", "Detail": {"id": "o-1"}}' shop:app
+               onefold events put entries.json shop:app --bus orders""",
+)
+@click.argument("words", metavar="ENTRIES [APP]", nargs=-1)
+@_bus
+def put(words: tuple[str, ...], bus: str | None) -> Answer:
+    """Put events on a bus.
+
+    ENTRIES is JSON, a file, or - for standard input: an entry as PutEvents has it, a list of them, or {"Entries": [...]}.
+    What was taken is durable, in queues and archives, when the command returns. Exit code 1 when an entry was not taken.
+    """
+    app, (entries,) = _app(words, "ENTRIES")
+    answers = service.put(service.bus_of(app, bus), _text(entries))
+    failed = sum(one.event_id is None for one in answers)
+    value = {"FailedEntryCount": failed, "Entries": answers}
+    return Answer(value, draw=lambda: _draw_put(answers), code=1 if failed else 0)
+
+
+def _draw_put(answers: list[PutAnswer]) -> None:
+    for one in answers:
+        if one.event_id is not None:
+            line(f"put: event {one.event_id}")
+        else:
+            line(f"not taken: {one.error_code}: {one.error_message}", "red")
+
+
+@declared("rules", example="onefold events rules shop:app\nonefold events rules shop:app --event event.json")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@_bus
+@click.option("--event", metavar="FILE", help="Say which rules match this event, whole as it travels.")
+def rules(words: tuple[str, ...], bus: str | None, event: str | None) -> Answer:
+    """The declared rules with their patterns and targets."""
+    app, _ = _app(words)
+    found = service.rules(app, bus, None if event is None else _text(event))
+    return Answer({"rules": found}, draw=lambda: _draw_rules(found, asked=event is not None))
+
+
+def _draw_rules(found: list[service.RuleLine], *, asked: bool) -> None:
+    if not found:
+        line("No rules are declared.")
+        return
+    columns = [Column("bus"), Column("rule"), Column("to", folds=True), Column("gets", folds=True)]
+    columns += [Column("matches" if asked else "state"), Column("pattern", folds=True)]
+    rows = [
+        (
+            one.bus,
+            one.rule,
+            ", ".join(one.targets),
+            one.gets,
+            ("yes" if one.matches else "no") if asked else ("enabled" if one.enabled else "disabled"),
+            one.pattern,
+        )
+        for one in found
+    ]
+    render.draw(render.table(columns, rows))
+
+
+@declared("test", example="onefold events test --pattern pattern.json --event event.json")
+@click.option("--pattern", metavar="FILE", required=True, help="A file, - or the JSON itself.")
+@click.option("--event", metavar="FILE", required=True, help="A file, - or the JSON itself; whole as it travels.")
+def test(pattern: str, event: str) -> Answer:
+    """Whether a pattern matches an event; if not, which fields say no. Exit code 1 when it does not match."""
+    found = service.tested(_text(pattern), _text(event))
+    return Answer(found, draw=lambda: _draw_test(found), code=0 if found.matches else 1)
+
+
+def _draw_test(found: service.Tested) -> None:
+    line("matches" if found.matches else "does not match", "green" if found.matches else "yellow")
+    for one in found.reasons:
+        line(f"  {one}")
+
+
+# -- archives and replays --------------------------------------------------------------------------------------------
+
+
+@declared("archives", example="onefold events archives shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@_bus
+def archives(words: tuple[str, ...], bus: str | None) -> Answer:
+    """The declared archives and what they hold."""
+    app, _ = _app(words)
+    found = service.archives(app, bus)
+    return Answer({"archives": found}, draw=lambda: _draw_archives(found))
+
+
+def _draw_archives(found: list[service.ArchiveLine]) -> None:
+    if not found:
+        line("No archives are declared.")
+        return
+    columns = [Column("bus"), Column("archive"), Column("events", right=True), Column("bytes", right=True)]
+    columns += [Column("from"), Column("to"), Column("kept", right=True)]
+    rows = [
+        (
+            one.bus,
+            one.archive,
+            number(one.events),
+            number(one.size),
+            time_text(one.first_ms) if one.first_ms is not None else None,
+            time_text(one.last_ms) if one.last_ms is not None else None,
+            age(one.retention_ms) if one.retention_ms is not None else "for ever",
+        )
+        for one in found
+    ]
+    render.draw(render.table(columns, rows))
+
+
+@declared("archive", example="onefold events archive all shop:app --from 2026-06-01T00:00:00Z --limit 20")
+@click.argument("words", metavar="ARCHIVE [APP]", nargs=-1)
+@_bus
+@click.option("--from", "start", metavar="INSTANT", help="Events of this time or later.")
+@click.option("--to", "end", metavar="INSTANT", help="Events before this time.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+def archive(words: tuple[str, ...], bus: str | None, start: str | None, end: str | None, limit: int) -> Answer:
+    """The events of an archive, by their time."""
+    app, (name,) = _app(words, "ARCHIVE")
+    from_ms = None if start is None else service.instant(start, "--from")
+    to_ms = None if end is None else service.instant(end, "--to")
+    found = service.kept(app, service.bus_of(app, bus), name, from_ms, to_ms, limit)
+
+    def draw() -> None:
+        for one in found:
+            line(f"{time_text(one.time_ms)}  {one_line(one.text)}")
+        if not found:
+            line("No events.")
+
+    return Answer({"events": found}, draw=draw)
+
+
+@declared(
+    "replay",
+    example="onefold events replay all shop:app --name june --from 2026-06-01T00:00:00Z --to 2026-07-01T00:00:00Z",
+)
+@click.argument("words", metavar="ARCHIVE [APP]", nargs=-1)
+@_bus
+@click.option("--name", required=True, help="Of the replay; it stands in every event as replay-name.")
+@click.option("--from", "start", metavar="INSTANT", required=True, help="Events of this time or later.")
+@click.option("--to", "end", metavar="INSTANT", required=True, help="Events before this time.")
+@click.option("--rule", "only", metavar="RULE", multiple=True, help="Only this rule; may be given several times.")
+@click.option("--dry-run", is_flag=True, help="Say how many events it would be; send nothing.")
+def replay(
+    words: tuple[str, ...],
+    bus: str | None,
+    name: str,
+    start: str,
+    end: str,
+    only: tuple[str, ...],
+    dry_run: bool,
+) -> Answer:
+    """Send the archived events of a time range through the rules once more.
+
+    They keep id, time and detail: a job whose key is in the detail answers them from its record. After an interruption the
+    same command goes on where it stood.
+    """
+    app, (archived,) = _app(words, "ARCHIVE")
+    one = service.bus_of(app, bus)
+    from_ms, to_ms = service.instant(start, "--from"), service.instant(end, "--to")
+    if dry_run:
+        count = service.planned(app, one, archived, from_ms, to_ms)
+        return Answer({"events": count}, draw=lambda: line(f"{counted(count, 'event')} would be replayed."))
+    done = service.replay(app, one, archived, from_ms, to_ms, name=name, only=only or None)
+    return Answer(done, draw=lambda: _draw_replay(done))
+
+
+def _draw_replay(one: Replay) -> None:
+    line(
+        f"Replay {one.name} of {one.archive}: {one.state}; {counted(one.replayed, 'event')}, "
+        f"{counted(one.delivered, 'message')}."
+    )
+
+
+@declared("replays", example="onefold events replays shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@_bus
+def replays(words: tuple[str, ...], bus: str | None) -> Answer:
+    """All replays, oldest first; a running one is carried on by giving its command again."""
+    app, _ = _app(words)
+    found = service.listed(app, bus)
+
+    def draw() -> None:
+        for one in found:
+            _draw_replay(one)
+        if not found:
+            line("No replays.")
+
+    return Answer({"replays": found}, draw=draw)
+
+
+@declared("cancel", example="onefold events cancel june shop:app")
+@click.argument("words", metavar="REPLAY [APP]", nargs=-1)
+@_bus
+def cancel(words: tuple[str, ...], bus: str | None) -> Answer:
+    """End a replay that is not over; what it has delivered stays."""
+    app, (name,) = _app(words, "REPLAY")
+    ended = service.cancel(app, service.bus_of(app, bus), name)
+    return Answer(ended, draw=lambda: _draw_replay(ended))
+
+
+# -- what targets refused --------------------------------------------------------------------------------------------
+
+_rule = click.option("--rule", metavar="RULE", help="Only of rules of this name.")
+
+
+@declared("undelivered", example="onefold events undelivered shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@_bus
+@_rule
+def list_undelivered(words: tuple[str, ...], bus: str | None, rule: str | None) -> Answer:
+    """Events that a rule's target refused, with the reason; they lie in the rule's dead-letter queue."""
+    found, _ = _target(words)
+    assert found.app is not None
+    lines = undelivered.listed(found.desk, service.buses(found.app, bus), rule)
+    return Answer({"undelivered": lines}, draw=lambda: _draw_undelivered(lines))
+
+
+def _draw_undelivered(lines: list[undelivered.Undelivered]) -> None:
+    for one in lines:
+        line(f"{one.message_id}  {one.bus}/{one.rule} to {one.target}: {one.code}: {one.message}")
+    line(
+        "`onefold events redeliver` sends them again, once the cause is mended."
+        if lines
+        else "Everything was delivered."
+    )
+
+
+@declared("redeliver", example="onefold events redeliver shop:app --rule to-billing")
+@click.argument("words", metavar="[MESSAGE-ID...] [APP]", nargs=-1)
+@_bus
+@_rule
+@options.reason_text
+def redeliver(words: tuple[str, ...], bus: str | None, rule: str | None, reason_text: str | None) -> Answer:
+    """Deliver again what targets refused: all of it, or these messages. Exit code 1 when something is refused again."""
+    app, ids = target.split_ids(words)
+    found = target.find_app(app)
+    assert found.app is not None
+    done = undelivered.redeliver(found.desk, service.buses(found.app, bus), rule=rule, ids=ids, reason_text=reason_text)
+
+    def draw() -> None:
+        line(f"{counted(len(done.sent), 'event')} delivered.")
+        for one, why in done.left:
+            line(f"{one.message_id}  refused again: {why}", "yellow")
+
+    return Answer(done, draw=draw, code=1 if done.left else 0)
+
+
+for each in (put, rules, test, archives, archive, replay, replays, cancel, list_undelivered, redeliver):
+    command.add_command(each)

@@ -1,0 +1,222 @@
+"""`onefold map`: runs over the items of a file: start, show, resume, redrive, stop.
+
+Parsing, asking and drawing; the doing is `service/maps.py`'s. Never here: driving a run step by step, reading files.
+Invariant: an interrupt leaves the run where it is, and says how to look at it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+import msgspec
+
+from onefold import errors
+from onefold.cli import render, target
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, line, local, number
+from onefold.clock import Waiter
+from onefold.maps.jobs import MapHouse
+from onefold.maps.state import OtherDriverError
+from onefold.service import maps as service
+from onefold.service.maps import Progress
+from onefold.watch.wording import age
+
+command = Group("map", help="Map runs: start, show, resume, redrive, stop.", no_args_is_help=True)
+
+_LOOK_MS = 250
+
+_HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers do its items all the same.")
+_DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
+
+
+def _app(words: tuple[str, ...], names: str) -> tuple[MapHouse, str, str]:
+    """The app, the one other word, and how to name the app on a command line again."""
+    name, rest = target.split(words, 1, names=names)
+    found = target.find_app(name)
+    assert found.app is not None
+    return found.app, rest[0], name or ""
+
+
+@declared("start", example="onefold map start enrich shop:app --items nightly.csv --name nightly/2026-06-01")
+@click.argument("words", metavar="MAP [APP]", nargs=-1)
+@click.option("--items", metavar="FILE", help="File, directory or s3:// URL; the declared source unless given.")
+@click.option("--name", "run", metavar="RUN", required=True, help="Of the run; keys of its items begin with it.")
+@_HERE
+@_DETACH
+def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detach: bool) -> Answer:
+    """Start a run over the items of a file, and watch it.
+
+    Workers of the app do its items, and one of them drives it; any of them may be killed. The file is read through once
+    before anything is sent: what is wrong with it as a whole is found then, and nothing has changed.
+    """
+    app, name, again = _app(words, "MAP")
+    service.start(app, name, run=run, items=items, turns=not here)
+    return _watched(app, run, again, here=here, detach=detach)
+
+
+@declared("resume", example="onefold map resume nightly/2026-06-01 shop:app")
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+@_HERE
+@_DETACH
+def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
+    """Let a run go on that halted, or that was driven with --here by a process that is gone.
+
+    Its file is compared with what it was; one that has changed is refused.
+    """
+    app, run, again = _app(words, "RUN")
+    service.resume(app, run, turns=not here)
+    return _watched(app, run, again, here=here, detach=detach)
+
+
+@declared(
+    "redrive",
+    example="onefold map redrive nightly/2026-06-01 shop:app\n"
+    "onefold map redrive nightly/2026-06-01 shop:app --items nightly-repaired.csv",
+)
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+@click.option("--items", metavar="FILE", help="The whole file, repaired; the run's own unless given.")
+@_HERE
+@_DETACH
+def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool) -> Answer:
+    """Do again what failed, and do what was not sent; what is done stays done.
+
+    With a repaired file, rows that were malformed become items, and items that failed are done with their new contents.
+    """
+    app, run, again = _app(words, "RUN")
+    service.redrive(app, run, items=items, turns=not here)
+    return _watched(app, run, again, here=here, detach=detach)
+
+
+@declared("show", example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+@click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are no items.")
+def show(words: tuple[str, ...], quarantine: int) -> Answer:
+    """How a run stands, what ended it, and where its results are."""
+    app, run, again = _app(words, "RUN")
+    found, rows = service.progress(app, run), []
+    if quarantine:
+        rows = service.quarantine(app, run, quarantine)
+    value = msgspec.to_builtins(found) | ({"quarantine": msgspec.to_builtins(rows)} if quarantine else {})
+    return Answer(value, draw=lambda: _draw(found, rows, again))
+
+
+@declared("stop", example="onefold map stop nightly/2026-06-01 shop:app")
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+def stop(words: tuple[str, ...]) -> Answer:
+    """Send no more items of a run; what was sent may finish. `onefold map redrive` does the rest."""
+    app, run, again = _app(words, "RUN")
+    found = service.stop(app, run)
+    return Answer(found, draw=lambda: _draw(found, [], again))
+
+
+for _one in (start, show, resume, redrive, stop):
+    command.add_command(_one)
+
+
+# -- watching ----------------------------------------------------------------------------------------------------------
+
+
+def _watched(app: MapHouse, run: str, again: str, *, here: bool, detach: bool) -> Answer:
+    """The answer when the run is over, or at once."""
+    found = service.progress(app, run)
+    if not detach or here:
+        with _bar() as told:
+            found = _driven(app, run, told) if here else _followed(app, run, told)
+    code = 0 if found.status in ("running", "succeeded") else 1
+    return Answer(found, draw=lambda: _draw(found, [], again), code=code)
+
+
+def _driven(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+    try:
+        return service.drive(app, run, told)
+    except OtherDriverError:
+        raise errors.ConflictError(
+            f"Run {run} was changed by another process while it was driven here.",
+            meaning="A worker, or another terminal, drives it too, or somebody stopped it.",
+            todo=f"See `onefold map show {run}`; `onefold map resume {run}` goes on if nobody does.",
+        ) from None
+
+
+def _followed(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+    opened = app.runtime()
+    never: Waiter = opened.never()
+    while True:
+        found = service.progress(app, run)
+        told(found)
+        if found.over:
+            return found
+        opened.clock.wait(never, _LOOK_MS)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    """Draws progress with rate and time left on a terminal; elsewhere nothing."""
+    console = render.console(stderr=True)
+    if render.is_quiet() or not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(show_speed=False),
+        TextColumn("{task.fields[text]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Bar(*columns, console=console, transient=True, speed_estimate_period=10) as bar:
+        task = bar.add_task("items", total=None, text="reading")
+
+        def draw(now: Progress) -> None:
+            over = now.done + now.failed + now.malformed
+            speed = next((one.speed for one in bar.tasks if one.id == task), None) or 0
+            parts = [f"{number(over)} of {number(now.total)}", f"{number(speed)}/s"]
+            parts += [f"{number(count)} {word}" for count, word in _bad(now) if count]
+            bar.update(task, total=now.total, completed=over, text=", ".join(parts))
+
+        yield draw
+
+
+def _bad(now: Progress) -> tuple[tuple[int, str], ...]:
+    return ((now.failed, "failed"), (now.malformed, "malformed"))
+
+
+def _draw(found: Progress, rows: list[service.Quarantined], words: str) -> None:
+    style = {"succeeded": "green", "running": ""}.get(found.status, "red")
+    again = f", redriven {found.round} times" if found.round else ""
+    line(f"{found.run}: {found.status}{again}", style)  # type: ignore[arg-type]  # one of its words
+    if found.failure:
+        line(f"  {found.failure}", "yellow")
+    columns = [Column(head, right=True) for head in ("items", "done", "failed", "malformed", "under way", "not sent")]
+    counts = (found.total, found.done, found.failed, found.malformed, found.under_way, found.pending)
+    render.draw(render.table(columns, [[number(count) for count in counts]]))
+    if found.ended_at_ms is not None:
+        took = age(found.ended_at_ms - found.started_at_ms)
+        line(f"  began {local(found.started_at_ms)}, took {took}; tolerated: {found.threshold}")
+        line(f"  results: {found.results}")
+    elif found.status == "running":
+        if found.round:
+            line("  what was done before counts again as the run comes past it", "dim")
+        line(f"  to look again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")
+    if rows:
+        heads = [Column("line", right=True), Column("reason", folds=True)]
+        render.draw(render.table(heads, [(number(row.line), row.reason) for row in rows]))
+    if found.status in ("failed", "aborted", "halted"):
+        line()
+        line("Next:")
+        render.todo(_next(found, bool(rows)), words)
+
+
+def _next(found: Progress, rows_shown: bool) -> list[str]:
+    """What to do about a run that did not succeed."""
+    steps = []
+    if found.malformed and not rows_shown:
+        steps.append(f"onefold map show {found.run} --quarantine 20   (which rows are no items, and why)")
+    if found.failed:
+        steps.append("onefold dlq list   (why items failed)")
+    if found.status == "halted":
+        steps.append(f"onefold map resume {found.run}   (when its cause is mended)")
+        steps.append(f"onefold map stop {found.run}   (to redrive it instead)")
+    else:
+        steps.append(f"onefold map redrive {found.run}   (when the cause is mended; a repaired file: --items FILE)")
+    return steps

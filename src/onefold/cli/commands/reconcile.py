@@ -1,0 +1,100 @@
+"""`onefold reconcile`: look at a run by hand, and repair what is missing of it. Parsing and drawing.
+
+Looking is `service/reconcile.py`'s, the repair `service/repair.py`'s.
+Invariant: nothing is sent without --repair and --yes.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli import options, outcomes, render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, line
+from onefold.reconciling.findings import Outcome
+from onefold.service import reconcile as service
+from onefold.service.repair import Plan, Repair
+from onefold.watch.wording import counted
+
+_SHOWN = 20  # planned messages that are drawn; --json has them all
+
+
+@declared(
+    "reconcile",
+    example="onefold reconcile shop:app monthly-billing/2026-06\n"
+    "onefold reconcile shop:app monthly-billing/2026-06-01T02:00:00Z --repair --yes --reason-text 'queue was purged'",
+)
+@click.argument("words", metavar="[APP] RUN", nargs=-1)
+@target.by_url
+@click.option("--repair", is_flag=True, help="Say which missing messages would be sent again; send none.")
+@click.option("--yes", is_flag=True, help="With --repair: send them.")
+@options.reason_text
+def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, reason_text: str | None) -> Answer:
+    """Look whether everything that a run dispatched exists, once.
+
+    Dispatched keys are held against records and queues, and against what the app's own check counts where it declares one
+    (`app.reconcile`). RUN is a run's name, or enough of its beginning. What was found is written down.
+
+    --repair asks the dispatcher again for the messages that are missing, and sends them under their own keys: what took
+    effect meanwhile answers them. Exit code 1: the run is not as it should be; with --yes: something is left to do.
+    """
+    if yes and not repair:
+        raise click.UsageError("--yes goes with --repair.")
+    app, (text,) = target.split(words, 1, names="RUN")
+    found = target.find(app, url)
+    if repair and found.app is None:
+        raise click.UsageError(
+            "--repair needs the app, whose dispatcher makes the messages: name it as module:attribute."
+        )
+    run = service.find_run(found.desk, text)
+    looks = service.reconcile(found.desk, found.app, run)
+    code = int(any(one.verdict != "agrees" for one in looks))
+    if not repair:
+        return Answer({"outcomes": looks}, draw=lambda: _draw_looks(looks, found), code=code)
+    assert found.app is not None
+    work = Repair(found.desk, found.app, run)
+    plan = work.send(reason_text) if yes else work.plan
+    if yes:
+        code = int(not plan.whole)
+
+    def draw() -> None:
+        _draw_looks(looks, found, repairs=True)
+        line()
+        _draw_plan(plan, found, sent=yes)
+
+    return Answer({"outcomes": looks, "repair": plan}, draw=draw, code=code)
+
+
+def _draw_looks(looks: list[Outcome], found: target.Target, *, repairs: bool = False) -> None:
+    for place, outcome in enumerate(looks):
+        if place:
+            line()
+        outcomes.draw(outcome, found.words, repairs=repairs)
+
+
+# -- the repair ------------------------------------------------------------------------------------------------------
+
+
+def _draw_plan(plan: Plan, found: target.Target, *, sent: bool) -> None:
+    line("Repair", "bold")
+    if plan.resend:
+        columns = [Column("key", folds=True), Column("job", folds=True), Column("to"), Column("because", folds=True)]
+        rows = [(one.key, one.job, one.queue, one.why) for one in plan.resend[:_SHOWN]]
+        render.draw(render.table(columns, rows))
+        line()
+    if len(plan.resend) > _SHOWN:
+        line(f"  and {len(plan.resend) - _SHOWN:,} more; --json has them all")
+    for one in plan.refused[:_SHOWN]:
+        line(f"  {one.job} {one.key} is missing and cannot be sent again: {one.why}", "red")
+    if len(plan.refused) > _SHOWN:
+        line(f"  and {len(plan.refused) - _SHOWN:,} more that cannot be sent again")
+    if plan.more:
+        line(f"  There are more than {len(plan.resend) + len(plan.refused):,}: repair again afterwards.")
+    if sent and plan.resend:
+        line(f"{counted(plan.sent, 'message')} sent again, each under its own key.")
+        render.todo([f"onefold reconcile {plan.run}   (when workers have done them)"], found.words)
+    elif plan.resend:
+        line(f"{counted(len(plan.resend), 'message')} would be sent again. Nothing was sent.")
+        render.todo([f"onefold reconcile {plan.run} --repair --yes"], found.words)
+    else:
+        line("There is nothing to send again.")

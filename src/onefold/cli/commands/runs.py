@@ -1,0 +1,254 @@
+"""`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what stands in its way, or live.
+
+Drawing only; what is counted is `service/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
+scrolled; where output is no terminal there is one line per look that saw something new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from onefold.cli import render, target
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, ago, line, number, some
+from onefold.service import runs as service
+from onefold.watch.wording import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+command = Group("runs", help="Runs: list, show, watch.", no_args_is_help=True)
+
+_BAR_CELLS = 40
+_COLOURS: dict[service.Stand, render.Style] = {"complete": "green", "ended": "red", "stopped": "red"}
+_NOT_ALL_DONE = 1
+
+
+def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[target.Target, list[str]]:
+    app, rest = target.split(words, wanted, names="RUN" if wanted else "")
+    return target.find(app, url), rest
+
+
+# -- list ------------------------------------------------------------------------------------------------------------
+
+
+@declared(
+    "list",
+    example="onefold runs list shop:app\nonefold runs list shop:app --of monthly-billing --limit 50\n"
+    "onefold runs list shop:app --unfinished",
+)
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+@click.option("--of", "title", metavar="NAME", help="Only runs of this schedule or map job.")
+@click.option("--unfinished", is_flag=True, help="Only runs that are not over.")
+@click.option("--limit", metavar="N", default=service.PAGE, show_default=True, help="How many.")
+@click.option("--after", metavar="RUN", help="The page after this run, as the page before ends with it.")
+def list_runs(
+    words: tuple[str, ...], url: str | None, title: str | None, unfinished: bool, limit: int, after: str | None
+) -> Answer:
+    """Runs, the latest first: how many operations are expected and done, and what became of the others."""
+    found, _ = _target(words, url, 0)
+    page = service.listed(found.desk, title, unfinished=unfinished, limit=limit, after=after)
+    return Answer(page, draw=lambda: _draw_page(page, found))
+
+
+def _draw_page(page: service.Page, found: target.Target) -> None:
+    if not page.runs:
+        line("No run.")
+        return
+    columns = [Column("run", folds=True), Column("state")]
+    columns += [Column(head, right=True) for head in ("done", "of", "failed", "dead", "unknown", "missing")]
+    columns.append(Column("began", right=True))
+    now_ms = found.desk.now_ms()
+    rows = [
+        (
+            one.run, one.stand, number(one.done), number(one.expected), some(one.failed), some(one.dead),
+            some(one.unknown), some(one.missing), ago(now_ms - one.started_at_ms),
+        )
+        for one in page.runs
+    ]  # fmt: skip
+    render.draw(render.table(columns, rows))
+    stopped = [one for one in page.runs if one.stand == "stopped"]
+    for one in stopped:
+        line()
+        line(f"! {one.run} stopped while it was dispatched: {one.failure}", "yellow")
+    if page.after is not None:
+        line()
+        render.todo([f"onefold runs list --after {page.after}"], found.words)
+
+
+# -- show ------------------------------------------------------------------------------------------------------------
+
+
+@declared("show", example="onefold runs show monthly-billing/2026-06 shop:app")
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+@target.by_url
+@click.option("--limit", metavar="N", default=service.PAGE, show_default=True, help="How many operations to list.")
+@click.option("--skip", metavar="N", default=0, help="Pass over the first N of them.")
+def show_run(words: tuple[str, ...], url: str | None, limit: int, skip: int) -> Answer:
+    """One run, and its operations that are not done: those for a person first.
+
+    RUN may be the beginning of a name that no other run has.
+    """
+    found, (name,) = _target(words, url, 1)
+    shown = service.show(found.desk, name, limit=limit, after=skip)
+    return Answer(shown, draw=lambda: _draw_shown(shown, skip, found))
+
+
+def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
+    run, now_ms = shown.run, found.desk.now_ms()
+    line(run.run, "bold")
+    kinds = {"tick": "tick", "dispatch": "dispatcher", "map": "map run"}
+    began = f"{render.local(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
+    planned = f", planned for {render.local(run.nominal_at_ms)}" if run.nominal_at_ms is not None else ""
+    line(f"  {kinds.get(run.kind, run.kind)} of {run.title}{planned}, began {began}")
+    if run.owner is not None:
+        line(f"  owner {run.owner}")
+    line(f"  {_said(run)}", _COLOURS.get(run.stand, ""))
+    if shown.restarts:
+        again = "once" if shown.restarts == 1 else f"{shown.restarts} times"
+        line(f"  its dispatcher yielded others than before, and was begun again {again}, under the same keys")
+    line()
+    counts = [("expected", run.expected), ("done", run.done), ("failed, will be tried again", run.failed)]
+    counts += [("dead letters", run.dead), ("unknown outcome, held", run.unknown), ("no outcome yet", run.missing)]
+    if shown.in_flight is not None:
+        counts.append(("being worked on now", shown.in_flight))
+    columns = [Column("operations", folds=True), Column("", right=True)]
+    render.draw(render.table(columns, [(what, number(count)) for what, count in counts]))
+    if shown.open:
+        line()
+        _draw_open(shown, now_ms)
+    left = (shown.open_count or 0) - skip - len(shown.open)
+    steps = [f"onefold runs show {run.run} --skip {skip + len(shown.open)}   ({left:,} more)"] if left > 0 else []
+    steps += _steps(shown, has_app=found.app is not None)
+    if steps:
+        line()
+        render.todo(steps, found.words)
+
+
+def _draw_open(shown: service.Shown, now_ms: int) -> None:
+    columns = [Column("key", folds=True), Column("job"), Column("state"), Column("last"), Column("ago", right=True)]
+    rows = [
+        (f"{one.tenant}/{one.key}" if one.tenant else one.key, one.job, one.stand, one.event, ago(now_ms - one.at_ms))
+        for one in shown.open
+    ]
+    render.draw(render.table(columns, rows))
+
+
+def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
+    """What to do next, for what is for a person."""
+    run = shown.run
+    is_map = run.kind == "map"  # its items are redriven with it, so that its figures and results follow
+    steps = ["onefold held list"] if run.unknown else []
+    steps += [f"onefold dlq list   ({'why items failed' if is_map else 'then redrive'})"] if run.dead else []
+    steps += [f"onefold why {one.key}" for one in shown.open[:1]]
+    if is_map and run.stand in ("stopped", "ended"):
+        step = f"onefold map show {run.run}"
+        remark = "what ended it; onefold map redrive does the rest"
+        steps.append(f"{step}   ({remark})" if has_app else f"`{step} APP`   ({remark})")
+    elif run.stand == "stopped":
+        steps.append("onefold dlq list   (the tick is there once it was tried often enough; redrive it to go on)")
+    return steps
+
+
+def _said(run: service.Run) -> str:
+    match run.stand:
+        case "dispatching":
+            return f"being dispatched: {counted(run.dispatched, 'message')} so far"
+        case "stopped":
+            return f"stopped after {counted(run.dispatched, 'message')}: {run.failure}"
+        case "running":
+            return f"running: {run.settled:,} of {run.expected:,} settled"
+        case "complete":
+            return f"complete: all {counted(run.expected, 'operation')} done"
+        case _:
+            return f"over, and {counted(run.expected - run.done, 'operation')} not done"
+
+
+# -- watch -----------------------------------------------------------------------------------------------------------
+
+
+@declared("watch", example="onefold runs watch monthly-billing/2026-06 shop:app")
+@click.argument("words", metavar="RUN [APP]", nargs=-1)
+@target.by_url
+def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
+    """Follow a run until nothing is left to do, with its rate and the time left; with --json, answer then.
+
+    Exits with 0 when all of it is done, with 1 when some of it is left to a person, or when it is interrupted before.
+    """
+    found, (name,) = _target(words, url, 1)
+    desk = found.desk
+    looks = service.watched(desk, name, wait=lambda pause_ms: desk.clock.wait(desk.never, pause_ms))
+    last = next(looks)
+    try:
+        if render.is_quiet():
+            for last in looks:  # noqa: B007 - the last one is the answer
+                pass
+        elif render.console().is_terminal:
+            last = _live(last, looks)
+        else:
+            last = _in_lines(last, looks)
+    except KeyboardInterrupt:
+        return Answer(last, code=130)
+    code = 0 if last.run.stand == "complete" else _NOT_ALL_DONE
+    return Answer(last, draw=lambda: _draw_end(last.run, found), code=code)
+
+
+def _draw_end(run: service.Run, found: target.Target) -> None:
+    line(_said(run), _COLOURS.get(run.stand, ""))
+    if run.stand != "complete":
+        render.todo([f"onefold runs show {run.run}   (what is left, and what to do)"], found.words)
+
+
+def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
+    from rich.live import Live
+
+    last = first
+    with Live(picture(first), console=render.console(), auto_refresh=False) as live:
+        for last in looks:
+            live.update(picture(last), refresh=True)
+    return last
+
+
+def _in_lines(first: service.Progress, looks: service.Looks) -> service.Progress:
+    last = first
+    line(_pace(first))
+    for progress in looks:
+        if progress.run != last.run and not progress.run.is_over:  # how it ended is said by the answer
+            line(_pace(progress))
+        last = progress
+    return last
+
+
+def picture(progress: service.Progress) -> RenderableType:
+    """A run in progress as one drawing: a bar, a line of counts, and how fast it goes."""
+    from rich.console import Group as Lines
+    from rich.text import Text
+
+    run = progress.run
+    bar = Text()
+    for count, style in ((run.done, "green"), (run.dead, "red"), (run.unknown, "yellow")):
+        bar.append("█" * (_BAR_CELLS * count // max(run.expected, 1)), style=style)
+    bar.append("░" * (_BAR_CELLS - len(bar)), style="dim")
+    return Lines(Text(run.run, style="bold"), bar, Text(_counts(run)), Text(_pace(progress), style="dim"))
+
+
+def _counts(run: service.Run) -> str:
+    parts = [(run.done, "done"), (run.failed, "failed"), (run.dead, "dead"), (run.unknown, "unknown")]
+    told = [f"{count:,} {what}" for count, what in parts if count or what == "done"]
+    return ", ".join([*told, f"{run.missing:,} without outcome yet"]) if run.missing else ", ".join(told)
+
+
+def _pace(progress: service.Progress) -> str:
+    parts = [_said(progress.run)]
+    if progress.per_second is not None:
+        parts.append(f"{progress.per_second:,.1f}/s")
+    if progress.eta_ms:
+        parts.append(f"about {ago(progress.eta_ms)} left")
+    return ", ".join(parts)
+
+
+for each in (list_runs, show_run, watch_run):
+    command.add_command(each)

@@ -1,0 +1,152 @@
+"""`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
+
+SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
+Never here: the loop (`schedules/scheduler.py`), how one is built (`service/schedules.py`).
+Invariant: a signal handler only sets the scheduler's flag.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+from msgspec import Struct
+
+from onefold.app import App
+from onefold.cli import render, target
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import line
+from onefold.run.events import EVENTS, Event, Sink
+from onefold.schedules.scheduler import Scheduler
+from onefold.service import schedules
+from onefold.service.schedules import Upcoming
+from onefold.watch.sinks import LogSink
+from onefold.watch.wording import age, counted, instant
+
+_SAID = 5  # of what comes next
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What a scheduler did.
+
+    Args:
+        sent: how many ticks. runs: their names, of a single pass; next: what comes then.
+    """
+
+    sent: int
+    runs: tuple[str, ...]
+    next: tuple[Upcoming, ...]
+
+
+class _Voice:
+    """A sink that says on standard error what happens, and keeps the names of what was sent."""
+
+    def __init__(self, *, says: bool, keeps: bool) -> None:
+        self._says = says
+        self._keeps = keeps
+        self.runs: list[str] = []
+
+    def emit(self, event: Event) -> None:
+        """Say it, or keep it."""
+        if event.name == "ticked" and event.run is not None and self._keeps:
+            self.runs.append(event.run)
+        if not self._says or event.severity == "debug":
+            return
+        if event.name == "ticked":
+            render.note(f"{instant(event.at_ms)} sent {event.run}")
+            return
+        detail = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+        render.note(
+            f"{instant(event.at_ms)} {event.name}: {EVENTS[event.name].text}" + (f" ({detail})" if detail else "")
+        )
+
+
+@declared(
+    "scheduler",
+    example="onefold scheduler shop:app\nonefold scheduler shop:app --once   (from the host's own cron, every minute)",
+)
+@click.argument("words", metavar="[APP]", nargs=-1)
+@click.option("--once", is_flag=True, help="Send what is due now, and end.")
+@click.option("--log", type=click.Choice(["json", "plain"]), help="Events as log lines on standard error.")
+def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
+    """Send the ticks of an app's schedules as they become due, until told to stop.
+
+    Any number of schedulers may run: each tick is sent once, and one that ends is not missed. The ticks' work is done by
+    `onefold worker`. SIGTERM or Ctrl-C ends it; what is due later is sent by the others, or when one runs again.
+    """
+    name, _ = target.split(words, 0, names="")
+    found = target.find_app(name)
+    assert found.app is not None
+    app = found.app
+    voice = _Voice(says=log is None and not render.is_quiet(), keeps=once)
+    sinks: list[Sink] = [*app.sinks, voice]
+    if log is not None:
+        sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+    scheduler = schedules.make_scheduler(app, app.schedules, sinks=sinks)
+    if once:
+        scheduler.catch_up()
+    else:
+        with _signals(scheduler.stop):
+            scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
+    comes = tuple(schedules.upcoming(scheduler, app.schedules, app.now_ms(), _SAID))
+    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes)
+    return Answer(report, draw=lambda: _draw(report))
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the scheduler, the second one ends the process as if nothing were installed."""
+    caught = (signal.SIGTERM, signal.SIGINT)
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        stop()
+        for one in caught:
+            signal.signal(one, signal.SIG_DFL)
+
+    before = {one: signal.signal(one, told) for one in caught}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class _Next:
+    """Says what comes next whenever that is something else."""
+
+    def __init__(self, app: App, scheduler: Scheduler) -> None:
+        self._app = app
+        self._scheduler = scheduler
+        self._said: list[tuple[str, str]] | None = None
+
+    def say(self) -> None:
+        """At the first time all that comes soon, then one line."""
+        count = _SAID if self._said is None else 1
+        comes = schedules.upcoming(self._scheduler, self._app.schedules, self._app.now_ms(), count)
+        said = [(one.schedule, one.at) for one in comes]
+        if self._said is None:
+            render.note(f"{counted(len(self._app.schedules), 'schedule')} on {self._app.url}")
+        if self._said is None or said[:1] != self._said[:1]:
+            for one in comes:
+                render.note(f"next: {_sentence(one)}")
+            if not comes:
+                render.note("next: nothing; no schedule has a further tick")
+        self._said = said
+
+
+def _sentence(one: Upcoming) -> str:
+    return f"{one.schedule} at {one.local}, in {age(one.in_ms)}"
+
+
+def _draw(report: Report) -> None:
+    line(f"ended: {counted(report.sent, 'tick')} sent")
+    for run in report.runs:
+        line(f"  {run}")
+    for one in report.next:
+        line(f"next: {_sentence(one)}", "dim")
+    if not report.next:
+        line("next: nothing; no schedule has a further tick", "yellow")

@@ -1,0 +1,195 @@
+"""`onefold why` of a schedule and a date, drawn: one screen that answers what a runbook asks.
+
+One run is told in full; of several, each has its line, and those that are not as they should be follow in full.
+Never here: finding or wording anything that is known. Invariant: instants are in the schedule's zone, as people plan it.
+"""
+
+from __future__ import annotations
+
+from onefold.cli import render
+from onefold.cli.outcomes import VERDICTS, draw_examples
+from onefold.cli.render import Column, line
+from onefold.service.days import Day, DayRun
+from onefold.watch.wording import age, counted
+
+_TROUBLES_MAX = 3  # runs told in full where there are several
+_OTHERS_MAX = 5  # runs that are named beside them
+_DEAD_MAX = 2  # dead letters that are named; more of them are a list
+_PLACES = (
+    ("done", "took effect once"),
+    ("twice", "completed twice"),
+    ("doubtful", "in doubt"),
+    ("running", "running"),
+    ("waiting", "waiting"),
+    ("stuck", "stuck"),
+    ("dead", "dead-lettered"),
+    ("held", "held"),
+    ("missing", "missing"),
+)
+_RIGHT = frozenset({"done"})
+_UNFIRED = {"ahead": "not yet", "before": "no", "not-fired": "NO"}
+
+
+def draw(day: Day, words: str) -> None:
+    """Print the answer.
+
+    Args:
+        words: how to name the target on a command line again.
+    """
+    about = [day.expression, day.range.zone, f"owner {day.owner}" if day.owner else None]
+    line(f"{day.schedule}   {'   '.join(one for one in about if one)}", "bold")
+    if day.runs and all(_is_map(one) for one in day.runs):
+        line("  A map job: its runs are started by name, none is planned. Times are in UTC.", "dim")
+    elif not day.declared:
+        line("  Not declared by an app that was named: what should have fired is not known; times are in UTC.", "dim")
+    if not day.runs:
+        line(f"  Nothing was planned in {day.range.text}, and nothing began.")
+        return
+    if len(day.runs) == 1:
+        _draw_run(day.runs[0], words)
+        return
+    _draw_table(day)
+    troubles = [one for one in day.runs if one.fired == "fired" and not _is_right(one)]
+    for one in troubles[:_TROUBLES_MAX]:
+        line()
+        line(one.run, "bold")
+        _draw_run(one, words)
+    if len(troubles) > _TROUBLES_MAX:
+        line()
+        line("The others:")
+        others = troubles[_TROUBLES_MAX:]
+        render.todo([_look(day, one) for one in others[:_OTHERS_MAX]], words)
+        if len(others) > _OTHERS_MAX:
+            line(f"  and {len(others) - _OTHERS_MAX:,} more")
+
+
+def is_right(day: Day) -> bool:
+    """Whether everything that was planned until now fired once, and took effect once."""
+    return all(_is_right(one) for one in day.runs)
+
+
+def _is_right(one: DayRun) -> bool:
+    if one.fired in ("ahead", "before"):
+        return True
+    state = one.state
+    if state is None or state.failure is not None or state.expected is None:
+        return False
+    last = one.reconciled
+    if last is not None and last.own is not None and last.own.differs(last.dispatched - last.done):
+        return False  # what the user's own check finds, only another look can clear
+    return not any(count for place, count in one.counts.items() if place not in _RIGHT)
+
+
+def _look(day: Day, one: DayRun) -> str:
+    """The command that tells one run of several in full."""
+    if _is_map(one):
+        return f"onefold runs show {one.run}"  # its name is a person's, and holds no instant
+    return f"onefold why {day.schedule} {one.run.rpartition('/')[2]}"
+
+
+def _is_map(one: DayRun) -> bool:
+    return one.state is not None and one.state.kind == "map"
+
+
+def _draw_table(day: Day) -> None:
+    columns = [
+        Column("run" if any(_is_map(one) for one in day.runs) else "planned"),
+        Column("fired"),
+        Column("dispatched", right=True),
+        Column("once", right=True),
+        Column("else", folds=True),
+    ]
+    rows = [
+        (
+            one.run if _is_map(one) else one.planned or one.began,
+            _fired_word(one),
+            render.number(one.dispatched) if one.state is not None else None,
+            render.number(one.counts.get("done", 0)) if one.state is not None else None,
+            _others(one) or (one.tick if one.fired != "fired" else None) or None,
+        )
+        for one in day.runs
+    ]
+    render.draw(render.table(columns, rows))
+    if day.not_shown:
+        line(f"  and {day.not_shown:,} more; ask about a shorter time.")
+
+
+def _fired_word(one: DayRun) -> str:
+    if one.fired != "fired":
+        return _UNFIRED[one.fired]
+    times = f" {one.times} times" if one.times is not None and one.times > 1 else ""
+    return f"yes{times}{_late(one)}"
+
+
+def _late(one: DayRun) -> str:
+    if one.planned_at_ms is None or one.began_at_ms is None or one.began_at_ms - one.planned_at_ms < 1_000:
+        return ""
+    return f", {age(one.began_at_ms - one.planned_at_ms)} late"
+
+
+def _others(one: DayRun) -> str:
+    told = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place not in _RIGHT and one.counts.get(place)]
+    if one.state is not None and one.state.failure is not None:
+        told.insert(0, "dispatch failed")
+    elif one.state is not None and one.state.expected is None:
+        told.insert(0, "still dispatching")
+    return ", ".join(told)
+
+
+def _draw_run(one: DayRun, words: str) -> None:
+    _say("planned", one.planned or "by nobody: begun by hand")
+    if one.fired != "fired":
+        _say("fired", f"{_UNFIRED[one.fired]}: {one.tick or 'its time has not come'}")
+        return
+    times = f", {one.times} times" if one.times is not None and one.times != 1 else ", once" if one.times else ""
+    _say("fired", f"{one.began}{times}{_late(one)}")
+    if one.tick:
+        _say("its tick", one.tick)
+    state = one.state
+    assert state is not None
+    if state.kind != "tick":
+        open_ended = state.expected is None and state.failure is None
+        so_far = " so far: its dispatch has not ended" if open_ended else ""
+        _say("dispatched", f"{counted(one.dispatched, 'operation')}{so_far}")
+    if state.failure is not None:
+        _say("", f"the dispatch failed: {state.failure}")
+    done = one.counts.get("done", 0) - one.counts.get("twice", 0) - one.counts.get("doubtful", 0)
+    whole = 0 < done == one.dispatched and state.failure is None
+    _say("once", "all of it took effect once" if whole else f"{done:,} took effect once")
+    if others := _others(one):
+        _say("not so", others)
+    if one.reconciled is not None:
+        text = VERDICTS[one.reconciled.verdict][0]
+        own = one.reconciled.own
+        found = f"; your own check found {own.found:,} of {own.expected:,} {own.what}" if own is not None else ""
+        when = render.local(one.reconciled.at_ms)
+        _say("reconciled", f"{when}: {text}{found}")
+    if one.left:
+        line()
+        draw_examples(one.left)
+        if one.others:
+            line(f"  and {one.others:,} more")
+    _draw_next(one, words)
+
+
+def _say(what: str, text: str) -> None:
+    line(f"  {what:<11} {text}")
+
+
+def _draw_next(one: DayRun, words: str) -> None:
+    steps = [step for step in one.todo if step]
+    if one.counts.get("missing") or any(left.place == "stuck" and left.message_id is None for left in one.left):
+        steps.append(f"onefold reconcile {one.run} --repair   (what would be sent again)")
+    dead = [left for left in one.left if left.place == "dead" and left.message_id is not None]
+    steps += [f"onefold dlq show {left.message_id}" for left in dead[:_DEAD_MAX]]
+    if one.counts.get("dead", 0) > _DEAD_MAX:
+        steps.append("onefold dlq list   (all of them by reason; mend the cause, then onefold dlq redrive)")
+    if _is_map(one) and not _is_right(one):
+        steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
+    steps += [f"onefold held show {left.key}" for left in one.left if left.place == "held"][:2]
+    if one.reconciled is not None and one.reconciled.verdict != "agrees":
+        steps.append(f"onefold reconcile {one.run}   (look again)")
+    if steps:
+        line()
+        line("Next:")
+        render.todo(dict.fromkeys(steps), words)

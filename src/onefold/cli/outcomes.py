@@ -1,0 +1,110 @@
+"""What a reconciliation found, drawn: the verdict, the figures, the operations concerned, and what to do next.
+
+Never here: looking, repairs. Invariant: an operation is shown with where its payload is and who owns the fix.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onefold.cli import render
+from onefold.cli.render import Column, Style, line
+from onefold.reconciling.findings import Example, Outcome, Verdict
+
+VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
+    "agrees": ("everything that was dispatched is done, and exists once", "green"),
+    "late": ("nothing is wrong so far, but it is not all done", "yellow"),
+    "disagrees": ("NOT AS IT SHOULD BE", "red"),
+}
+
+
+def draw(outcome: Outcome, words: str, *, repairs: bool = False) -> None:
+    """One outcome: the verdict, the figures, what is not as it should be, and what to do next.
+
+    Args:
+        words: how to name the target on a command line again.
+        repairs: a repair is told below, and need not be proposed.
+    """
+    text, style = VERDICTS[outcome.verdict]
+    by = f"   by {outcome.name}" if outcome.name else ""
+    line(f"{outcome.run}{by}", "bold")
+    line(f"  {text}", style)
+    line(f"  {_figures(outcome)}")
+    if (own := outcome.own) is not None:
+        line(f"  your own check: expected {own.expected:,} {own.what}, found {own.found:,}")
+    if outcome.findings:
+        line()
+        for finding in outcome.findings:
+            line(f"  - {finding}")
+    told = {f"{one.tenant}/{one.key}" if one.tenant else one.key for one in outcome.examples}
+    differs = own is not None and own.differs(outcome.dispatched - outcome.done)
+    differences = [one for one in own.differences if one.key not in told] if own is not None and differs else []
+    if outcome.examples or differences:
+        line()
+    draw_examples(outcome.examples)
+    for one in differences:
+        line(f"  {one.key}: your own check found {one.found:,}, expected {one.expected:,}")
+    if todo := _next(outcome, repairs=repairs):
+        line()
+        line("Next:")
+        render.todo(todo, words)
+
+
+def _figures(outcome: Outcome) -> str:
+    """The places of a run's operations, those that are not empty, in one line."""
+    parts = [
+        (outcome.done, "done"),
+        (outcome.running, "running"),
+        (outcome.waiting, "waiting"),
+        (outcome.stuck, "stuck"),
+        (outcome.dead, "dead-lettered"),
+        (outcome.held, "held"),
+        (outcome.missing, "missing"),
+        (outcome.twice, "completed twice"),
+        (outcome.doubtful, "in doubt"),
+    ]
+    told = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+    return f"{outcome.dispatched:,} dispatched" + (f": {told}" if told else "")
+
+
+def draw_examples(examples: tuple[Example, ...]) -> None:
+    """A table of operations that are not simply done."""
+    if not examples:
+        return
+    columns = [
+        Column("key", folds=True),
+        Column("job", folds=True),
+        Column("is"),
+        Column("because", folds=True),
+        Column("payload in", folds=True),
+        Column("owner", folds=True),
+    ]
+    rows = [
+        (
+            f"{one.tenant}/{one.key}" if one.tenant else one.key,
+            one.job,
+            "twice" if one.twice else "in doubt" if one.doubtful else one.place,
+            one.why,
+            f"{one.queue} {one.message_id}" if one.queue is not None else None,
+            one.owner,
+        )
+        for one in examples
+    ]
+    render.draw(render.table(columns, rows))
+
+
+def _next(outcome: Outcome, *, repairs: bool) -> list[str]:
+    steps = []
+    if outcome.verdict == "disagrees" and outcome.expected is None:
+        steps.append(f"onefold runs show {outcome.run}   (where its dispatch stands, and how it goes on)")
+    lost = outcome.missing or any(one.place == "stuck" and one.message_id is None for one in outcome.examples)
+    if lost and not repairs:
+        steps.append(f"onefold reconcile {outcome.run} --repair   (what would be sent again)")
+    if outcome.dead:
+        steps.append("onefold dlq list   (mend the cause, then onefold dlq redrive)")
+    if outcome.held:
+        steps.append("onefold held list   (find out whether the effect happened, then onefold held settle)")
+    if any(one.place == "stuck" and one.message_id is not None for one in outcome.examples):
+        steps.append("onefold status   (is a worker running?)")
+    steps += [f"onefold why {one.key} --job {one.job}" for one in outcome.examples if one.twice or one.doubtful][:3]
+    return steps

@@ -1,0 +1,384 @@
+"""The expressions of EventBridge Scheduler, read: `cron(...)` with six fields, `rate(...)`, `at(...)`.
+
+An expression becomes a small value of bit masks; `schedule.py` steps through time with it. What AWS documents, or was seen
+to accept, is read; all else is refused, so that what runs here can be deployed there. An error names the field and its
+column, what was probably meant, and what may stand there; the guesses are `expression_hints.py`'s.
+Never here: time zones, instants. Invariant: the same text is always read the same way, and never half.
+
+Sources: EventBridge Scheduler user guide, "Schedule types"; API CreateSchedule, ScheduleExpression; EventBridge user
+guide, "Cron expressions"; Systems Manager, "Cron and rate expressions" (the same language). docs/decisions/0012.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.decide import expression_hints as hints
+from onefold.errors import UsageError
+
+TEXT_CHARS_MAX: Final = 256  # CreateSchedule, ScheduleExpression: 1 to 256
+YEAR_MIN: Final = 1970  # user guide, schedule types, cron fields
+YEAR_MAX: Final = 2199
+_MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_SATURDAY: Final = 6
+_UNITS_MS: Final = {"minute": limits.MINUTE_MS, "hour": limits.HOUR_MS, "day": limits.DAY_MS}
+_AT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
+
+# dates: bit d-1 of `days` is day d; weekdays: bit 0 of `days` is Sunday, seven bits, six weeks of them;
+# nearest: the weekday nearest day `days`; nth: the nth of the weekday `days` (0 is Sunday); last-of: the last one.
+DayRule = Literal["dates", "last", "last-weekday", "nearest", "weekdays", "nth", "last-of"]
+
+
+class Cron(Struct, frozen=True):
+    """A cron expression. In every mask bit 0 is the field's least value, for years 1970.
+
+    Args:
+        text: as written.
+        minutes, hours, months, years: masks of what matches.
+        rule, days, nth: which days of a month match; see `DayRule`.
+    """
+
+    text: str
+    minutes: int
+    hours: int
+    months: int
+    years: int
+    rule: DayRule
+    days: int
+    nth: int = 0
+
+
+class Rate(Struct, frozen=True):
+    """A rate expression: every `period_ms`, counted from its start; a day is 24 hours whatever clocks do."""
+
+    text: str
+    period_ms: int
+
+
+class At(Struct, frozen=True):
+    """A one-time expression: year, month, day, hour, minute, second of a zone's clocks."""
+
+    text: str
+    local: tuple[int, int, int, int, int, int]
+
+
+Expression = Cron | Rate | At
+
+
+class _Field(Struct, frozen=True):
+    """A field of cron: what stands there.
+
+    Args:
+        name: for errors. least, most: its values. marks: its wildcards.
+        names: words for values. sample: for errors.
+    """
+
+    name: str
+    least: int
+    most: int
+    marks: str
+    sample: str
+    names: Mapping[str, int] = {}
+
+    @property
+    def allowed(self) -> str:
+        """What may stand there, in words."""
+        words = list(self.names)
+        also = f" or {words[0]}-{words[-1]}" if words else ""
+        marks = f"{' '.join(self.marks[:-1])} and {self.marks[-1]}"
+        return f"The {self.name} may be {self.least}-{self.most}{also}, with {marks}, for example {self.sample}."
+
+
+_MINUTES: Final = _Field("minutes", 0, 59, ",-*/", "0/15")
+_HOURS: Final = _Field("hours", 0, 23, ",-*/", "8-17")
+_DATES: Final = _Field("day of month", 1, 31, ",-*?/LW", "1,15, L or 3W")
+_MONTH: Final = _Field("month", 1, 12, ",-*/", "JAN,JUL", {name: at + 1 for at, name in enumerate(_MONTHS)})
+_WEEK: Final = _Field(
+    "day of week", 1, 7, ",-*?L#", "MON-FRI, 6L or TUE#2", {d: at + 1 for at, d in enumerate(_WEEKDAYS)}
+)
+_YEARS: Final = _Field("year", YEAR_MIN, YEAR_MAX, ",-*/", "2026-2030")
+_FIELDS: Final = (_MINUTES, _HOURS, _DATES, _MONTH, _WEEK, _YEARS)
+
+
+def parse(text: str) -> Expression:
+    """Read an expression.
+
+    Args:
+        text: 1 to 256 characters: `cron(minutes hours day-of-month month day-of-week year)`, `rate(value unit)` or
+            `at(yyyy-mm-ddThh:mm:ss)`. Cron and at are in the time of the schedule's zone.
+
+    Raises:
+        UsageError: it is none of these; names the field, its column (the first is 1), what was probably meant and what
+            may stand there.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r} is not a schedule expression.", todo='Write text, for example "rate(5 minutes)".')
+    if len(text) > TEXT_CHARS_MAX:
+        raise UsageError(
+            f"The schedule expression {text[:40]!r}... has {len(text)} characters.",
+            todo=f"EventBridge Scheduler takes up to {TEXT_CHARS_MAX}.",
+        )
+    name, opened, inside = text.partition("(")
+    if opened and name in _READERS:
+        if not inside.endswith(")"):
+            column = text.find(")") + 2 if ")" in text else len(text) + 1
+            problem = 'something follows the ")"' if ")" in text else 'the ")" at the end is missing'
+            raise _refused(text, column, problem, todo=f"Write {name}(...) and no more.")
+        return _READERS[name](text, inside[:-1])
+    raise _refused(
+        text,
+        1,
+        "it does not begin with cron(, rate( or at(",
+        meaning=hints.for_no_form(text, _reads),
+        todo='Write for example "cron(0 3 1 * ? *)", "rate(5 minutes)" or "at(2026-12-01T03:00:00)".',
+    )
+
+
+def _refused(text: str, column: int, problem: str, *, meaning: str = "", todo: str) -> UsageError:
+    return UsageError(
+        f"{text!r} is not a schedule expression: {problem} (column {column}).", meaning=meaning, todo=todo
+    )
+
+
+def _reads(text: str) -> bool:
+    if text.partition("(")[0] not in _READERS:
+        return False  # not asked of `parse`, which would look for a hint again
+    try:
+        parse(text)
+    except UsageError:
+        return False
+    return True
+
+
+# -- cron ------------------------------------------------------------------------------------------------------------
+
+
+class _Word(Struct, frozen=True):
+    """A part of an expression, with where it stands."""
+
+    text: str
+    column: int
+    whole: str
+
+    def part(self, start: int, end: int | None = None) -> _Word:
+        return _Word(self.text[start:end], self.column + start, self.whole)
+
+    def refused(self, field: _Field, problem: str, meaning: str = "") -> UsageError:
+        shown = (
+            f'"{self.text}" in the {field.name} {problem}' if self.text else f"a value is missing in the {field.name}"
+        )
+        return _refused(self.whole, self.column, shown, meaning=meaning, todo=field.allowed)
+
+
+def _cron(text: str, inside: str) -> Cron:
+    words, column = [], len("cron(") + 1
+    for part in inside.split(" "):
+        words.append(_Word(part, column, text))
+        column += len(part) + 1
+    for word in words:
+        if word.text.split() != [word.text]:
+            problem, meaning, todo = hints.for_space(inside)
+            raise _refused(text, word.column, problem, meaning=meaning, todo=todo)
+    if len(words) != len(_FIELDS):
+        raise _wrong_count(text, inside, words)
+    minutes, hours, dates, months, week, years = words
+    minute_mask, hour_mask = _mask(_MINUTES, minutes), _mask(_HOURS, hours)
+    by_date = _date_rule(dates)
+    month_mask = _mask(_MONTH, months)
+    by_week = _week_rule(week)
+    year_mask = _mask(_YEARS, years)
+    chosen = by_date or by_week
+    if chosen is None or (by_date and by_week):
+        raise _wrong_days(text, words)
+    rule, days, nth = chosen
+    return Cron(text, minute_mask, hour_mask, month_mask, year_mask, rule, days, nth)
+
+
+def _wrong_count(text: str, inside: str, words: list[_Word]) -> UsageError:
+    count = len(words)
+    column = words[-1].column + len(words[-1].text) if count < len(_FIELDS) else words[len(_FIELDS)].column
+    found = "1 field" if count == 1 else f"{count} fields"
+    return _refused(
+        text,
+        column,
+        f"it has {found}, not six",
+        meaning=hints.for_count(inside, _reads),
+        todo="The six are minutes, hours, day of month, month, day of week, year: cron(0 3 * * ? *) is 03:00 every day.",
+    )
+
+
+def _wrong_days(text: str, words: list[_Word]) -> UsageError:
+    dates, week = words[2], words[4]
+    if dates.text == "?":
+        wrong, problem = dates, "both day fields are ?, so no day is named"
+        meaning = hints.offer(text, wrong.column, "?", "*")
+    elif "*" in (dates.text, week.text):
+        wrong = week if week.text == "*" else dates
+        problem = "both day fields are set, and one of them must be ?"
+        meaning = hints.offer(text, wrong.column, wrong.text, "?")
+    else:
+        wrong, problem = week, "both day fields are set, and one of them must be ?"
+        meaning = "Unix cron would fire on either day; here that takes two schedules, one for each."
+    return _refused(text, wrong.column, problem, meaning=meaning, todo="Put ? into the day field that does not decide.")
+
+
+_Days = tuple[DayRule, int, int]
+
+
+def _date_rule(word: _Word) -> _Days | None:
+    text = word.text
+    if text == "?":
+        return None
+    if text == "L":
+        return "last", 0, 0
+    if text == "LW":
+        return "last-weekday", 0, 0
+    if re.fullmatch("[0-9]+W", text):
+        return "nearest", _value(_DATES, word.part(0, -1)), 0
+    if re.fullmatch("[0-9,LW?-]*[LW?][0-9,LW?-]*", text):
+        raise word.refused(_DATES, "cannot be read", hints.for_last(text, "L, LW, 3W and ?"))
+    return "dates", _mask(_DATES, word), 0
+
+
+def _week_rule(word: _Word) -> _Days | None:
+    text = word.text
+    if text == "?":
+        return None
+    if text == "L":
+        return "weekdays", _weeks(1 << _SATURDAY), 0
+    if text.endswith("L") and "," not in text and "-" not in text:
+        return "last-of", _value(_WEEK, word.part(0, -1)) - 1, 0
+    if "#" in text:
+        day, _, nth = text.partition("#")
+        if "," in text or "-" in text:
+            raise word.refused(_WEEK, "has more than one day with #", "AWS allows one term when # is used.")
+        weekday = _value(_WEEK, word.part(0, len(day)))
+        if not re.fullmatch("[1-5]", nth):
+            raise word.part(len(day) + 1).refused(_WEEK, "is not the number of a week", "After # stands 1 to 5.")
+        return "nth", weekday - 1, int(nth)
+    if text != "*" and re.fullmatch(r"[A-Z0-9,*?-]*[?*][A-Z0-9,*?-]*|.*[0-9]L.*", text):
+        raise word.refused(_WEEK, "cannot be read", hints.for_last(text, "*, ?, 6L and TUE#2"))
+    return "weekdays", _weeks(_mask(_WEEK, word)), 0
+
+
+def _weeks(week: int) -> int:
+    """Six weeks of a week's mask, so that a month is a shift away."""
+    return sum(week << (7 * at) for at in range(6))
+
+
+def _mask(field: _Field, word: _Word) -> int:
+    """The values a field of numbers names, as bits."""
+    if word.text == "*":
+        return (1 << (field.most - field.least + 1)) - 1
+    if word.text.isdecimal() and word.text.isascii():
+        return 1 << (_value(field, word) - field.least)
+    mask = start = 0
+    for item in word.text.split(","):
+        mask |= _item(field, word.part(start, start + len(item)))
+        start += len(item) + 1
+    return mask
+
+
+def _item(field: _Field, word: _Word) -> int:
+    """A value, a range, or either with a step."""
+    if word.text == "*":
+        raise word.refused(field, "stands in a list", "It is every value already; an asterisk stands alone.")
+    body, slash, _ = word.text.partition("/")
+    span = field.most - field.least + 1
+    step = _step(field, word, word.part(len(body) + 1), span) if slash else 1
+    if body == "*":
+        first, last = field.least, field.most
+    else:
+        left, dash, _ = body.partition("-")
+        first = _value(field, word.part(0, len(left)))
+        last = field.most if slash else first
+        if dash:
+            last = _value(field, word.part(len(left) + 1, len(body)))
+    if last < first:
+        if field is _YEARS:
+            raise word.refused(field, "ends before it begins")
+        last += span
+    mask = 0
+    for value in range(first, last + 1, step):
+        mask |= 1 << ((value - field.least) % span)
+    return mask
+
+
+def _step(field: _Field, word: _Word, step: _Word, span: int) -> int:
+    if "/" not in field.marks:
+        raise word.refused(field, "has a step", "AWS allows none in the day of week: list the days instead.")
+    if not (step.text.isdecimal() and step.text.isascii() and 1 <= int(step.text) < span):
+        problem = f"is not a step; it may be 1 to {span - 1}"
+        raise step.refused(field, problem, hints.for_step(field.name, word.text, step.text))
+    return int(step.text)
+
+
+def _value(field: _Field, word: _Word) -> int:
+    text = word.text
+    if text.isdecimal() and text.isascii():
+        number = int(text)
+        if field.least <= number <= field.most:
+            return number
+        raise word.refused(field, "is out of range", hints.for_number(field.name, number))
+    found = field.names.get(text)
+    if found is None:
+        raise word.refused(field, "cannot be read", hints.for_word(field.name, text, field.marks, list(field.names)))
+    return found
+
+
+# -- rate and at -----------------------------------------------------------------------------------------------------
+
+
+def _rate(text: str, inside: str) -> Rate:
+    value, _, unit = inside.partition(" ")
+    problem = ""
+    column = len("rate(") + 1
+    if not (value.isdecimal() and value.isascii()):
+        problem = f'the value "{value}" is not a whole number' if value else "the value is missing"
+    elif int(value) == 0:
+        problem = "the value is 0"
+    elif unit.removesuffix("s") not in _UNITS_MS or unit.endswith("ss"):
+        column += len(value) + 1
+        problem = f'the unit "{unit}" is not known' if unit else "the unit is missing"
+    if problem:
+        raise _refused(
+            text,
+            column,
+            problem,
+            meaning=hints.for_rate(value, unit),
+            todo="Write rate(value unit): a whole number of 1 or more, one space, minutes, hours or days.",
+        )
+    return Rate(text, int(value) * _UNITS_MS[unit.removesuffix("s")])
+
+
+def _at(text: str, inside: str) -> At:
+    todo = "Write at(yyyy-mm-ddThh:mm:ss), for example at(2026-12-01T03:00:00), in the time of the schedule's zone."
+    column = len("at(") + 1
+    found = _AT.fullmatch(inside)
+    if found is None:
+        problem = f'"{inside}" is not yyyy-mm-ddThh:mm:ss' if inside else "the time is missing"
+        raise _refused(text, column + hints.column_of_at(inside), problem, meaning=hints.for_at(inside), todo=todo)
+    year, month, day, hour, minute, second = (int(part) for part in found.groups())
+    bounds = (
+        ("year", year, YEAR_MIN, YEAR_MAX),
+        ("month", month, 1, 12),
+        ("day", day, 1, monthrange(year, month)[1] if year and 1 <= month <= 12 else 31),
+        ("hour", hour, 0, 23),
+        ("minute", minute, 0, 59),
+        ("second", second, 0, 59),
+    )
+    for place, (name, value, least, most) in enumerate(bounds, start=1):
+        if not least <= value <= most:
+            at = column + found.start(place)
+            raise _refused(text, at, f"the {name} {value} is out of range: it may be {least} to {most}", todo=todo)
+    return At(text, (year, month, day, hour, minute, second))
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Expression]]] = {"cron": _cron, "rate": _rate, "at": _at}

@@ -1,0 +1,405 @@
+"""A declared map run (`MapSpec`), and every decision in it that is arithmetic: when it has failed, what is tried again.
+
+One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as a
+Distributed Map state. Rules are those of Step Functions (developer guide, pages named at each function), to the boundary.
+Never here: files, queues, records, clocks; chance comes in as a fraction. Shapes of results are in `mapresult.py`.
+Invariant: the same spec over the same items makes the same children, in the same order, with the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
+
+from msgspec import Struct
+
+from onefold import errors, limits
+
+Format = Literal["csv", "json", "jsonl", "listing"]
+Delimiter = Literal["comma", "pipe", "semicolon", "space", "tab"]
+Ragged = Literal["quarantine", "pad"]
+ItemJitter = Literal["full", "none"]
+
+DELIMITERS: Final = {"comma": ",", "pipe": "|", "semicolon": ";", "space": " ", "tab": "\t"}  # CSVDelimiter
+CONCURRENCY_DEFAULT: Final = 1_000
+CONCURRENCY_MAX: Final = 10_000  # DG service-quotas: parallel child executions of a Map Run
+CHILD_BYTES_MAX: Final = 262_144  # DG input-output-itembatcher: MaxInputBytesPerBatch, and any child's input
+HEADER_BYTES_MAX: Final = 10_240  # DG input-output-itemreader: headers up to 10 KiB
+ITEMS_MAX: Final = 100_000_000  # DG input-output-itemreader: MaxItems
+REDRIVES_MAX: Final = 1_000  # DG redrive-map-run: redrives of one Map Run
+_RETRIES_MAX: Final = 99_999_999  # DG concepts-error-handling: MaxAttempts and IntervalSeconds
+_MAX_DELAY_MS_MAX: Final = 31_622_400_000  # same: MaxDelaySeconds
+_NOT_IN_ALL: Final = ("States.DataLimitExceeded", "States.Runtime")  # same: States.ALL does not cover these
+
+EXCEEDED: Final = "States.ExceedToleratedFailureThreshold"
+EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # as AWS says it, observed
+READER_FAILED: Final = "States.ItemReaderFailed"
+BUSY: Final = (
+    "ChildBusy"  # on Step Functions: the child runs in another invocation, or there was no time left in this one
+)
+TIMEOUT: Final = "HandlerTimeout"  # what a run that passed its timeout is called here; States.Timeout there
+
+
+class ItemReader(Struct, frozen=True, kw_only=True):
+    """Where items come from and how they are read.
+
+    Args:
+        format: csv, json (one array), jsonl (one value a line), listing (a directory or an S3 prefix, one item a file).
+        header: CSV: the names of the columns; None: the first row has them.
+        delimiter: CSV: comma, pipe, semicolon, space or tab.
+        quote: CSV: the sign around a value that holds a delimiter or a line end.
+        encoding: of text: utf-8 (a byte order mark is skipped), ascii, latin-1 or cp1252.
+        ragged: CSV: what a row with too few or too many cells is: `quarantine`d, or `pad`ded with "" and cut, as AWS does.
+        items_max: no more than so many items, 1 to 100,000,000; None for all.
+    """
+
+    format: Format = "csv"
+    header: tuple[str, ...] | None = None
+    delimiter: Delimiter = "comma"
+    quote: str = '"'
+    encoding: str = "utf-8"
+    ragged: Ragged = "quarantine"
+    items_max: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("format", Format), ("delimiter", Delimiter), ("ragged", Ragged)):
+            if getattr(self, name) not in get_args(allowed):
+                raise errors.UsageError(
+                    f"{name}={getattr(self, name)!r} is not known.", todo=f"It is {_listed(get_args(allowed))}."
+                )
+        encodings = ("utf-8", "ascii", "latin-1", "cp1252")
+        if self.encoding not in encodings:
+            raise errors.UsageError(
+                f"encoding={self.encoding!r} is not known.",
+                meaning="Lines are found in the bytes, so only encodings that keep ASCII as it is can be read.",
+                todo=f"It is {_listed(encodings)}; convert anything else first, for example with iconv.",
+            )
+        if len(self.quote) != 1 or self.quote in (*DELIMITERS.values(), "\r", "\n"):
+            raise errors.UsageError(
+                f"quote={self.quote!r} is no sign for quoting.", todo="""Use one sign, such as '"'."""
+            )
+        if self.items_max is not None and not 1 <= self.items_max <= ITEMS_MAX:
+            raise errors.UsageError(f"items_max={self.items_max} is out of range.", todo=f"It may be 1 to {ITEMS_MAX}.")
+        if self.header is not None:
+            check_header(self.header)
+
+
+def check_header(names: Sequence[str]) -> None:
+    """Refuse a CSV header that cannot name columns.
+
+    Raises:
+        UsageError: empty, with a name twice ("CSV headers cannot contain duplicates."), or over 10 KiB.
+    """
+    if not names or all(not name.strip() for name in names):
+        raise errors.UsageError(
+            "The CSV header names no column.", todo="Give header=[...], or a file with a first row."
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise errors.UsageError(
+                f"The CSV header has the column {name!r} twice.",
+                meaning="CSV headers cannot contain duplicates.",
+                todo="Rename one of them, or give header=[...].",
+            )
+        seen.add(name)
+    size = sum(len(name.encode()) + 1 for name in names)
+    if size > HEADER_BYTES_MAX:
+        raise errors.UsageError(
+            f"The CSV header has {size} bytes.", todo=f"It may have {HEADER_BYTES_MAX}; is the delimiter right?"
+        )
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """How items are put together into one child (ItemBatcher).
+
+    Args:
+        items_max: most items of one child, 1 or more; None: as many as the bytes allow.
+        bytes_max: most bytes of one child's items as JSON, 1 to 262,144; None: 262,144.
+    """
+
+    items_max: int | None = None
+    bytes_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.items_max is None and self.bytes_max is None:
+            raise errors.UsageError("This batch has no bound.", todo="Give items_max, bytes_max, or both.")
+        if self.items_max is not None and self.items_max < 1:
+            raise errors.UsageError(f"batch.items_max={self.items_max} is out of range.", todo="It is 1 or more.")
+        if self.bytes_max is not None and not 1 <= self.bytes_max <= CHILD_BYTES_MAX:
+            raise errors.UsageError(
+                f"batch.bytes_max={self.bytes_max} is out of range.", todo=f"It may be 1 to {CHILD_BYTES_MAX}."
+            )
+
+
+class Tolerated(Struct, frozen=True, kw_only=True):
+    """How many items may fail. With neither given: none. With both, either one ends the run.
+
+    Args:
+        count: items, 0 or more (ToleratedFailureCount).
+        percent: of all items, 0 to 100 (ToleratedFailurePercentage).
+    """
+
+    count: int | None = None
+    percent: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and (type(self.count) is not int or self.count < 0):
+            raise errors.UsageError(
+                f"tolerated_count={self.count!r} is out of range.", todo="It is a whole number, 0 or more."
+            )
+        if self.percent is not None and not 0 <= self.percent <= 100:
+            raise errors.UsageError(
+                f"tolerated_percent={self.percent!r} is out of range.", todo="It must be between 0 and 100."
+            )
+
+
+class Retrier(Struct, frozen=True, kw_only=True):
+    """What is tried again, and when (one entry of Retry; page concepts-error-handling).
+
+    Args:
+        errors: names of exception classes, with or without module; States.ALL, States.TaskFailed, States.Timeout.
+        interval_ms: before the first retry, 1 ms or more. backoff: growth per retry, 1.0 or more.
+        attempts: retries (not runs), 0 for never.
+        max_delay_ms: longest pause; None for none. jitter: `full` draws from 0 to the pause.
+    """
+
+    errors: tuple[str, ...]
+    interval_ms: int = 1_000
+    backoff: float = 2.0
+    attempts: int = 3
+    max_delay_ms: int | None = None
+    jitter: ItemJitter = "none"
+
+    def __post_init__(self) -> None:
+        check_names(self.errors, "retry.errors")
+        for what, value, fits, rule in (
+            ("interval", self.interval_ms, 1 <= self.interval_ms <= _RETRIES_MAX * 1_000, "1 ms to 99,999,999 s"),
+            ("backoff", self.backoff, self.backoff >= 1, "1.0 or more"),
+            ("attempts", self.attempts, 0 <= self.attempts <= _RETRIES_MAX, "0 to 99,999,999"),
+            ("jitter", self.jitter, self.jitter in get_args(ItemJitter), "full or none"),
+        ):
+            if not fits:
+                raise errors.UsageError(f"retry.{what}={value!r} is out of range.", todo=f"It is {rule}.")
+        if self.max_delay_ms is not None and not self.interval_ms < self.max_delay_ms <= _MAX_DELAY_MS_MAX:
+            raise errors.UsageError(
+                f"retry.max_delay={self.max_delay_ms} ms is out of range.",
+                todo="It is longer than the interval, and at most 31,622,400 s.",
+            )
+
+
+class Catcher(Struct, frozen=True, kw_only=True):
+    """Where an item goes that failed for good (one entry of Catch).
+
+    Its message is `{"Error", "Cause", "Input", "Name", "Run"}`. As in Step Functions, a caught item has *succeeded*: its
+    output is `{"Error", "Cause"}`, and it does not count against what is tolerated.
+
+    Args:
+        errors: as `Retrier`'s.
+        queue: name of the operations queue.
+    """
+
+    errors: tuple[str, ...]
+    queue: str
+
+    def __post_init__(self) -> None:
+        check_names(self.errors, "catch.errors")
+
+
+class MapSpec(Struct, frozen=True, kw_only=True):
+    """A declared map run.
+
+    Args:
+        name: of the map and its job; runs are named `<name>/...`.
+        queue: where its children's messages go.
+        reader: how items are read. source: path, directory or s3:// URL; None: said when a run starts.
+        batch: items per child; None: one item each, without a list around it.
+        concurrency: children that are sent and not finished, 1 to 10,000.
+        tolerated: failures. retry, catch: in order; the first that names an error decides.
+        timeout_ms: of one child.
+        results: directory or s3:// URL of the result files; None: beside the engine.
+    """
+
+    name: str
+    queue: str
+    reader: ItemReader = ItemReader()
+    source: str | None = None
+    batch: Batch | None = None
+    concurrency: int = CONCURRENCY_DEFAULT
+    tolerated: Tolerated = Tolerated()
+    retry: tuple[Retrier, ...] = ()
+    catch: tuple[Catcher, ...] = ()
+    timeout_ms: int = 5 * limits.MINUTE_MS
+    results: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.concurrency) is not int or not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise errors.UsageError(
+                f"concurrency={self.concurrency!r} is out of range.", todo=f"It may be 1 to {CONCURRENCY_MAX}."
+            )
+        for what, clauses in (("retry", self.retry), ("catch", self.catch)):
+            for clause in clauses[:-1]:
+                if "States.ALL" in clause.errors:
+                    raise errors.UsageError(
+                        f"{what} of {self.name} has States.ALL before another entry.",
+                        meaning="The entries after it would never be reached.",
+                        todo="Put States.ALL last.",
+                    )
+
+    @property
+    def retriers(self) -> tuple[Retrier, ...]:
+        """The retries in order, with what onefold adds: a PermanentError is never tried again unless it is named."""
+        if not self.retry or any("PermanentError" in one.errors for one in self.retry):
+            return self.retry
+        return (Retrier(errors=("PermanentError",), attempts=0), *self.retry)
+
+    @property
+    def runs_max(self) -> int:
+        """The most runs that one child can have: the first, and every retry of every entry."""
+        return 1 + sum(one.attempts for one in self.retry)
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Refuse names of errors that could never decide.
+
+    Raises:
+        UsageError: none, one that is no text, or States.ALL beside others ("must stand alone").
+    """
+    if not names or not all(str(name).strip() for name in names):
+        raise errors.UsageError(f"{what}={names!r} names no error.", todo='For example ["ConnectionError"].')
+    if "States.ALL" in names and len(names) > 1:
+        raise errors.UsageError(
+            f"{what}={list(names)!r} has States.ALL beside others.", todo="States.ALL must stand alone."
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- the threshold
+
+
+def exceeded(tolerated: Tolerated, failed: int, total: int | None) -> Literal["count", "percent"] | None:
+    """Which bound the failures have passed; None: they are tolerated.
+
+    Strictly more than the count, or failed / total * 100 strictly more than the percentage (page state-map-distributed);
+    equal is tolerated, and 100 % never ends a run. Items count, not children: all items of a failed batch have failed.
+
+    Args:
+        failed: items that failed or timed out.
+        total: all items; None while that is not known: then the percentage is not judged.
+    """
+    count = 0 if tolerated.count is None and tolerated.percent is None else tolerated.count
+    if count is not None and failed > count:
+        return "count"
+    if tolerated.percent is not None and total is not None and failed * 100 > Decimal(str(tolerated.percent)) * total:
+        return "percent"
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- retry and catch
+
+
+def matches(names: Sequence[str], error: str) -> bool:
+    """Whether a list of names (ErrorEquals) names an error.
+
+    Names are compared, not classes: a subclass has another name. A name without a module fits in any.
+
+    Args:
+        error: the class, with its module where it has one, for example `requests.exceptions.ConnectionError`.
+    """
+    timed_out = error in (TIMEOUT, "States.Timeout")
+    for name in names:
+        if name == "States.ALL":
+            return error not in _NOT_IN_ALL
+        if (name == "States.TaskFailed" and not timed_out) or (name == "States.Timeout" and timed_out):
+            return True
+        module, _, short = name.rpartition(".")
+        if short == error.rpartition(".")[2] and (not module or error == name or error.startswith(f"{module}.")):
+            return True
+    return False
+
+
+def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fraction: float) -> int | None:
+    """How long to wait before the item is tried again; None: it has failed.
+
+    The first entry that names the error decides. Each entry counts its own retries over the item's whole life, so errors
+    that another entry names use up none of its attempts. The pause is min(interval * backoff^(n-1), max_delay).
+
+    Args:
+        error: of the run that failed now. earlier: of the runs that failed before it, in order.
+        fraction: chance from [0, 1).
+    """
+    for place, one in enumerate(retriers):
+        if matches(one.errors, error):
+            used = sum(_first(retriers, before) == place for before in earlier)
+            if used >= one.attempts:
+                return None
+            most_ms = min(one.max_delay_ms or _MAX_DELAY_MS_MAX, _MAX_DELAY_MS_MAX)
+            # The exponent is bounded so that the float cannot overflow; the cap is reached long before.
+            pause_ms = int(min(one.interval_ms * one.backoff ** min(used, 200), most_ms))
+            return int(pause_ms * fraction) if one.jitter == "full" else pause_ms
+    return None
+
+
+def _first(retriers: Sequence[Retrier], error: str) -> int | None:
+    return next((place for place, one in enumerate(retriers) if matches(one.errors, error)), None)
+
+
+def catcher(catch: Sequence[Catcher], error: str) -> Catcher | None:
+    """The first entry that names an error; None: nothing catches it."""
+    return next((one for one in catch if matches(one.errors, error)), None)
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+class Sized(Protocol):
+    """Something with a size as JSON."""
+
+    @property
+    def size(self) -> int:
+        """Bytes as JSON."""
+        ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+class Batcher(Generic[S]):
+    """Puts items together. An item that is larger than the bound alone makes a batch of its own: the queue refuses it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._items_max = batch.items_max or ITEMS_MAX
+        self._bytes_max = batch.bytes_max or CHILD_BYTES_MAX
+        self._items: list[S] = []
+        self._size = 1  # the first bracket
+
+    def add(self, item: S) -> list[S] | None:
+        """Take one more item; the batch that is full without it, if any."""
+        full = bool(self._items) and (
+            len(self._items) >= self._items_max or self._size + item.size + 1 > self._bytes_max
+        )
+        done = self.rest() if full else None
+        self._size += item.size + 1  # with the comma, or the last bracket
+        self._items.append(item)
+        return done
+
+    def rest(self) -> list[S] | None:
+        """What is left, at the end or before something that must not be overtaken; None for nothing."""
+        items, self._items, self._size = self._items, [], 1
+        return items or None
+
+
+def batched(items: Iterable[S], batch: Batch) -> Iterator[list[S]]:
+    """All items in batches, in order: 1,130 items by 100 are 12 batches."""
+    batcher: Batcher[S] = Batcher(batch)
+    for item in items:
+        done = batcher.add(item)
+        if done is not None:
+            yield done
+    last = batcher.rest()
+    if last is not None:
+        yield last
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,92 @@
+"""Time zones: from the local time of a zone's clocks to instants, and where the clocks jump.
+
+The rules come from the IANA database through `zoneinfo`; nothing here knows one. Instants are whole seconds since 1970.
+Never here: schedules, the machine's own zone. Invariant: a local time that comes twice is its first instant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zoneinfo
+from contextlib import suppress
+from datetime import UTC, date, datetime, tzinfo
+from functools import cache
+from typing import Final
+
+from onefold.errors import UsageError
+
+ZONE_CHARS_MAX: Final = 50  # CreateSchedule, ScheduleExpressionTimezone: 1 to 50
+_NOT_IANA: Final = ("posix", "right/", "localtime")  # files that lie beside the database's own
+DAY_S: Final = 86_400
+EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+@cache
+def zone_of(name: str) -> tzinfo:
+    """The time zone of an IANA name; "UTC" needs no database.
+
+    Raises:
+        UsageError: there is none of that name; says a near one, or that this machine has no zones at all.
+    """
+    if name == "UTC":
+        return UTC
+    if 1 <= len(name) <= ZONE_CHARS_MAX and not name.startswith(_NOT_IANA):
+        with suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            return zoneinfo.ZoneInfo(name)
+    raise _no_zone(name)
+
+
+def _no_zone(name: str) -> UsageError:
+    there = {zone for zone in zoneinfo.available_timezones() if not zone.startswith(_NOT_IANA)}
+    if not there:
+        meaning, todo = "This machine has no time zone database.", "Install one: pip install tzdata."
+    else:
+        lower = {zone.lower(): zone for zone in there}
+        cities = {zone.lower().rpartition("/")[2]: zone for zone in sorted(there, reverse=True)}
+        word = name.strip().lower().replace(" ", "_")
+        near = difflib.get_close_matches(word, [*lower, *cities], n=1, cutoff=0.7)
+        meant = (lower.get(near[0]) or cities[near[0]]) if near else ""
+        meaning = f"Did you mean {meant}?" if meant else ""
+        todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are no zones."
+    return UsageError(f"There is no time zone {name!r}.", meaning=meaning, todo=todo)
+
+
+def instant_s(zone: tzinfo, local: tuple[int, int, int, int, int, int], *, at_jump: bool) -> int | None:
+    """The instant of a zone's local time, in seconds since 1970: the first one where it comes twice.
+
+    Args:
+        zone: from `zone_of`. local: year, month, day, hour, minute, second; a date that exists.
+        at_jump: what a time that the clocks jump over stands for: the instant they jump, or nothing.
+    """
+    year, month, day, hour, minute, second = local
+    plain = (date(year, month, day).toordinal() - EPOCH_DAY) * DAY_S + hour * 3_600 + minute * 60 + second
+    if zone is UTC:
+        return plain
+    wall = datetime(year, month, day, hour, minute, second, tzinfo=zone)
+    before, after = _offset_s(wall), _offset_s(wall.replace(fold=1))
+    if after <= before:
+        return plain - before
+    return jump_s(zone, plain - after, plain - before) if at_jump else None
+
+
+def _offset_s(wall: datetime) -> int:
+    offset = wall.utcoffset()
+    assert offset is not None
+    return offset.days * DAY_S + offset.seconds
+
+
+def offset_at_s(zone: tzinfo, at_s: int) -> int:
+    """How far the zone's clocks are ahead of UTC at an instant, in seconds."""
+    return _offset_s(datetime.fromtimestamp(at_s, zone))
+
+
+def jump_s(zone: tzinfo, before_s: int, after_s: int) -> int:
+    """The instant the zone's offset changes, after `before_s` and no later than `after_s`."""
+    old = offset_at_s(zone, before_s)
+    while after_s - before_s > 1:
+        middle = (before_s + after_s) // 2
+        if offset_at_s(zone, middle) == old:
+            before_s = middle
+        else:
+            after_s = middle
+    return after_s

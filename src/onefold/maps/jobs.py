@@ -1,0 +1,369 @@
+"""A declared map: its `MapSpec`, the job of its items, and the job whose short turns drive its runs.
+
+`App.map` makes these; `maps/mapper.py` performs them on the embedded engine and `onefold synth` reads the spec. An item is
+an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker does it, once. What drives a run
+is ordinary too: a turn sends what there is room for, and the next turn; a worker that dies in it is replaced by any other.
+Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whoever reads it.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import duration, errors, limits
+from onefold.clock import Waiter
+from onefold.codec import PayloadCodec, digest, payload_type
+from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import Attribute
+from onefold.contracts.rules import check_entry
+from onefold.contracts.store import RecordKey
+from onefold.decide.delivery import Effect
+from onefold.decide.keys import KeyFunction, KeyRule, key_rule
+from onefold.decide.mapplan import (
+    CONCURRENCY_DEFAULT,
+    Batch,
+    Catcher,
+    Format,
+    ItemReader,
+    MapSpec,
+    Retrier,
+    Tolerated,
+)
+from onefold.duration import Duration
+from onefold.entropy import Entropy
+from onefold.maps.items import Item, Source
+from onefold.maps.result_places import ResultPlace
+from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry
+from onefold.run import item_failures
+from onefold.run.context import Context
+from onefold.run.declaring import types_of
+from onefold.run.dispatcher import House, Opened
+from onefold.run.handlers import RUN_ATTRIBUTE, Job, Outgoing
+
+CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
+TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was
+_KEY_SHOWN_CHARS: Final = 100
+_ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that size JSON in ASCII is always taken
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """The payload of a turn.
+
+    Args:
+        run: which. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
+        idle: turns before this one in which nothing happened.
+    """
+
+    run: str
+    begun_at_ms: int
+    number: int = 1
+    idle: int = 0
+
+
+class MapJob(Struct, frozen=True, kw_only=True):
+    """A declared map. Made by `App.map`; call it with a payload to run its function in a test.
+
+    Attributes:
+        spec: what it is, on both sides. job: of its items. turns: the job that drives its runs.
+        item: codec of one item. key: rule of one item's key.
+        queue: settings of the items' queue. function: as it was declared. owner: the team that owns a fix.
+    """
+
+    spec: MapSpec
+    job: Job[Any, Any]
+    turns: Job[Turn, str]
+    item: PayloadCodec[Any]
+    key: KeyRule
+    queue: QueueSettings
+    function: Callable[..., Any]
+    owner: str | None
+
+    @property
+    def name(self) -> str:
+        """Of the map and its job."""
+        return self.spec.name
+
+    def __call__(self, payload: Any, ctx: Context | None = None) -> Any:
+        """Call the declared function now, without guard or queue; for unit tests of it."""
+        return self.job(payload, ctx)
+
+    @property
+    def shape(self) -> str:
+        """Of what decides which children there are: with another one a run cannot go on."""
+        return digest(msgspec.json.encode([self.name, self.spec.reader, self.spec.batch, self.key.text]))
+
+    def payload_of(self, item: Item) -> Any:
+        """One item as a value of the declared type; text of a CSV cell becomes a number where the type says so.
+
+        Raises:
+            PayloadError: it does not fit the type.
+        """
+        if item.text is not None:
+            return self.item.decode(item.text)
+        annotation = self.item.annotation
+        if annotation is Any:
+            return item.value
+        try:
+            return msgspec.convert(item.value, annotation, strict=False)
+        except msgspec.ValidationError as error:
+            raise errors.PayloadError(f"The row is no {self.item.name}: {error}.") from error
+        except TypeError:  # a class that msgspec does not know (pydantic): from JSON, as a message is read
+            return self.item.decode(msgspec.json.encode(item.value))
+
+    def message(self, run: str, payloads: Sequence[Any], keys: Sequence[str]) -> Outgoing:
+        """The message of one child: one item, or a batch of them.
+
+        Args:
+            run: the run's name. payloads: of its items. keys: of these, by the rule.
+
+        Raises:
+            PayloadError: the payload has no JSON form, the key is too long with the run's name before it, or the queue
+                does not take the message.
+        """
+        payload = list(payloads) if self.spec.batch is not None else payloads[0]
+        outgoing = self.job.outgoing(payload, key=f"{run}/{self.child_key(keys)}")
+        attributes = {**outgoing.entry.attributes, RUN_ATTRIBUTE: Attribute(run)}
+        found = replace(outgoing, entry=replace(outgoing.entry, attributes=attributes), unique=False)
+        body = found.entry.body
+        if len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii():  # else no queue refuses it
+            refused = check_entry(found.entry, self.queue)
+            if refused is not None:
+                raise errors.PayloadError(f"Queue {found.queue} does not take it: {refused.message}")
+        return found
+
+    def child_key(self, keys: Sequence[str]) -> str:
+        """The key of a child: its item's, or for a batch the first one's with how many and which follow."""
+        if self.spec.batch is None:
+            return keys[0]
+        which = digest("\0".join(keys).encode())[:16]
+        return f"{keys[0][:_KEY_SHOWN_CHARS]}+{len(keys) - 1}/{which}"
+
+    def record_key(self, run: str, key: str) -> RecordKey:
+        """The record of a child."""
+        return RecordKey("", self.job.name, f"{run}/{key}")
+
+
+class OpenedHere(Opened, Protocol):
+    """An opened engine that can also open sources and places for results."""
+
+    entropy: Entropy
+
+    def never(self) -> Waiter:
+        """For pauses that nobody ends early."""
+        ...
+
+    def results(self, place: str) -> ResultPlace:
+        """The directory or S3 prefix of that name."""
+        ...
+
+    def source(self, place: str) -> Source:
+        """The file, directory, object or prefix of that name."""
+        ...
+
+
+class MapHouse(House, Protocol):
+    """What maps need of an app."""
+
+    @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Of its engine."""
+        ...
+
+    @property
+    def maps(self) -> dict[str, MapJob]:
+        """Declared so far, by name."""
+        ...
+
+    @property
+    def jobs(self) -> dict[str, Job[Any, Any]]:
+        """All jobs, by name."""
+        ...
+
+    def runtime(self) -> OpenedHere:
+        """The opened engine."""
+        ...
+
+
+class Declares(MapHouse, Protocol):
+    """What `declare` needs of an app."""
+
+    def queue(self, name: str, *, function: None, dead_letter: DeadLetter) -> Queue:
+        """Declare a queue; the same again when it was declared before."""
+        ...
+
+    def job(
+        self, queue: Queue, *, key: str | KeyFunction, name: str, effect: Effect, timeout: Duration, retry: Retry,
+        owner: str | None,
+    ) -> Any:  # fmt: skip
+        """Declare a job."""
+        ...
+
+
+Take = Callable[[MapHouse, MapJob, Turn, Context], str]
+"""Drives a run for a while, and sends the next turn."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """The options of `App.map`, as they were written; meanings as there."""
+
+    key: str | KeyFunction
+    name: str | None
+    items: Format | ItemReader
+    source: str | None
+    batch: int | Batch | None
+    concurrency: int
+    tolerated_count: int | None
+    tolerated_percent: float | None
+    retry: Sequence[ItemRetry]
+    catch: Queue | Sequence[ItemCatch] | None
+    effect: Effect
+    timeout: Duration
+    results: str | None
+    owner: str | None
+
+
+DEFAULT_RETRY: Final = (ItemRetry(jitter="full"),)
+"""One retrier for all errors, with Step Functions' defaults, and with jitter."""
+DEFAULT_CONCURRENCY: Final = CONCURRENCY_DEFAULT
+
+
+def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
+    """What `App.map` does; arguments and errors as there.
+
+    Args:
+        take: what a turn does (`maps/turns.py`).
+    """
+    if not isinstance(queue, Queue):
+        raise errors.UsageError(f"{queue!r} is not a queue.", todo="Pass what app.queue(...) returned.")
+    if queue.settings.fifo:
+        raise errors.UsageError(
+            f"Queue {queue.name} is a FIFO queue.",
+            meaning="The items of a map run are independent of one another, and done in any order.",
+            todo="Use a standard queue; for work in order, dispatch it (see `App.schedule`).",
+        )
+    rules: dict[str, Any] = {
+        "reader": given.items if isinstance(given.items, ItemReader) else ItemReader(format=given.items),
+        "batch": Batch(items_max=given.batch) if isinstance(given.batch, int) else given.batch,
+        "tolerated": Tolerated(count=given.tolerated_count, percent=given.tolerated_percent),
+        "retry": tuple(_retrier(one) for one in given.retry),
+        "catch": _catchers(given.catch),
+        "timeout_ms": duration.to_ms(given.timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
+    }
+
+    def declared(function: Callable[..., Any]) -> MapJob:
+        name = given.name if given.name is not None else function.__name__
+        if name in app.maps:
+            raise errors.ConflictError(f"Map {name} is declared twice.", todo="Give one of them another name=.")
+        spec = MapSpec(
+            name=name, queue=queue.name, source=given.source, concurrency=given.concurrency, results=given.results,
+            **rules,
+        )  # fmt: skip
+        annotation = _item_type(function, spec)
+        rule = key_rule(given.key, annotation, what=f"key of {name}")
+        job = app.job(
+            queue,
+            key=_batch_key(rule) if spec.batch is not None else given.key,
+            name=name,
+            effect=given.effect,
+            timeout=given.timeout,
+            retry=_runs_of(spec, queue),
+            owner=given.owner,
+        )(function)
+        job.failures = item_failures.ItemFailures(spec=spec)
+        turns = app.queue(f"{app.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
+        made = app.maps[name] = MapJob(
+            spec=spec,
+            job=job,
+            turns=_turns(app, turns, name, given.owner, take),
+            item=payload_type(annotation),
+            key=rule,
+            queue=queue.settings,
+            function=function,
+            owner=given.owner,
+        )
+        return made
+
+    return declared
+
+
+def _retrier(one: ItemRetry) -> Retrier:
+    return Retrier(
+        errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors),
+        interval_ms=duration.to_ms(one.interval, "retry.interval"),
+        backoff=one.backoff,
+        attempts=one.attempts,
+        max_delay_ms=None if one.max_delay is None else duration.to_ms(one.max_delay, "retry.max_delay"),
+        jitter=one.jitter,
+    )
+
+
+def _catchers(given: Queue | Sequence[ItemCatch] | None) -> tuple[Catcher, ...]:
+    some = [ItemCatch(queue=given)] if isinstance(given, Queue) else given or ()
+    return tuple(
+        Catcher(errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors), queue=one.queue.name)
+        for one in some
+    )
+
+
+def _item_type(function: Callable[..., Any], spec: MapSpec) -> Any:
+    """The annotation of one item.
+
+    Raises:
+        UsageError: a batch is declared, and the function takes something else than a list.
+    """
+    annotation, _ = types_of(function)
+    if spec.batch is None:
+        return annotation
+    if annotation is Any or annotation is list:
+        return Any
+    if typing.get_origin(annotation) is not list:
+        raise errors.UsageError(
+            f"Map {spec.name} has a batch, and its function takes {annotation!r:.80}.",
+            meaning="It is called with the items of a batch together.",
+            todo="Annotate its first parameter as a list, for example list[Row], or leave out batch=.",
+        )
+    return typing.get_args(annotation)[0]
+
+
+def _batch_key(rule: KeyRule) -> KeyFunction:
+    """Only for messages that something else than a map run sends: a run gives its keys itself."""
+
+    def key_of_batch(items: Any) -> str:
+        return digest("\0".join(rule.of(item) for item in items).encode())
+
+    return key_of_batch
+
+
+def _runs_of(spec: MapSpec, queue: Queue) -> Retry:
+    """The record's own bounds, wide enough for every retry that the spec allows; pauses are the spec's."""
+    after = queue.settings.receives_max or 1
+    most = spec.runs_max if spec.runs_max > after else min(spec.runs_max + CRASHES_MAX, after)
+    return Retry(attempts=most, base="0s", jitter="none", crashes=CRASHES_MAX)
+
+
+def _turns(app: Declares, queue: Queue, name: str, owner: str | None, take: Take) -> Job[Turn, str]:
+    def turn(message: Turn, ctx: Context) -> str:
+        return take(app, app.maps[name], message, ctx)
+
+    turn.__annotations__ = {"message": Turn, "ctx": Context, "return": str}
+    made: Job[Turn, str] = app.job(
+        queue,
+        key="{run}/{begun_at_ms}/{number}",
+        name=f"{name}-run",
+        effect="repeatable",
+        timeout="15m",  # a turn takes seconds; the last one, which writes the results of a long run, minutes
+        retry=Retry(attempts=TURN_RECEIVES, base="1s", cap="1m", crashes=TURN_RECEIVES),
+        owner=owner,
+    )(turn)
+    return made

@@ -1,0 +1,279 @@
+"""One child of a map run that Step Functions performs: the event of its task in, the job's result out, or its error.
+
+    {"onefold": {"map": "enrich", "run": "enrich/nightly-7"}, "item": {...}}        or "items": [...] where there is a batch
+
+The child goes through the same driver as a message of the map's job, under the same key, so one that is started again (a
+retry, a redrive, a lost answer) is answered from its record. Step Functions holds it, not a queue: nothing is hidden, moved
+or deleted. Retry and Catch are the state machine's, which knows an error by the name of its class: what is raised here is
+called what the job's failure was called. `PermanentError` is what no rule names and no retry helps.
+Never here: when a child is tried again, SQS. Invariant: an answer is given only after the child's record was written.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Queue, Refused, RetryIn, Sent, Standing
+from onefold.contracts.store import Store
+from onefold.decide.delivery import Failed, Outcome
+from onefold.decide.mapplan import BUSY, MapSpec
+from onefold.entropy import Entropy
+from onefold.maps.items import Item, Position
+from onefold.maps.jobs import MapJob
+from onefold.run.handlers import JOB_ATTRIBUTE, Job, Outgoing
+from onefold.run.item_failures import ItemFailures
+from onefold.run.lambda_adapter import remaining_ms_of
+from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_invocation import Invocation
+
+_PERMANENT: Final = "PermanentError"
+_RUNS_MAX: Final = 1_000_000_000  # the state machine counts the runs of a child
+
+
+class ChildEvent(Struct, frozen=True):
+    """A task's event.
+
+    Args:
+        map: name of the declared map. run: the run's name. items: of this child.
+    """
+
+    map: str
+    run: str
+    items: tuple[Any, ...]
+
+
+def event_of(event: object) -> ChildEvent | None:
+    """The child that an event is about; None for an event of something else.
+
+    Raises:
+        UsageError: it names a map, and is not whole.
+    """
+    named = event.get("onefold") if isinstance(event, Mapping) else None
+    if not isinstance(event, Mapping) or not isinstance(named, Mapping):
+        return None
+    items = event.get("items") if "items" in event else [event["item"]] if "item" in event else None
+    name, run = named.get("map"), named.get("run")
+    if not isinstance(name, str) or not isinstance(run, str) or not isinstance(items, Sequence) or not items:
+        raise errors.UsageError(
+            "The event of a map run names no map, no run, or has no item.",
+            meaning="Nothing was begun.",
+            todo="Let the state machine that onefold synth writes call this function.",
+        )
+    return ChildEvent(name, run, tuple(items))
+
+
+def message_of(mapping: MapJob, event: ChildEvent) -> Outgoing:
+    """The message that the embedded run would send for this child.
+
+    Raises:
+        PayloadError: an item does not fit the payload's type, or gives no key.
+    """
+    payloads = [mapping.payload_of(_item(mapping.spec, value)) for value in event.items]
+    return mapping.message(event.run, payloads, [mapping.key.of(payload) for payload in payloads])
+
+
+def _item(spec: MapSpec, value: Any) -> Item:
+    if spec.reader.format in ("csv", "listing"):
+        return Item(value=value, text=None, line=1, end=Position())
+    return Item(value=None, text=msgspec.json.encode(value).decode(), line=1, end=Position())
+
+
+class Noting(ItemFailures, frozen=True):
+    """Leaves what becomes of a failure to the state machine, and notes it for the answer."""
+
+    noted: list[Failed]
+
+    def judge(
+        self,
+        failed: Failed,
+        delivery: Delivery,  # noqa: ARG002 - of the rules
+        earlier: Callable[[], Sequence[str]],  # noqa: ARG002 - same
+        fraction: float,  # noqa: ARG002 - same
+    ) -> Outcome:
+        """The failure, to be tried again at once by whoever starts the child again."""
+        self.noted.append(failed)
+        if failed.kind in ("dependency-down", "unknown"):
+            return failed
+        return msgspec.structs.replace(failed, kind="transient", retry_in_ms=0)
+
+
+def error_name(spec: MapSpec, failed: Failed) -> str:
+    """What a failure is called before the state machine: as `item_failures` calls it before a retrier, and a catcher."""
+    short = failed.error.rpartition(".")[2]
+    rules = [one.errors for one in spec.retry] + [one.errors for one in spec.catch]
+    named = any(short == name.rpartition(".")[2] for names in rules for name in names)
+    return _PERMANENT if failed.kind == "permanent" and not named else short
+
+
+class ChildQueue:
+    """The queue of a map's job, for a child that is in no queue: what it sends is sent, the rest changes nothing."""
+
+    def __init__(self, queue: Queue, buried: list[Bury]) -> None:
+        self.name = queue.name
+        self.capabilities = queue.capabilities
+        self._queue = queue
+        self._buried = buried
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """As the real queue's."""
+        return self._queue.send(entries)
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
+        """Nothing."""
+        return []
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Nothing is hidden: Step Functions waits."""
+        return [True] * len(changes)
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Nothing is there."""
+        return [True] * len(receipts)
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """Note why; the state machine's result has the item."""
+        self._buried.extend(burial for _, burial in burials)
+        return [True] * len(burials)
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """As the real queue's."""
+        return self._queue.standing(receipts)
+
+    def depth(self) -> Depth:
+        """As the real queue's."""
+        return self._queue.depth()
+
+
+class Children:
+    """Performs children, one at a time, for as long as its container lives.
+
+    Args:
+        maps: declared, by name.
+        make_crew: who runs handlers: takes how long an invocation may last (ms), the job of a delivery, and how a queue is
+            wrapped.
+        store: of the records.
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[str, MapJob],
+        make_crew: Callable[[int, Callable[[Delivery], Job[Any, Any]], Callable[[Queue], Queue]], Crew],
+        *,
+        store: Store,
+        settings: LambdaSettings,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._maps = maps
+        self._make_crew = make_crew
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._entropy = entropy
+        self._crew: Crew | None = None
+        self._one_at_a_time = threading.Lock()
+        self._noted: list[Failed] = []
+        self._buried: list[Bury] = []
+        self._jobs: dict[str, Job[Any, Any]] = {}
+        self._longest: dict[str, int] = {}
+
+    def handle(self, event: ChildEvent, context: object = None) -> Any:
+        """Do a child; the job's result.
+
+        Raises:
+            NotFoundError: the app has no map of that name. PayloadError: an item is none.
+            Exception: the job's failure, by the name of its class; `ChildBusy`.
+        """
+        mapping = self._maps.get(event.map)
+        if mapping is None:
+            raise errors.NotFoundError(
+                f"The app declares no map {event.map}.", todo="Deploy the app and its state machines together."
+            )
+        outgoing = message_of(mapping, event)
+        with self._one_at_a_time:
+            is_done = self._perform(mapping, outgoing, remaining_ms_of(context))
+            noted, buried = list(self._noted), list(self._buried)
+        if noted:
+            raise _named(error_name(mapping.spec, noted[-1]), noted[-1].summary)
+        if buried:
+            reason = buried[-1].reason
+            raise _named((reason.error or _PERMANENT).rpartition(".")[2], reason.summary)
+        if not is_done:
+            raise _named(BUSY, f"{outgoing.record.key} runs elsewhere, or there was no time left for it.")
+        record = self._store.read([outgoing.record], self._clock.now_ms())[0]
+        return None if record is None or record.result is None else msgspec.json.decode(record.result)
+
+    def _perform(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> bool:
+        """Whether it is done."""
+        self._noted.clear()
+        self._buried.clear()
+        killed_at_ms = self._clock.monotonic_ms() + remaining_ms
+        crew, self._crew = self._crew, None
+        crew = crew or self._make_crew(remaining_ms + self._settings.margin_ms, self._job_of, self._child_queue)
+        delivery = self._delivery(outgoing, remaining_ms)
+        self._jobs.setdefault(mapping.job.name, self._counting_no_runs(mapping))
+        try:
+            invocation = Invocation(
+                crew,
+                [delivery],
+                self._job_of,
+                killed_at_ms=killed_at_ms,
+                settings=self._settings,
+                longest=self._longest,
+                clock=self._clock,
+            )
+            invocation.run()
+        except BaseException:
+            crew.end()
+            raise
+        if invocation.broken:
+            crew.end()
+        else:
+            self._crew = crew
+        if invocation.trouble is not None:
+            raise invocation.trouble
+        return crew.answered.is_done(delivery.receipt)
+
+    def _delivery(self, outgoing: Outgoing, remaining_ms: int) -> Delivery:
+        now_ms = self._clock.now_ms()
+        token = self._entropy.token()
+        return Delivery(
+            queue=outgoing.queue,
+            message_id=token,
+            receipt=token,
+            body=outgoing.entry.body,
+            attributes=outgoing.entry.attributes,
+            receive_count=1,
+            sent_at_ms=now_ms,
+            first_received_at_ms=now_ms,
+            received_at_ms=now_ms,
+            visible_ms=remaining_ms,
+            key=outgoing.entry.key,
+        )
+
+    def _job_of(self, delivery: Delivery) -> Job[Any, Any]:
+        return self._jobs[str(delivery.attributes[JOB_ATTRIBUTE].value)]
+
+    def _child_queue(self, queue: Queue) -> Queue:
+        return ChildQueue(queue, self._buried)
+
+    def _counting_no_runs(self, mapping: MapJob) -> Job[Any, Any]:
+        """The map's job, without its own rules of retries."""
+        job = copy.copy(mapping.job)
+        job.policy = msgspec.structs.replace(job.policy, attempts_max=_RUNS_MAX)
+        job.failures = Noting(spec=mapping.spec, noted=self._noted)
+        return job
+
+
+def _named(name: str, summary: str) -> Exception:
+    """An error whose class has this name: Lambda tells the name, Step Functions compares it."""
+    made: Exception = type(name, (Exception,), {})(summary)
+    return made

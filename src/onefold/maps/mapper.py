@@ -1,0 +1,423 @@
+"""One map run, driven step by step: look what is over, judge, send what there is room for; in the end write the results.
+
+    look      the records of children that were sent: done, failed for good, or neither yet
+    judge     past what is tolerated nothing more is sent; what was sent may finish
+    send      rows of the ledger, messages and the checkpoint: one transaction where the engine has one; elsewhere in that
+              order, so that a crash may send a child again, under the same key, and never leaves one out
+    end       result files, the run's number of operations, and last the status: each may be done again
+
+Whoever drives may be killed anywhere; another one reads State and goes on. Two that drive one run at once are told apart by
+the version of its value: one of them stops. In a redrive the records are read before anything is sent: what is done is not
+sent again, and what failed before the redrive counts as not over.
+Never here: threads, a worker's life, what an item's failure means. Invariant: a checkpoint counts only children whose
+messages are in their queue, or whose records say that they are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.engine import Engine
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import Attribute
+from onefold.contracts.store import Record
+from onefold.decide.mapplan import EXCEEDED, EXCEEDED_CAUSE, exceeded
+from onefold.maps import state as map_state
+from onefold.maps.checks import check_shape, check_source
+from onefold.maps.children import Child, children, taken
+from onefold.maps.items import Malformed, Source
+from onefold.maps.jobs import MapHouse, MapJob
+from onefold.maps.results import write_results
+from onefold.maps.span import Span, Waiting
+from onefold.maps.state import MapState, Standing
+from onefold.run import runs
+from onefold.run.completion import Closer
+from onefold.run.handlers import AMENDS_ATTRIBUTE, RUN_ATTRIBUTE, Outgoing
+
+BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
+SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB
+_LOOK: Final = 2_000  # records of one look
+_WAIT_MS_MIN: Final = 10
+_WAIT_MS_MAX: Final = 250
+_NOTE_MS: Final = 1_000  # how often progress is written when nothing is sent
+_LOST_MS: Final = 5_000  # nothing in the queue for so long, and children that are not over: their messages are gone
+_QUIET_MS: Final = 60_000  # a run that is ending waits so long for its last children, if nothing moves
+
+Fate = str | None  # "done", "failed", or None: not over
+
+
+class Mapper:
+    """Drives one run. For one thread at a time.
+
+    Args:
+        house: the app. mapping: the declared map. run: the run's name.
+
+    Attributes:
+        moved: something was over, or was sent, in the last step.
+
+    Raises:
+        NotFoundError: there is no such run, or its source is gone.
+        UsageError: the source, or the declaration, is not what it was when the run was started.
+    """
+
+    def __init__(self, house: MapHouse, mapping: MapJob, run: str) -> None:
+        opened = house.runtime()
+        self._house, self._mapping = house, mapping
+        self._engine: Engine = opened.engine
+        self._clock: Clock = opened.clock
+        self._owner = opened.owner
+        self._token = opened.entropy.token()
+        self._standing = map_state.must_read(self._engine.state, run)
+        self.moved = False
+        self._span = Span(self.state.settled_children)
+        self._wait_ms = _WAIT_MS_MIN
+        self._cursor = 0
+        self._moved_ms = self._noted_ms = self._clock.monotonic_ms()
+        self._empty_since_ms: int | None = None
+        if self.state.over:
+            return
+        check_shape(mapping, self.state)
+        self._source: Source = opened.source(self.state.source)
+        self._stamp = check_source(self._source, self.state)
+        self._stream: Iterator[Child] = iter(())
+        self._begin()
+
+    @property
+    def state(self) -> MapState:
+        """The run as it stands."""
+        return self._standing.state
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to drive."""
+        return self.state.over
+
+    def is_replaced(self) -> bool:
+        """After an OtherDriverError: whether another process drives the run; else a person has changed it (stop)."""
+        return map_state.must_read(self._engine.state, self.state.run).state.driver != self.state.driver
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> int:
+        """Do what can be done now; milliseconds until it is worth while to do so again, 0 for at once.
+
+        Raises:
+            UsageError: the source has changed, or breaks off. OtherDriverError: another process drives this run.
+            StorageBusy: nothing of this step was written. After an error another Mapper goes on, not this one.
+        """
+        self.moved = False
+        if self.over:
+            return 0
+        if self.state.clearing:
+            self._clear()
+        self.moved = self._look()
+        self._judge()
+        if self.state.ending is None and self._send():
+            self.moved = True
+            self._judge()  # what was taken may be malformed
+        now_ms = self._clock.monotonic_ms()
+        if self.moved:
+            self._moved_ms, self._wait_ms, self._empty_since_ms = now_ms, _WAIT_MS_MIN, None
+        if self._is_finished(now_ms):
+            self._end()
+            return 0
+        if now_ms - self._noted_ms >= _NOTE_MS:
+            self._put(self._counted())
+        if self.moved:
+            return _WAIT_MS_MIN if self._span.open >= self._concurrency else 0
+        self._send_lost(now_ms)
+        self._wait_ms = min(self._wait_ms * 2, _WAIT_MS_MAX)
+        return self._wait_ms
+
+    @property
+    def _concurrency(self) -> int:
+        return self._mapping.spec.concurrency
+
+    def _is_finished(self, now_ms: int) -> bool:
+        if self._span.open == 0:
+            return self.state.ending is not None or self.state.pending <= 0
+        return self.state.ending is not None and now_ms - self._moved_ms >= _QUIET_MS
+
+    # -- going on where it was ---------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Read again what was sent and is perhaps not over."""
+        state = self.state
+        self._stream = children(self._mapping, state.run, self._source, state.settled)
+        left = state.sent.index - state.settled.index
+        while left > 0:
+            some = taken(self._stream, BATCH)
+            inside = [one for one in some if one.end.index <= state.sent.index]
+            if not inside or len(inside) < len(some):  # the chunk reaches beyond what was sent: read that part again
+                self._stream = children(self._mapping, state.run, self._source, state.sent)
+            self._take(inside)
+            left = state.sent.index - inside[-1].end.index if inside and len(inside) == len(some) else 0
+
+    def _take(self, some: Sequence[Child]) -> None:
+        """Add children that were sent by an earlier driver, as their records say."""
+        for child, record in self._records(some):
+            self._add(child, record, self._sent_under(record))
+
+    def _records(self, some: Sequence[Child]) -> list[tuple[Child, Record | None]]:
+        """Children with their records."""
+        keys = [child.record for child in some if child.outgoing is not None]
+        found = iter(self._engine.store.read(keys, self._clock.now_ms()) if keys else ())
+        return [(child, next(found) if child.outgoing is not None else None) for child in some]
+
+    def _sent_under(self, record: Record | None) -> int:
+        """The fence that a failed record had when this round sent its child; the ledger has it."""
+        if not self.state.round or record is None or not _has_failed(record):
+            return 0
+        rows = self._engine.ledger.of_key(record.key)
+        mine = [row for row in rows if row.event == "redrive" and row.detail.get("round") == self.state.round]
+        return int(mine[-1].detail.get("fence") or 0) if mine else 0
+
+    def _add(self, child: Child, record: Record | None, fence: int) -> None:
+        """One child into the span. What is malformed is over, and counted by itself."""
+        if child.outgoing is None:
+            self._span.add(None, child.end)
+            return
+        amends = _amended(child.outgoing, record) if self.state.round else None
+        waiting = Waiting(child.record, child.outgoing.fingerprint, amends, child.items, fence)
+        fate = _fate(record, waiting)
+        if fate is None:
+            self._span.add(waiting, child.end)
+        else:
+            self._span.add(None, child.end, items=child.items, failed=fate == "failed")
+
+    # -- look and judge ----------------------------------------------------------------------------------------------
+
+    def _look(self) -> bool:
+        """See which children are over; whether any is."""
+        if self._cursor >= self._span.open:
+            self._cursor = 0
+        looked = self._span.waiting(_LOOK, self._cursor)
+        if not looked:
+            return False
+        records = self._engine.store.read([waiting.record for _, waiting in looked], self._clock.now_ms())
+        over = 0
+        for (number, waiting), record in zip(looked, records, strict=True):
+            fate = _fate(record, waiting)
+            if fate is not None:
+                self._span.settle(number, failed=fate == "failed")
+                over += 1
+        self._cursor += len(looked) - over
+        return over > 0
+
+    def _judge(self) -> None:
+        """Past what is tolerated nothing more is sent. Rows that are no items have failed, too."""
+        state = self.state
+        if state.ending is not None:
+            return
+        failed = state.failed + self._span.failed + state.malformed
+        bound = exceeded(self._mapping.spec.tolerated, failed, state.total)
+        if bound is not None:
+            tolerated = self._mapping.spec.tolerated
+            most = f"{tolerated.percent:g} %" if bound == "percent" else f"{tolerated.count or 0}"
+            said = f"{EXCEEDED}: {EXCEEDED_CAUSE}: {failed} of {state.total} items, {most} are tolerated."
+            self._put(replace(self._counted(), ending="failed", failure=said))
+
+    # -- send --------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> bool:
+        """Send the next children, if there is room for enough of them; whether any were taken."""
+        room = min(self._concurrency - self._span.open, SPAN_MAX - len(self._span), BATCH)
+        if self.state.pending <= 0 or room < min(self._concurrency, BATCH, self.state.pending) / 4:
+            return False
+        if self._stamp is not None and self._source.stamp() != self._stamp:
+            self._stamp = check_source(self._source, self.state)
+        some = taken(self._stream, room)
+        if not some:
+            raise errors.UsageError(
+                f"{self._source.name} ends after {self.state.sent.index} of {self.state.total} items.",
+                meaning="It is shorter than it was when the run was started.",
+                todo=f"Put the file back and run `onefold map resume {self.state.run}`, or start another run.",
+            )
+        told = self._records(some) if self.state.round else [(child, None) for child in some]
+        self._write(told)
+        for child, record in told:
+            self._add(child, record, record.fence if record is not None else 0)
+        return True
+
+    def _write(self, told: Sequence[tuple[Child, Record | None]]) -> None:
+        """Rows, messages and the checkpoint."""
+        now_ms, run = self._clock.now_ms(), self.state.run
+        outgoing: list[Outgoing] = []
+        rows: list[Row] = []
+        for child, record in told:
+            rows += [self._row_of(bad, now_ms) for bad in child.malformed]
+            if child.outgoing is None or (record is not None and _is_over(child, record)):
+                continue
+            one = amending(child.outgoing, record)
+            outgoing.append(one)
+            event, detail = "dispatched", {}
+            if record is not None:
+                event, detail = "redrive", {"round": self.state.round, "fence": record.fence}
+            rows.append(
+                Row(
+                    at_ms=now_ms, event=event, key=one.record, queue=one.queue, run=run, actor=self._owner,
+                    detail=detail,
+                )
+            )  # fmt: skip
+        before = self._counted()
+        after = replace(
+            before,
+            sent=told[-1][0].end,
+            children=before.children + sum(child.outgoing is not None for child, _ in told),
+            malformed=before.malformed + sum(len(child.malformed) for child, _ in told),
+            driver=self._token,
+        )
+
+        def write() -> Standing:
+            if rows:
+                self._engine.ledger.append(rows)
+            if outgoing:
+                self._house.deliver(outgoing)
+            return map_state.write(self._engine.state, after, self._standing.version)
+
+        self._standing = self._together(write)
+        self._noted_ms = self._clock.monotonic_ms()
+        if outgoing:
+            self._engine.notify()  # what was told inside the transaction was told too early
+
+    def _row_of(self, bad: Malformed, now_ms: int) -> Row:
+        detail: dict[str, str | int | bool | None] = {
+            "line": bad.line,
+            "reason": bad.reason[:500],
+            "round": self.state.round,
+        }
+        return Row(at_ms=now_ms, event="malformed", run=self.state.run, actor=self._owner, detail=detail)
+
+    def _send_lost(self, now_ms: int) -> None:
+        """Messages can be purged or expire: children whose queue is empty, again and again, are sent once more."""
+        if self._span.open == 0 or now_ms - self._moved_ms < _LOST_MS:
+            return
+        depth = self._engine.queues.depth(self._mapping.spec.queue)
+        if depth.visible or depth.in_flight or depth.delayed:
+            self._empty_since_ms = None
+        elif self._empty_since_ms is None:
+            self._empty_since_ms = now_ms
+        elif now_ms - self._empty_since_ms >= _LOST_MS:
+            self._empty_since_ms = None
+            lost = {waiting.record for waiting in self._span.every()}
+            state = self.state
+            for child in children(self._mapping, state.run, self._source, state.settled):
+                if child.end.index > state.sent.index:
+                    break
+                if child.outgoing is not None and child.record in lost:
+                    ((_, record),) = self._records([child])
+                    self._house.deliver([amending(child.outgoing, record if self.state.round else None)])
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Write the results, and last that it is over."""
+        state = self._counted()
+        status = "succeeded" if state.ending is None else state.ending
+        now_ms = self._clock.now_ms()
+        after = replace(state, status=status, ended_at_ms=now_ms)
+        opened = self._house.runtime()
+        write_results(self._mapping, after, self._source, opened.engine.store, opened.results(after.results))
+        if status == "succeeded":
+            expected = sum(self._engine.ledger.tally(state.run).values())
+            runs.note(self._engine.state, state.run, expected=expected, dispatched=state.children, failure=None)
+        else:
+            runs.note(self._engine.state, state.run, dispatched=state.children, failure=state.failure)
+        self._put(after)
+        if status == "succeeded":
+            Closer(self._engine, self._house.jobs, self._clock).close(state.run)
+
+    def _clear(self) -> None:
+        """Take the dead letters of the last round away: their items are judged by their records, and sent anew."""
+        dead = self._mapping.queue.dead_letter
+        after: str | None = None
+        while dead is not None and (page := self._engine.queues.peek(dead, limit=BATCH, after=after)):
+            mine = [one.message_id for one in page if _is_of(one.attributes, self.state.run)]
+            if mine:
+                self._engine.queues.remove(mine)
+            after = page[-1].message_id
+        self._put(replace(self.state, clearing=False))
+
+    # -- State -------------------------------------------------------------------------------------------------------
+
+    def _counted(self) -> MapState:
+        """The run's value with everything that is over counted; it is kept here, written or not."""
+        state, popped = self.state, self._span.pop()
+        if popped is not None:
+            state = replace(
+                state,
+                settled=popped.end,
+                settled_children=state.settled_children + popped.children,
+                done=state.done + popped.done,
+                failed=state.failed + popped.failed,
+            )
+        seen_done, seen_failed = state.done + self._span.done, state.failed + self._span.failed
+        state = replace(state, seen_done=seen_done, seen_failed=seen_failed)
+        self._standing = Standing(state, self._standing.version)
+        return state
+
+    def _put(self, after: MapState) -> None:
+        mine = replace(after, driver=self._token)
+        self._standing = self._together(lambda: map_state.write(self._engine.state, mine, self._standing.version))
+        self._noted_ms = self._clock.monotonic_ms()
+
+    def _together(self, write: Callable[[], Standing]) -> Standing:
+        answer: object
+        (answer,) = self._engine.together([write])
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, Standing)
+        return answer
+
+
+def _has_failed(record: Record) -> bool:
+    """Whether it failed for good; a redrive opens it again."""
+    return record.status == "failed" and record.budget_closed
+
+
+def _fate(record: Record | None, waiting: Waiting) -> Fate:
+    """What a record says of a child that was sent: done, failed for good, or not over."""
+    if record is None:
+        return None
+    if record.fingerprint != waiting.fingerprint:
+        # Another payload under the same key: another row of the file was first, or this one replaces it now.
+        return None if record.fingerprint == waiting.amends and record.status != "completed" else "failed"
+    if record.status == "completed":
+        return "done"
+    if record.status == "unknown" and record.parked:
+        return "failed"
+    return "failed" if _has_failed(record) and record.fence > waiting.fence else None
+
+
+def _is_over(child: Child, record: Record) -> bool:
+    """Whether a redrive has nothing to send for a child: it is done, or nothing can be done for it."""
+    assert child.outgoing is not None
+    amends = _amended(child.outgoing, record)
+    waiting = Waiting(child.record, child.outgoing.fingerprint, amends, child.items, record.fence)
+    return _fate(record, waiting) is not None
+
+
+def _is_of(attributes: Any, run: str) -> bool:
+    named = attributes.get(RUN_ATTRIBUTE)
+    return named is not None and named.value == run
+
+
+def _amended(outgoing: Outgoing, record: Record | None) -> str | None:
+    """The payload that a message replaces: its item failed before, and stands otherwise in the file now."""
+    if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
+        return None
+    return record.fingerprint
+
+
+def amending(outgoing: Outgoing, record: Record | None) -> Outgoing:
+    """The message, saying which payload it replaces."""
+    amends = _amended(outgoing, record)
+    if amends is None:
+        return outgoing
+    attributes = {**outgoing.entry.attributes, AMENDS_ATTRIBUTE: Attribute(amends)}
+    return replace(outgoing, entry=replace(outgoing.entry, attributes=attributes))

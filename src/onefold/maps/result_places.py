@@ -1,0 +1,100 @@
+"""Where the result files of a map run are written: a folder, or a prefix in S3.
+
+A file appears whole or not at all: it is written beside its place and moved there, or uploaded when it is complete.
+Never here: what is in the files. S3 clients are handed in. Invariant: nothing but named files of one run is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+
+class ResultPlace(Protocol):
+    """A place for files."""
+
+    bucket: str
+    """The bucket's name; of a folder its path."""
+    prefix: str
+    """Before the names of files, without a slash at its end; empty for a folder."""
+
+    def writing(self, name: str) -> Any:
+        """A context manager that gives a binary file; it appears under `name` when the block ends without an error."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove a file; False where there is none."""
+        ...
+
+
+class Folder:
+    """A directory on this machine; made when the first file is written.
+
+    Args:
+        path: of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.bucket = path
+        self.prefix = ""
+        self._path = Path(path)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """As `ResultPlace.writing`."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path / f".{name}.unfinished"
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self._path / name)
+
+    def remove(self, name: str) -> bool:
+        """As `ResultPlace.remove`."""
+        try:
+            (self._path / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class Bucket:
+    """A prefix in S3.
+
+    Args:
+        url: `s3://bucket/prefix`. client: of boto3, for S3.
+    """
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        self.prefix = prefix.strip("/")
+        self._client = client
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """As `ResultPlace.writing`; the file is on this machine's disk until it is uploaded."""
+        with tempfile.TemporaryFile(prefix="onefold-results-") as file:
+            yield file
+            file.seek(0)
+            self._client.upload_fileobj(file, self.bucket, self._key(name))
+
+    def remove(self, name: str) -> bool:
+        """As `ResultPlace.remove`."""
+        key = self._key(name)
+        if not self._client.list_objects_v2(Bucket=self.bucket, Prefix=key).get("KeyCount"):
+            return False
+        self._client.delete_object(Bucket=self.bucket, Key=key)
+        return True
+
+
+def place_of(place: str, client: Any = None) -> ResultPlace:
+    """The place that a path or an s3:// URL names."""
+    return Bucket(place, client) if place.startswith("s3://") else Folder(place)

@@ -1,0 +1,145 @@
+"""Writes the result files of a map run: its source is read once more, and each child's record says what became of it.
+
+So nothing has to be kept for it while the run goes on, and files that a crash cut short are simply written again.
+Never here: shapes (decide/mapresult.py), where files go. Invariant: each item of the source is in exactly one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from typing import BinaryIO
+
+from onefold.contracts.store import Record, RecordKey, Store
+from onefold.decide.mapresult import FILE_BYTES_MAX, KINDS, MANIFEST, Kind, Outcome, as_bytes, manifest, record_of
+from onefold.maps.children import Child, children, taken
+from onefold.maps.items import Position, Source
+from onefold.maps.jobs import MapJob
+from onefold.maps.result_places import ResultPlace
+from onefold.maps.state import MapState
+
+_BATCH = 500
+_FILES_MAX = 1_000
+
+
+class _File:
+    """The files of one kind, each an array; the next one is begun when one is full."""
+
+    def __init__(self, kind: Kind, place: ResultPlace, bytes_max: int) -> None:
+        self._kind = kind
+        self._place = place
+        self._bytes_max = bytes_max
+        self._stack = ExitStack()
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self.written: list[tuple[str, int]] = []
+
+    def add(self, value: bytes) -> None:
+        if self._file is not None and self._size + len(value) > self._bytes_max:
+            self._finish()
+        if self._file is None:
+            self._file = self._stack.enter_context(self._place.writing(f"{self._kind}_{len(self.written)}.json"))
+            self._size = self._file.write(b"[")
+        else:
+            self._size += self._file.write(b",")
+        self._size += self._file.write(value)
+
+    def _finish(self) -> None:
+        assert self._file is not None
+        self._size += self._file.write(b"]")
+        name = f"{self._kind}_{len(self.written)}.json"
+        self._file = None
+        self._stack.close()
+        prefix = f"{self._place.prefix}/" if self._place.prefix else ""
+        self.written.append((prefix + name, self._size))
+
+    def abandon(self, error: BaseException) -> None:
+        """Close the one that is open; it does not appear."""
+        if self._file is not None:
+            with suppress(type(error)):
+                self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def end(self) -> None:
+        """Close the last one, and take away what an earlier round wrote behind it."""
+        if self._file is not None:
+            self._finish()
+        for number in range(len(self.written), _FILES_MAX):
+            if not self._place.remove(f"{self._kind}_{number}.json"):
+                break
+
+
+def write_results(
+    mapping: MapJob, state: MapState, source: Source, store: Store, place: ResultPlace, *,
+    bytes_max: int = FILE_BYTES_MAX,
+) -> None:  # fmt: skip
+    """Write all files of a run, the manifest last; what an earlier round wrote is replaced.
+
+    Args:
+        bytes_max: of one file.
+
+    Raises:
+        OSError: the place cannot be written. As `items_reading.read`.
+    """
+    files = {kind: _File(kind, place, bytes_max) for kind in KINDS}
+    stream = children(mapping, state.run, source, Position())
+    try:
+        while some := taken(stream, _BATCH):
+            for kind, value in _told(mapping, state, store, some):
+                files[kind].add(as_bytes(value))
+        for file in files.values():
+            file.end()
+    except BaseException as error:
+        for file in files.values():
+            file.abandon(error)
+        raise
+    told = manifest(state.map, state.id, place.bucket, {kind: file.written for kind, file in files.items()})
+    with place.writing(MANIFEST) as file:
+        file.write(as_bytes(told))
+
+
+def _told(mapping: MapJob, state: MapState, store: Store, some: Sequence[Child]) -> Iterator[tuple[Kind, object]]:
+    asked: list[RecordKey] = [child.record for child in some if child.outgoing is not None]
+    records = iter(store.read(asked, state.ended_at_ms or state.round_at_ms) if asked else ())
+    for child in some:
+        for bad in child.malformed:
+            yield "QUARANTINED", {"Line": bad.line, "Reason": bad.reason, "Row": bad.text}
+        if child.outgoing is not None:
+            kind, outcome = _outcome(child, next(records), state)
+            yield kind, record_of(kind, outcome, state.map, batched=mapping.spec.batch is not None)
+
+
+def _outcome(child: Child, record: Record | None, state: MapState) -> tuple[Kind, Outcome]:
+    assert child.outgoing is not None
+    name = child.record.key
+    outcome = Outcome(name=name, body=child.outgoing.entry.body, redrives=state.round)
+    if record is None:
+        return "PENDING", outcome
+    stopped_at = _instant(record.updated_at_ms)
+    started_at = None if record.started_at_ms is None else _instant(record.started_at_ms)
+    if record.fingerprint != child.outgoing.fingerprint and record.status != "failed":
+        cause = "The key was used with another payload; this one was not run."
+        return "FAILED", _with(outcome, error="ConflictError", cause=cause, at=(stopped_at, stopped_at))
+    if record.status == "completed":
+        output = (record.result or b"null").decode()
+        return "SUCCEEDED", Outcome(
+            name=name, body=outcome.body, output=output, started_at=started_at, stopped_at=stopped_at,
+            redrives=state.round,
+        )  # fmt: skip
+    failed = record.status == "failed" and record.budget_closed
+    if failed or record.parked:
+        failure = record.failure
+        error, cause = ("Unknown", "") if failure is None else (failure.error, failure.summary)
+        return "FAILED", _with(outcome, error=error, cause=cause, at=(started_at, stopped_at))
+    return "PENDING", outcome
+
+
+def _with(outcome: Outcome, *, error: str, cause: str, at: tuple[str | None, str]) -> Outcome:
+    return Outcome(
+        name=outcome.name, body=outcome.body, error=error, cause=cause, started_at=at[0], stopped_at=at[1],
+        redrives=outcome.redrives,
+    )  # fmt: skip
+
+
+def _instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

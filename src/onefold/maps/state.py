@@ -1,0 +1,153 @@
+"""A map run as State has it: what it reads, how far it has come, how it ended. One small value, however long the run.
+
+    map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, as of any run
+
+Positions, not items, are kept: `sent` is behind the last child whose message is in the queue, `settled` before the first one
+that is not over. Between the two lie at most `SPAN_MAX` children; a process that takes the run over reads these again.
+Never here: reading, sending, deciding. Invariant: whoever writes the value names the version that was read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.state import Change, State
+from onefold.maps.items import Identity, Position
+from onefold.run.runs import MAP_PREFIX
+
+PREFIX: Final = MAP_PREFIX
+RUN_CHARS_MAX: Final = 200  # it stands before every item's key, which has 512 characters in all
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
+
+Status = Literal["running", "succeeded", "failed", "aborted", "halted"]
+
+
+class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A map run.
+
+    Args:
+        run: its name. map: of the declared map. id: a token, for the name that stands for AWS's Map Run ARN.
+        source: path or URL. identity: what the source was. shape: of the declaration (`MapJob.shape`).
+        total: items of the source, malformed rows among them.
+        status: `running`; `succeeded`; `failed`: the threshold was exceeded; `aborted`: a person stopped it; `halted`:
+            it cannot go on until a person has done something (see `failure`), and nothing is lost.
+        ending: how it will end; set when it was decided that nothing more is sent.
+        sent, settled: positions, see above. children: sent so far, `settled_children`: before `settled`.
+        done, failed: items of these. malformed: rows before `sent` that are no items.
+        seen_done, seen_failed: items known to be over by now, for people.
+        round: how often it was redriven. clearing: a redrive has begun, and takes the last round's dead letters away.
+        driver: token of who wrote it last, so that two that write the same are told apart.
+        started_at_ms, round_at_ms, ended_at_ms: the run's, this round's beginning, and the end.
+        failure: what happened, why, and what to do, in one line for a person.
+        results: where its files are.
+    """
+
+    run: str
+    map: str
+    id: str
+    source: str
+    identity: Identity
+    shape: str
+    total: int
+    started_at_ms: int
+    round_at_ms: int
+    results: str
+    status: Status = "running"
+    ending: Literal["failed", "aborted"] | None = None
+    sent: Position = Position()
+    settled: Position = Position()
+    children: int = 0
+    settled_children: int = 0
+    done: int = 0
+    failed: int = 0
+    malformed: int = 0
+    seen_done: int = 0
+    seen_failed: int = 0
+    round: int = 0
+    clearing: bool = False
+    driver: str = ""
+    ended_at_ms: int | None = None
+    failure: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is to drive it."""
+        return self.status != "running"
+
+    @property
+    def pending(self) -> int:
+        """Items that were not sent."""
+        return self.total - self.sent.index
+
+
+class Standing(Struct, frozen=True):
+    """A map run as it was read.
+
+    Args:
+        state: its value. version: to be named by whoever changes it.
+    """
+
+    state: MapState
+    version: int
+
+
+class OtherDriverError(Exception):
+    """Another process drives this run, or a person has changed it."""
+
+
+def check_name(run: str) -> None:
+    """Refuse a name that cannot stand before keys, in State and as a folder of results.
+
+    Raises:
+        UsageError: empty, too long, or with other characters.
+    """
+    if not _NAME.fullmatch(run) or ".." in run or len(run) > RUN_CHARS_MAX:
+        raise errors.UsageError(
+            f"{run!r:.80} is not a name for a map run.",
+            meaning="It stands before the key of every item, and names the folder of its results.",
+            todo=f"Use at most {RUN_CHARS_MAX} of A-Z a-z 0-9 and - _ . : = @ + , with / between parts: nightly/2026-06-01.",
+        )
+
+
+def read(state: State, run: str) -> Standing | None:
+    """A map run by its name; None when there is none."""
+    found = state.get([PREFIX + run])[0]
+    return None if found is None else Standing(msgspec.json.decode(found.value, type=MapState), found.version)
+
+
+def must_read(state: State, run: str) -> Standing:
+    """A map run by its name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    found = read(state, run)
+    if found is None:
+        known = [name.removeprefix(PREFIX) for name in state.names(PREFIX)]
+        shown = ", ".join(known[-3:])
+        raise errors.NotFoundError(
+            f"There is no map run {run!r}.",
+            meaning=f"The last of {len(known)}: {shown}." if known else "There is none at all on this engine.",
+            todo="See `onefold runs list`, or start it with `onefold map start`.",
+        )
+    return found
+
+
+def write(state: State, after: MapState, version: int) -> Standing:
+    """Write it over the version that was read; 0 for a new one.
+
+    Raises:
+        OtherDriverError: it has changed since.
+    """
+    value = msgspec.json.encode(after)
+    if state.put([Change(PREFIX + after.run, value, version)])[0]:
+        return Standing(after, version + 1)
+    found = state.get([PREFIX + after.run])[0]
+    if found is None or found.value != value:  # else: written by a try whose answer was lost
+        raise OtherDriverError(after.run)
+    return Standing(after, found.version)

@@ -1,0 +1,96 @@
+"""The handler that drives map runs: a turn of some seconds, then the next one, in whichever worker takes it.
+
+A turn that stands still ends early, so that it holds no thread while items wait for their retries; the next one comes the
+later, the longer nothing has moved. What only a person can mend halts the run, with the way out; nothing is lost by it.
+Never here: what a step does (mapper.py). Invariant: a run that is not over has a next turn, a person's word to wait for, or
+another process that drives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.clock import Clock
+from onefold.contracts.engine import Engine
+from onefold.maps import state as map_state
+from onefold.maps.jobs import MapHouse, MapJob, Turn
+from onefold.maps.mapper import Mapper
+from onefold.maps.state import OtherDriverError
+from onefold.run import runs
+from onefold.run.context import Context
+
+TURN_MS: Final = 5_000
+_STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
+_NEXT_MS: Final = 100  # after one that stood still: 100 ms x 2^n, at most
+_NEXT_MS_MAX: Final = 5_000
+
+
+class _Pause:
+    """For a short wait of this thread alone. A clock that is moved by hand asks without waiting: then the turn ends."""
+
+    def __init__(self) -> None:
+        self._never = threading.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """True at once where the time does not pass by itself."""
+        return timeout_s <= 0 or self._never.wait(timeout_s)
+
+
+def take(house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
+    """Drive a run for a while, and send the next turn; what became of it, for people.
+
+    Raises:
+        TransientError: the engine could not be used; the turn is delivered again.
+    """
+    opened = house.runtime()
+    try:
+        mapper = Mapper(house, mapping, turn.run)
+        try:
+            moved = _drive(opened.clock, mapper, ctx)
+        except OtherDriverError:
+            if mapper.is_replaced():
+                return "another process drives it"
+            moved = True
+    except errors.UsageError as error:
+        halt(opened.engine, turn.run, error)
+        return "halted"
+    if mapper.over:
+        return mapper.state.status
+    idle = 0 if moved else turn.idle + 1
+    wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
+    mapping.turns.send(replace(turn, number=turn.number + 1, idle=idle), delay=f"{wait_ms}ms")
+    return f"{mapper.state.sent.index} of {mapper.state.total}"
+
+
+def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
+    """Take steps until the turn is over; False when it ended because nothing moved."""
+    pause = _Pause()
+    begin_ms = still_ms = clock.monotonic_ms()
+    while not mapper.over:
+        ctx.check()
+        wait_ms = mapper.advance()
+        now_ms = clock.monotonic_ms()
+        if mapper.moved:
+            still_ms = now_ms
+        if now_ms - begin_ms >= TURN_MS:
+            return True
+        if now_ms - still_ms >= _STILL_MS or (wait_ms and clock.wait(pause, wait_ms)):
+            return False
+    return True
+
+
+def halt(engine: Engine, run: str, error: errors.UsageError) -> None:
+    """Note that a run cannot go on until a person has done something, and what."""
+    standing = map_state.read(engine.state, run)
+    if standing is None or standing.state.over:
+        return
+    why = " ".join(str(error).split())[:1_000]
+    try:
+        map_state.write(engine.state, replace(standing.state, status="halted", failure=why), standing.version)
+    except OtherDriverError:
+        return
+    runs.note(engine.state, run, failure=why[:500])

@@ -1,0 +1,184 @@
+"""What a user's own check counted, held against what was dispatched.
+
+A check may answer in three forms:
+
+    {"c-17": 1, "c-18": 2}                       found per dispatched key; each should be there once, a key that is not in
+                                                 the mapping was found 0 times, one that was not dispatched is unexpected
+    Totals(expected=4_312, found=4_312)          totals alone
+    Counted("c-17", found=1), ... (any iterable) expected and found per key, taken as they come, so that memory stays flat
+
+Never here: reading rows or records, what is done about a difference. Invariant: only differences are kept, and of those
+only the first few by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import errors
+
+DIFFERENCES_MAX: Final = 20  # that an answer names; the others are counted
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """Totals of a user's own check.
+
+    Args:
+        expected, found: 0 or more; of whatever is counted, for example rows, or pence.
+        what: what is counted, for people.
+    """
+
+    expected: int
+    found: int
+    what: str = "rows"
+
+
+class Counted(Struct, frozen=True):
+    """What a user's own check found of one key.
+
+    Args:
+        key: the business key (`tenant/key` where there are tenants).
+        found, expected: 0 or more.
+    """
+
+    key: str
+    found: int
+    expected: int = 1
+
+
+class Own(Struct, frozen=True, kw_only=True):
+    """What a user's own check gave.
+
+    Args:
+        what: what it counted.
+        expected, found: in all.
+        missing, duplicate: how much is not there, and there too often.
+        unexpected: keys that were found and never dispatched.
+        differences: the first keys that differ.
+    """
+
+    what: str
+    expected: int
+    found: int
+    missing: int
+    duplicate: int
+    unexpected: int
+    differences: tuple[Counted, ...]
+
+    def differs(self, unfinished: int) -> bool:
+        """Whether it finds anything wrong beside work that is not done.
+
+        Args:
+            unfinished: operations that are not done, as the records say; what they have not written yet is not missing.
+        """
+        return bool(self.duplicate or self.unexpected or self.missing > unfinished)
+
+    def text(self, unfinished: int) -> str:
+        """What differs, in one sentence."""
+        parts = [
+            f"{max(self.missing - unfinished, 0):,} missing" if self.missing > unfinished else "",
+            f"{self.duplicate:,} too many" if self.duplicate else "",
+            f"{self.unexpected:,} that were never dispatched" if self.unexpected else "",
+        ]
+        told = ", ".join(part for part in parts if part)
+        return f"Your own check expected {self.expected:,} {self.what} and found {self.found:,}: {told}."
+
+
+def compare(answer: Any, pages: Callable[[], Iterator[list[str]]]) -> Own:
+    """Hold an answer against the dispatched keys.
+
+    Args:
+        answer: in one of the three forms above.
+        pages: the dispatched keys, a page at a time; asked only for a mapping.
+
+    Raises:
+        UsageError: the answer has another form, or holds something else than whole numbers of 0 or more.
+    """
+    if isinstance(answer, Totals):
+        return _of_totals(answer)
+    if isinstance(answer, Mapping):
+        return _of_counts("keys", _joined(answer, pages()))
+    if isinstance(answer, Iterable) and not isinstance(answer, str | bytes):
+        return _of_counts("keys", map(_as_counted, answer))
+    raise _refused(answer)
+
+
+def _of_totals(answer: Totals) -> Own:
+    expected, found = _number(answer.expected), _number(answer.found)
+    return Own(
+        what=answer.what,
+        expected=expected,
+        found=found,
+        missing=max(expected - found, 0),
+        duplicate=max(found - expected, 0),
+        unexpected=0,
+        differences=(),
+    )
+
+
+def _joined(found: Mapping[Any, Any], pages: Iterator[list[str]]) -> Iterator[Counted]:
+    """Each dispatched key with what was found of it, then what was found and never dispatched."""
+    counts = {str(key): _number(count) for key, count in found.items()}
+    rest = dict(counts)
+    for page in pages:
+        for key in page:
+            if key in rest or key not in counts:  # else it came before: dispatched twice, and one operation
+                yield Counted(key, rest.pop(key, 0))
+    for key, count in rest.items():
+        if count:
+            yield Counted(key, count, 0)
+
+
+def _as_counted(one: Any) -> Counted:
+    match one:
+        case Counted():
+            return Counted(str(one.key), _number(one.found), _number(one.expected))
+        case (key, found):
+            return Counted(str(key), _number(found))
+        case (key, found, expected):
+            return Counted(str(key), _number(found), _number(expected))
+        case _:
+            raise _refused(one)
+
+
+def _of_counts(what: str, counts: Iterable[Counted]) -> Own:
+    expected = found = missing = duplicate = unexpected = 0
+    differences: list[Counted] = []
+    for one in counts:
+        expected += one.expected
+        found += one.found
+        if one.found == one.expected:
+            continue
+        missing += max(one.expected - one.found, 0)
+        duplicate += max(one.found - one.expected, 0) if one.expected else 0
+        unexpected += 0 if one.expected else 1
+        if len(differences) < DIFFERENCES_MAX:
+            differences.append(one)
+    return Own(
+        what=what,
+        expected=expected,
+        found=found,
+        missing=missing,
+        duplicate=duplicate,
+        unexpected=unexpected,
+        differences=tuple(differences),
+    )
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise errors.UsageError(
+            f"A check found {value!r}.", todo="Counts are whole numbers of 0 or more; count money in pence or cents."
+        )
+    return value
+
+
+def _refused(answer: Any) -> errors.UsageError:
+    return errors.UsageError(
+        f"A check returned {type(answer).__name__}.",
+        meaning="What it found is not known.",
+        todo="Return {key: found}, onefold.Totals(expected=..., found=...), or yield onefold.Counted(key, found).",
+    )

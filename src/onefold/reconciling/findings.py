@@ -1,0 +1,238 @@
+"""What a reconciliation found: the verdict with its reasons, and where it is written down.
+
+    agrees     everything that was dispatched is done, and exists once
+    late       nothing is wrong, but not all is done, or dispatched
+    disagrees  something is missing, stuck, dead, held, there twice, or not what the user counted
+
+An outcome stands in State (`reconcile/<run>`, the last one of a run), in the ledger (all of them, with their figures), and
+goes out as an event. Never here: looking, repairs.
+Invariant: an outcome holds at most `EXAMPLES_MAX` operations, however many it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.engine import Engine
+from onefold.contracts.ledger import Row
+from onefold.contracts.state import Change, State
+from onefold.contracts.store import RecordKey
+from onefold.reconciling.comparing import Own
+from onefold.reconciling.surveying import Item, Place, Survey
+from onefold.run.events import Event, Sinks
+from onefold.run.runs import RunState
+
+Verdict = Literal["agrees", "late", "disagrees"]
+
+EXAMPLES_MAX: Final = 20  # operations that an outcome names; the others are counted
+_TRIES: Final = 20
+
+
+class Example(Struct, frozen=True, kw_only=True):
+    """One operation that is not as it should be; fields as of `surveying.Item`."""
+
+    job: str
+    tenant: str
+    key: str
+    place: Place
+    why: str
+    message_id: str | None = None
+    queue: str | None = None
+    owner: str | None = None
+    twice: bool = False
+    doubtful: bool = False
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What a reconciliation found.
+
+    Args:
+        run: which run. name: which reconciliation; empty for one by hand that none was declared for.
+        look: which look it was; 0: by hand. at_ms: when.
+        verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but it is not all done. Else `disagrees`.
+        expected: how many the run says it dispatched; None while it has not said so.
+        dispatched: operations that its ledger names. The places of `surveying.py` follow, which add up to it.
+        twice: completed more than once. doubtful: may have taken effect more than once.
+        own: what the user's own count gave; None where there is none.
+        findings: what is not as it should be, a sentence each; empty when it agrees.
+        examples: the first of the operations concerned.
+    """
+
+    run: str
+    name: str
+    look: int
+    at_ms: int
+    verdict: Verdict
+    expected: int | None
+    dispatched: int
+    done: int
+    running: int
+    waiting: int
+    stuck: int
+    dead: int
+    held: int
+    missing: int
+    twice: int
+    doubtful: int
+    own: Own | None
+    findings: tuple[str, ...]
+    examples: tuple[Example, ...]
+
+
+def assemble(
+    survey: Survey,
+    items: Sequence[Item],
+    run: RunState | None,
+    own: Own | None,
+    *,
+    name: str,
+    look: int,
+    now_ms: int,
+) -> Outcome:
+    """What a walk through a run and the user's own count give together.
+
+    Args:
+        survey: after its walk. items: of it, at most `EXAMPLES_MAX`.
+        run: as State has it; None where it is not known there.
+        own: the user's count; None where there is none.
+        name, look, now_ms: as of `Outcome`.
+    """
+    counts = survey.counts
+    wrong, late = tuple(_wrong(survey, run, own)), tuple(_late(survey, run))
+    return Outcome(
+        run=survey.run,
+        name=name,
+        look=look,
+        at_ms=now_ms,
+        verdict="disagrees" if wrong else "late" if late else "agrees",
+        expected=run.expected if run is not None else None,
+        dispatched=survey.dispatched,
+        done=counts.get("done", 0),
+        running=counts.get("running", 0),
+        waiting=counts.get("waiting", 0),
+        stuck=counts.get("stuck", 0),
+        dead=counts.get("dead", 0),
+        held=counts.get("held", 0),
+        missing=counts.get("missing", 0),
+        twice=survey.twice,
+        doubtful=survey.doubtful,
+        own=own,
+        findings=wrong + late,
+        examples=tuple(example_of(one) for one in items),
+    )
+
+
+def _wrong(survey: Survey, run: RunState | None, own: Own | None) -> Iterator[str]:
+    counts = survey.counts
+    if run is not None and run.failure is not None:
+        yield f"Its dispatch failed: {run.failure}"
+    if run is not None and run.expected is not None and run.expected > survey.dispatched:
+        yield f"It dispatched {run.expected:,}; the ledger names {survey.dispatched:,}."
+    for place, text in _WRONG.items():
+        if counts.get(place):
+            yield f"{counts[place]:,} {text}"
+    if survey.twice:
+        yield f"{survey.twice:,} completed more than once."
+    unfinished = survey.dispatched - counts.get("done", 0)
+    if survey.doubtful and (own is None or own.differs(unfinished)):
+        yield f"{survey.doubtful:,} may have taken effect more than once: a run ended without a word, and ran again."
+    if own is not None and own.differs(unfinished):
+        yield own.text(unfinished)
+
+
+_WRONG: Final[Mapping[Place, str]] = {
+    "missing": "missing: dispatched, not done, and no message of it is left.",
+    "stuck": "stuck: a run of it went silent and was not taken over.",
+    "dead": "in a dead-letter queue.",
+    "held": "held: its outcome is unknown, and a person decides.",
+}
+
+
+def _late(survey: Survey, run: RunState | None) -> Iterator[str]:
+    if run is not None and run.expected is None and run.failure is None:
+        yield f"It is still being dispatched: {survey.dispatched:,} so far."
+    open_count = survey.counts.get("waiting", 0) + survey.counts.get("running", 0)
+    if open_count:
+        yield f"{open_count:,} not done yet: waiting or running."
+
+
+def example_of(item: Item) -> Example:
+    """An item as an outcome names it."""
+    return Example(
+        job=item.key.job,
+        tenant=item.key.scope,
+        key=item.key.key,
+        place=item.place,
+        why=item.why,
+        message_id=item.message_id,
+        queue=item.queue,
+        owner=item.owner,
+        twice=item.twice,
+        doubtful=item.doubtful,
+    )
+
+
+# -- writing down ----------------------------------------------------------------------------------------------------
+
+
+def state_name(run: str) -> str:
+    """The name in State of a run's last outcome."""
+    return f"reconcile/{run}"
+
+
+def read(state: State, run: str) -> Outcome | None:
+    """A run's last outcome; None where nobody looked yet."""
+    found = state.get([state_name(run)])[0]
+    return msgspec.json.decode(found.value, type=Outcome) if found is not None else None
+
+
+def record(engine: Engine, outcome: Outcome, *, actor: str, sinks: Sinks) -> None:
+    """Write an outcome down and tell it. Again, after a crash in between, adds its rows again and changes nothing else.
+
+    Raises:
+        TransientError: others keep changing the same value.
+    """
+    detail: dict[str, str | int | bool | None] = {
+        name: value
+        for name, value in msgspec.structs.asdict(outcome).items()
+        if isinstance(value, str | int) and name not in ("run", "at_ms")
+    }
+    if outcome.own is not None:
+        detail |= {"own_expected": outcome.own.expected, "own_found": outcome.own.found}
+    event = Event(
+        at_ms=outcome.at_ms,
+        name="reconciled" if outcome.verdict == "agrees" else "reconcile-failed",
+        run=outcome.run,
+        actor=actor,
+        detail=detail,
+    )
+    _put(engine.state, state_name(outcome.run), msgspec.json.encode(outcome))
+    engine.ledger.append([event.row(), *_rows(outcome, actor)])
+    sinks.emit(event)
+
+
+def _rows(outcome: Outcome, actor: str) -> Iterator[Row]:
+    """The missing, each in its own history too, so that `onefold why` of its key says who found it."""
+    for one in outcome.examples:
+        if one.place == "missing":
+            yield Row(
+                at_ms=outcome.at_ms,
+                event="missing",
+                key=RecordKey(one.tenant, one.job, one.key),
+                run=outcome.run,
+                actor=actor,
+                detail={"why": one.why},
+            )
+
+
+def _put(state: State, name: str, value: bytes) -> None:
+    for _ in range(_TRIES):
+        found = state.get([name])[0]
+        if state.put([Change(name, value, found.version if found is not None else 0)])[0]:
+            return
+    raise errors.TransientError(f"{name} is being changed by others.", todo="Run it again now.")

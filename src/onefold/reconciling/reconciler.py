@@ -1,0 +1,360 @@
+"""Some time after a run: does what should exist, exist once? Declared by `App.reconcile`, done as an ordinary job.
+
+    @app.reconcile(monthly_billing, after="30m")
+    def statements_exist(check: Reconciliation) -> dict[str, int]:
+        month = f"{check.local:%Y-%m}"
+        return dict(db.execute("SELECT customer, count(*) FROM statements WHERE month = ? GROUP BY 1", [month]))
+
+Two looks are taken. Ours holds every dispatched key against its record (`surveying.py`). The user's counts the business
+rows themselves, because a record says that a handler returned, not that the row it wrote is there, once. The outcome goes
+to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
+
+The message that starts it is sent with the run itself, to be delivered `after` later, and its key is the run's name: it
+happens once, on whichever worker, and does not depend on the run having gone well. Where a queue cannot hold a message for
+so long (SQS: 15 minutes), it comes earlier and sends itself on. Work that is merely late is looked at again, a few times.
+Never here: repairs (`service/reconcile.py`), which runs there are.
+Invariant: looking changes nothing but what is written down about it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import duration, errors, limits
+from onefold.contracts.engine import Engine
+from onefold.contracts.store import RecordKey
+from onefold.decide.zones import zone_of
+from onefold.duration import Duration
+from onefold.options import Queue
+from onefold.reconciling import findings
+from onefold.reconciling.comparing import Own, compare
+from onefold.reconciling.findings import Outcome
+from onefold.reconciling.surveying import Item, Survey, dispatched_pages
+from onefold.run import runs
+from onefold.run.events import Sinks
+from onefold.run.handlers import Job, Outgoing
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+QUEUE: Final = "onefold-reconcile"  # declared where a reconciliation names no queue of its own
+LOOKS_MAX: Final = 4  # ours: a run that is late is looked at again, `after` later each time
+_TIMEOUT: Final = (
+    "10m"  # of one look: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
+)
+_AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # ours: later than that its queue would not keep a message either
+
+
+class Due(Struct, frozen=True, kw_only=True):
+    """The payload of a reconciliation's message.
+
+    Args:
+        run: the run's full name.
+        look: which look it is, 1 or more; 0 by hand.
+        at_ms: not before; 0: `after` the run's start. Not in a first message: whoever sends it again sends an equal one.
+        hop: how often it was sent on, because no queue held it until then.
+    """
+
+    run: str
+    look: int = 1
+    at_ms: int = 0
+    hop: int = 0
+
+
+class Reconciliation:
+    """What a user's own check is told, and may ask for.
+
+    Attributes:
+        run: the run's full name. schedule: the schedule, or the map, that it is a run of.
+        local: its planned time in the schedule's zone, as `Tick.local`; None for a run that no schedule began.
+        dispatched: how many operations the run's ledger names; done: how many of them have a finished record.
+        look: which look this is, 1 or more; 0 by hand.
+    """
+
+    def __init__(
+        self, engine: Engine, run: str, *, schedule: str, local: datetime | None, look: int, dispatched: int, done: int
+    ) -> None:
+        self.run = run
+        self.schedule = schedule
+        self.local = local
+        self.dispatched = dispatched
+        self.done = done
+        self.look = look
+        self._engine = engine
+
+    def pages(self) -> Iterator[list[str]]:
+        """The dispatched keys, at most 1,000 at a time and in the order of dispatch; `tenant/key` where there are tenants.
+
+        A key that was dispatched twice may come twice.
+        """
+        for rows in dispatched_pages(self._engine.ledger, self.run):
+            yield [name_of(row.key) for row in rows if row.key is not None]
+
+
+def name_of(key: RecordKey) -> str:
+    """How a user's own check names an operation: its key, with the tenant before it where it has one."""
+    return f"{key.scope}/{key.key}" if key.scope else key.key
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+class Look:
+    """One look at a run, in steps, so that the user's own part may be awaited in between.
+
+    Args:
+        engine: an open engine. jobs: the declared ones, for their policies.
+        due: which run, which look. name: of the reconciliation.
+        now_ms: the instant of the question. zones: of schedules, by name.
+    """
+
+    def __init__(
+        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], due: Due, *, name: str, now_ms: int,
+        zones: Callable[[str], str] = lambda _: "UTC",
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._zones = zones
+        self._due = due
+        self._name = name
+        self._now_ms = now_ms
+        self._survey = Survey(engine, due.run, now_ms, {job.name: job.policy for job in jobs.values()})
+        self._items: list[Item] = []
+
+    def survey(self) -> Reconciliation:
+        """Our own part; what the user's is then given."""
+        for item in self._survey.walk():
+            if len(self._items) < findings.EXAMPLES_MAX:
+                self._items.append(item)
+        standing = runs.read(self._engine.state, self._due.run)
+        title = standing.run.title if standing is not None else self._due.run.partition("/")[0]
+        nominal_at_ms = standing.run.nominal_at_ms if standing is not None else None
+        return Reconciliation(
+            self._engine,
+            self._due.run,
+            schedule=title,
+            local=_local(nominal_at_ms, self._zones(title)) if nominal_at_ms is not None else None,
+            look=self._due.look,
+            dispatched=self._survey.dispatched,
+            done=self._survey.counts.get("done", 0),
+        )
+
+    def outcome(self, own: Own | None) -> Outcome:
+        """What both parts give together."""
+        standing = runs.read(self._engine.state, self._due.run)
+        run = standing.run if standing is not None else None
+        return findings.assemble(
+            self._survey, self._items, run, own, name=self._name, look=self._due.look, now_ms=self._now_ms
+        )
+
+
+def _local(at_ms: int, zone: str) -> datetime:
+    return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC).astimezone(zone_of(zone))
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+# -- declaring -------------------------------------------------------------------------------------------------------
+
+
+class Declaring(Protocol):
+    """What a reconciliation needs of an app."""
+
+    jobs: dict[str, Job[Any, Any]]
+    queues: dict[str, Queue]
+    reconcilers: dict[str, Reconciler]
+
+    @property
+    def schedules(self) -> Mapping[str, Any]:
+        """Declared schedules, by name."""
+        ...
+
+    @property
+    def queue(self) -> Callable[..., Queue]:
+        """As `App.queue`."""
+        ...
+
+    @property
+    def job(self) -> Callable[..., Callable[[Callable[..., Any]], Job[Any, Any]]]:
+        """As `App.job`."""
+        ...
+
+    @property
+    def runtime(self) -> Callable[[], Any]:
+        """As `App.runtime`."""
+        ...
+
+    @property
+    def sinks(self) -> Iterable[Any]:
+        """Who hears of outcomes."""
+        ...
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        ...
+
+
+class Reconciler:
+    """A declared reconciliation; used as a decorator, it takes the user's own check.
+
+    Attributes:
+        of: the schedule, map run or full run name it is for.
+        name: of its job. after_ms: how long after a run's start it looks.
+        function: the user's own check; None where there is only ours.
+    """
+
+    def __init__(self, app: Declaring, of: str, *, name: str, after_ms: int) -> None:
+        self.of = of
+        self.name = name
+        self.after_ms = after_ms
+        self.function: Callable[..., Any] | None = None
+        self._app = app
+        self._job: Job[Due, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<onefold reconciliation {self.name} of {self.of}>"
+
+    def __call__(self, function: F) -> F:
+        """Take the user's own check: a function of a `Reconciliation`. It stays as it is, to be called in tests.
+
+        Raises:
+            ConflictError: it has one already. UsageError: an async generator.
+        """
+        if self.function is not None:
+            raise errors.ConflictError(
+                f"Reconciliation {self.name} has a check already.",
+                todo="Declare another one with app.reconcile(..., name=...).",
+            )
+        if inspect.isasyncgenfunction(function):
+            raise errors.UsageError(
+                f"The check of {self.name} is an async generator.",
+                todo="Let it return a mapping, or be a plain generator of Counted.",
+            )
+        self.function = function
+        return function
+
+    def is_for(self, run: str, title: str) -> bool:
+        """Whether it looks at this run, which is one of a schedule or map of that title."""
+        return self.of in (run, title)
+
+    def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
+        """The message that is to be sent together with a run."""
+        assert self._job is not None
+        return self._job.message(Due(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
+
+    def _as_late(self, at_ms: int) -> datetime:
+        """The instant, or the latest before it until which the queue can hold a message."""
+        assert self._job is not None
+        queue = self._app.runtime().engine.queues.open(self._job.policy.queue)
+        if not queue.capabilities.run_at:
+            at_ms = min(at_ms, self._app.now_ms() + limits.DELAY_MS_MAX)
+        return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
+
+    def reconcile(self, due: Due, *, actor: str | None = None) -> Outcome:
+        """Look, and write down what was found.
+
+        Args:
+            due: which run, which look.
+            actor: who looks, as the ledger names them; this process unless given.
+
+        Raises:
+            Exception: whatever the user's own check raised; nothing is written down then.
+        """
+        app, runtime = self._app, self._app.runtime()
+        engine: Engine = runtime.engine
+        look = Look(engine, app.jobs, due, name=self.name, now_ms=app.now_ms(), zones=self._zone)
+        check = look.survey()
+        own = compare(self._answer(check), check.pages) if self.function is not None else None
+        outcome = look.outcome(own)
+        findings.record(engine, outcome, actor=actor or runtime.owner, sinks=runtime.sinks or Sinks(app.sinks))
+        return outcome
+
+    def _zone(self, title: str) -> str:
+        schedule = self._app.schedules.get(title)
+        return schedule.timing.zone if schedule is not None else "UTC"
+
+    def _answer(self, check: Reconciliation) -> Any:
+        assert self.function is not None
+        answer = self.function(check)
+        if not inspect.isawaitable(answer):
+            return answer
+        import asyncio  # 36 ms to import; only coroutines pay it
+
+        return asyncio.run(_awaited(answer))
+
+    # -- as a job ----------------------------------------------------------------------------------------------------
+
+    def declare(self, queue: Queue, owner: str | None) -> None:
+        """Make the job of it."""
+        if queue.settings.fifo:
+            raise errors.UsageError(
+                f"{self.name} is on the FIFO queue {queue.name}.",
+                meaning="A look waits for its own time, and would hold up whatever is behind it.",
+                todo="Give it a standard queue, or none: then it has one of its own.",
+            )
+        job = self._app.job(queue, key=_key_of, name=self.name, owner=owner, effect="repeatable", timeout=_TIMEOUT)
+        self._job = job(self._run)
+
+    def _run(self, due: Due) -> dict[str, Any]:
+        """The handler."""
+        at_ms = self._due_ms(due)
+        if self._app.now_ms() < at_ms:
+            self._send(replace(due, at_ms=at_ms, hop=due.hop + 1), at_ms)
+            return {"verdict": "not yet"}
+        outcome = self.reconcile(due)
+        self._look_again(outcome)
+        return summary_of(outcome)
+
+    def _due_ms(self, due: Due) -> int:
+        if due.at_ms:
+            return due.at_ms
+        standing = runs.read(self._app.runtime().engine.state, due.run)
+        return standing.run.started_at_ms + self.after_ms if standing is not None else 0
+
+    def _send(self, due: Due, at_ms: int) -> None:
+        """Send on from the handler: the message leaves with the record of its run."""
+        assert self._job is not None
+        self._job.send(due, run_at=self._as_late(at_ms))
+
+    def _look_again(self, outcome: Outcome) -> None:
+        """What is only late is looked at once more later."""
+        if outcome.verdict == "late" and outcome.look < LOOKS_MAX:
+            at_ms = outcome.at_ms + self.after_ms
+            self._send(Due(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
+
+
+def declare(
+    app: Declaring, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
+) -> Reconciler:
+    """As `App.reconcile`."""
+    title = of if isinstance(of, str) else getattr(of, "name", None)
+    if not isinstance(title, str) or not title:
+        raise errors.UsageError(
+            f"{of!r:.100} is neither a schedule nor a map run, nor the name of one.",
+            todo="Pass what @app.schedule or @app.map returned, or its name.",
+        )
+    after_ms = duration.to_ms(after, "after", least_ms=limits.SECOND_MS, most_ms=_AFTER_MS_MAX)
+    reconciler = Reconciler(app, title, name=name or f"reconcile-{title}", after_ms=after_ms)
+    if reconciler.name in app.reconcilers:
+        raise errors.ConflictError(
+            f"Reconciliation {reconciler.name} is declared twice.", todo="Give one of them another name=."
+        )
+    reconciler.declare(queue or app.queues.get(QUEUE) or app.queue(QUEUE), owner)
+    app.reconcilers[reconciler.name] = reconciler
+    return reconciler
+
+
+def _key_of(due: Due) -> str:
+    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # looks by hand are no messages
+    return f"{look}+{due.hop}" if due.hop else look
+
+
+def summary_of(outcome: Outcome) -> dict[str, Any]:
+    """The result that its record keeps."""
+    return {"verdict": outcome.verdict, "dispatched": outcome.dispatched, "done": outcome.done}

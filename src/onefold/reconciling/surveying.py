@@ -1,0 +1,311 @@
+"""A run's dispatched operations against their records: where each stands, one page of keys at a time.
+
+What was dispatched is known from the ledger (rows `dispatched` that name the run), what took effect from the records, and
+where the rest is from the queues. A run's own state is asked only whether it is a plain tick, which is its own operation;
+what it says of numbers a survey can contradict.
+
+    done      its record is complete; `twice` when the run's rows say that it completed more than once, `doubtful` when a
+              run of it ended without a word and the job's policy was to run again
+    running   a lease on it holds
+    waiting   its message is in its queue: not received yet, to be tried again, or in flight
+    stuck     a run of it stopped renewing its lease, and was not taken over
+    dead      its message is in a dead-letter queue
+    held      its outcome is unknown, and a person decides
+    missing   nothing of it is left: neither a finished record nor a message
+
+Never here: wording for screens, repairs, what the user counts. Invariant: memory holds one page and a table of fixed size,
+however long the run, and beside them only the operations that completed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+from zlib import crc32
+
+from msgspec import Struct
+
+from onefold.contracts.admin import Peeked
+from onefold.contracts.engine import Engine
+from onefold.contracts.ledger import Ledger, Row
+from onefold.contracts.store import Record, RecordKey
+from onefold.decide.delivery import Policy
+from onefold.run import runs
+from onefold.run.handlers import JOB_ATTRIBUTE
+
+Place = Literal["done", "running", "waiting", "stuck", "dead", "held", "missing"]
+
+DISPATCHED: Final = "dispatched"
+PAGE: Final = 1_000  # ledger rows, and so keys, that are in memory at one time
+_KEY_MESSAGES_MAX: Final = 20  # of one key, looked at where the message that was dispatched is not there any more
+_TABLE_BITS: Final = 27  # 16 MiB: of 10 million operations 4 % share a bit with another, and are looked up for nothing
+_KEY_ROWS_MAX: Final = 10_000  # of one key; asked only about operations that needed more than one run
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """One dispatched operation that is not simply done.
+
+    Args:
+        key: the operation. place: where it stands.
+        why: one sentence.
+        message_id, queue: where its payload is; None where no message is left.
+        owner: of the fix, where it is known.
+        twice: it completed more than once in this run.
+        doubtful: it may have taken effect more than once: a run of it ended without a word, and it was run again.
+        dispatched_at_ms: when.
+    """
+
+    key: RecordKey
+    place: Place
+    why: str
+    dispatched_at_ms: int
+    message_id: str | None = None
+    queue: str | None = None
+    owner: str | None = None
+    twice: bool = False
+    doubtful: bool = False
+
+
+def dispatched_pages(ledger: Ledger, run: str) -> Iterator[list[Row]]:
+    """The rows of a run's dispatched operations, oldest first, at most `PAGE` at a time."""
+    for rows in ledger.walk_run(run, PAGE):
+        if page := _dispatched(rows):
+            yield page
+
+
+class Survey:
+    """One walk through a run.
+
+    Args:
+        engine: an open engine.
+        run: the run's full name.
+        now_ms: the instant of the question.
+        policies: of the declared jobs, by name; what is not known there is told without its owner and policy.
+
+    Attributes:
+        dispatched: operations seen so far, each counted once. repeats: rows that dispatched one of them again.
+        counts: of these, by place. twice, doubtful: as of `Item`.
+    """
+
+    def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
+        self.run = run
+        self.dispatched = self.repeats = self.twice = self.doubtful = 0
+        self.counts: dict[Place, int] = {}
+        self._engine = engine
+        self._now_ms = now_ms
+        self._policies = policies
+        settings = engine.queues.settings()
+        self._dead = {one.dead_letter for one in settings if one.dead_letter is not None}
+        self._held = {one.held for one in settings if one.held is not None}
+        self._depths: dict[str, int] = {}
+        self._completed = bytearray(1 << _TABLE_BITS - 3)  # a bit for each key that was seen to complete
+        self._twice: set[RecordKey] = set()
+        self._instant_ms = 0
+        self._of_instant: set[RecordKey] = set()  # odd ones whose first row is of that millisecond
+
+    def walk(self) -> Iterator[Item]:
+        """Everything that is not simply done once, in the order of its rows; when it ends, all counts stand."""
+        standing = runs.read(self._engine.state, self.run)
+        if standing is not None and standing.run.kind == "tick":  # it was not dispatched: it is the operation itself
+            run, key = standing.run, RecordKey("", standing.run.title, self.run)
+            queue = self._policies[run.title].queue if run.title in self._policies else None
+            row = Row(at_ms=run.started_at_ms, event=DISPATCHED, key=key, queue=queue, run=run.name)
+            yield from self._page([row])
+        for rows in self._engine.ledger.walk_run(self.run, PAGE):
+            if dispatched := _dispatched(rows):
+                yield from self._page(dispatched)
+            yield from self._completed_twice(rows)
+        self._count_once()
+
+    def _completed_twice(self, rows: Sequence[Row]) -> Iterator[Item]:
+        """Operations whose second completion in this run is among these rows."""
+        for row in rows:
+            key = row.key
+            if row.event != "completed" or key is None or key in self._twice:
+                continue
+            place = crc32(f"{key.scope}\0{key.job}\0{key.key}".encode()) & (1 << _TABLE_BITS) - 1
+            byte, bit = place >> 3, 1 << (place & 7)
+            if not self._completed[byte] & bit:
+                self._completed[byte] |= bit
+                continue
+            times = [one.at_ms for one in self._history(key) if one.event == "completed" and one.run == self.run]
+            if len(times) > 1:  # else another key has the same bit
+                self._twice.add(key)
+                self.twice += 1
+                why = f"completed {len(times)} times, {times[-1] - times[0]} ms apart"
+                yield Item(
+                    key=key, place="done", why=why, dispatched_at_ms=row.at_ms, owner=self._owner(key), twice=True
+                )
+
+    def _history(self, key: RecordKey) -> list[Row]:
+        return self._engine.ledger.of_key(key, _KEY_ROWS_MAX)
+
+    def _owner(self, key: RecordKey) -> str | None:
+        policy = self._policies.get(key.job)
+        return policy.owner if policy is not None else None
+
+    def _count_once(self) -> None:
+        """What is done was counted by row; where it was dispatched again on a later page, it is still one operation."""
+        operations = sum(self._engine.ledger.tally(self.run).values())
+        again = min(max(self.dispatched - operations, 0), self.counts.get("done", 0))
+        if again:
+            self.repeats += again
+            self._count("done", -again)
+
+    def _page(self, rows: Sequence[Row]) -> Iterator[Item]:
+        first: dict[RecordKey, Row] = {}
+        for row in rows:
+            assert row.key is not None
+            first.setdefault(row.key, row)
+        self.repeats += len(rows) - len(first)
+        keys = list(first)
+        records = dict(zip(keys, self._engine.store.read(keys, self._now_ms), strict=True))
+        plain = [one for one in keys if _is_plain(records[one])]
+        self._count("done", len(plain))
+        odd = {one: first[one] for one in keys if not _is_plain(records[one])}
+        for key, message in self._messages(odd, records).items():
+            row = odd[key]
+            history = self._history(key)
+            if self._is_repeat(row, history):
+                self.repeats += 1
+                continue
+            item = self._item(row, key, records[key], message, history)
+            self._count(item.place, 1)
+            self.doubtful += item.doubtful
+            if item.place != "done" or item.doubtful:
+                yield item
+
+    def _count(self, place: Place, count: int) -> None:
+        if count:
+            self.counts[place] = self.counts.get(place, 0) + count
+            self.dispatched += count
+
+    def _is_repeat(self, row: Row, history: Sequence[Row]) -> bool:
+        """Whether this operation was dispatched by an earlier row of the run, on an earlier page."""
+        assert row.key is not None
+        if row.at_ms != self._instant_ms:
+            self._instant_ms, self._of_instant = row.at_ms, set()
+        seen = row.key in self._of_instant
+        self._of_instant.add(row.key)
+        first = next((one for one in history if one.event == DISPATCHED and one.run == self.run), row)
+        return seen or first.at_ms < row.at_ms
+
+    # -- where its message is ------------------------------------------------------------------------------------------
+
+    def _messages(
+        self, odd: Mapping[RecordKey, Row], records: Mapping[RecordKey, Record | None]
+    ) -> dict[RecordKey, Peeked | None]:
+        """The message of each operation that is not complete: by the ids that are known, then by its key."""
+        open_keys = [one for one in odd if not _is_complete(records[one])]
+        ids = {one: ids for one in open_keys if (ids := _ids(odd[one], records[one]))}
+        wanted = [message_id for known in ids.values() for message_id in known]
+        found = dict(zip(wanted, self._engine.queues.find(wanted), strict=True)) if wanted else {}
+        messages: dict[RecordKey, Peeked | None] = dict.fromkeys(odd)
+        for key in open_keys:
+            seen = [message for message_id in ids.get(key, ()) if (message := found[message_id]) is not None]
+            seen = seen or [
+                one for one in self._engine.queues.find_key(key.key, _KEY_MESSAGES_MAX) if _is_for(one, key)
+            ]
+            messages[key] = min(seen, key=lambda one: one.queue in self._dead, default=None)
+        return messages
+
+    def _waits_unseen(self, queue: str | None) -> bool:
+        """Whether a message may be in a queue that can only be counted, not searched (SQS)."""
+        if queue is None:
+            return False
+        if queue not in self._depths:
+            opened = self._engine.queues.open(queue)
+            depth = None if opened.capabilities.inspectable else opened.depth()
+            self._depths[queue] = 0 if depth is None else depth.visible + depth.in_flight + depth.delayed
+        return self._depths[queue] > 0
+
+    # -- where it stands -----------------------------------------------------------------------------------------------
+
+    def _item(
+        self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
+    ) -> Item:
+        place, why = self._place(row, record, message, history)
+        reason = message.reason if message is not None else None
+        return Item(
+            key=key,
+            place=place,
+            why=why,
+            dispatched_at_ms=row.at_ms,
+            message_id=message.message_id if message is not None else None,
+            queue=message.queue if message is not None else None,
+            owner=self._owner(key) or (reason.owner if reason is not None else None),
+            doubtful=place == "done" and record is not None and _is_doubtful(record, self._policies.get(key.job)),
+        )
+
+    def _place(
+        self, row: Row, record: Record | None, message: Peeked | None, history: Sequence[Row]
+    ) -> tuple[Place, str]:
+        if record is not None and record.status == "completed":
+            return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} without a word"
+        failure = record.failure if record is not None else None
+        said = f"{failure.error}: {failure.summary}" if failure is not None else ""
+        if record is not None and record.parked:
+            return (
+                "held",
+                f"the outcome of its run is not known ({said})" if said else "the outcome of its run is not known",
+            )
+        if record is not None and record.status == "in_progress":
+            if record.lease_until_ms > self._now_ms:
+                return "running", f"run {record.attempts} is under way"
+            after = "no message is left to take it over"
+            if message is not None:
+                after = "its message comes back and takes it over"
+            elif self._waits_unseen(row.queue):
+                after = f"{row.queue} still holds messages, and cannot be asked which"
+            return "stuck", f"a run of it went silent; {after}"
+        if message is None:
+            if self._waits_unseen(row.queue):
+                return "waiting", f"not done; {row.queue} still holds messages, and cannot be asked which"
+            return "missing", _last_word(history, said)
+        reason = message.reason
+        if message.queue in self._dead:
+            why = f"{reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else said
+            return "dead", why or "received too often; no reason travels with it"
+        if message.queue in self._held:
+            return "held", reason.summary if reason is not None else "parked for a person"
+        return "waiting", said or ("received, not settled yet" if message.state == "in_flight" else "not received yet")
+
+
+def _dispatched(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.event == DISPATCHED and row.key is not None]
+
+
+def _is_complete(record: Record | None) -> bool:
+    return record is not None and record.status == "completed"
+
+
+def _is_plain(record: Record | None) -> bool:
+    """Done in one run, as far as its record knows."""
+    return (
+        record is not None and record.status == "completed" and record.attempts_total <= 1 and not record.crashes_total
+    )
+
+
+def _is_doubtful(record: Record, policy: Policy | None) -> bool:
+    """Whether an effect outside may have happened in a run that ended without a word, before the one that completed."""
+    if not record.crashes_total:
+        return False
+    return policy is None or (policy.effect == "external" and policy.on_unknown == "rerun")
+
+
+def _ids(row: Row, record: Record | None) -> tuple[str, ...]:
+    """Ids that its message may have: as dispatched, and as it was claimed last (a redrive gives it a new one)."""
+    known = (record.message_id if record is not None else None, row.message_id)
+    return tuple(dict.fromkeys(one for one in known if one is not None))
+
+
+def _is_for(message: Peeked, key: RecordKey) -> bool:
+    named = message.attributes.get(JOB_ATTRIBUTE)
+    return named is None or str(named.value) == key.job
+
+
+def _last_word(history: Sequence[Row], said: str) -> str:
+    gone = next((row for row in reversed(history) if row.event in ("removed", "purge", "discarded")), None)
+    if gone is not None:
+        return f"its message was {gone.event} by {gone.actor or 'somebody'}"
+    return f"its message is gone; last heard: {said}" if said else "its message is gone, and nothing ever claimed it"

@@ -1,0 +1,379 @@
+"""The embedded scheduler: sends each tick once, however many schedulers run on the engine.
+
+A turn takes what is due, and in one transaction of the engine reads how those schedules stand, begins the runs of their
+ticks, sends the ticks and writes how the schedules stand then, by compare-and-set. Where the engine has no transaction over
+queues and State the same is done in that order: a crash in between sends a tick twice under its one key, never not at all.
+
+Between turns it waits for the next instant at which something is due. It is not woken by senders, of whom there are many:
+what other schedulers do is read in the transaction that would do it too. Every ten seconds it looks at its clock, because
+a wait does not notice that a clock was set, and whether other processes left something to be sent again.
+
+Two schedulers that declare other times for one schedule: the one that started later has registered its times later, and
+they count; the earlier one sees that when the schedule is due, says so and leaves it alone.
+Never here: when a tick is due (decide/ticks.py), the loop's thread, signals, output.
+Invariant: who sends a tick advances the schedule beyond it in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from onefold import errors, limits
+from onefold.contracts.state import Change
+from onefold.decide import ticks
+from onefold.decide.schedule import run_name
+from onefold.decide.ticks import Standing
+from onefold.run import runs
+from onefold.run.events import Sinks
+from onefold.run.following import follow_ups
+from onefold.run.handlers import Outgoing
+from onefold.schedules import undelivered
+from onefold.schedules.agenda import Agenda, Bell, Due
+from onefold.schedules.scheduling import Schedule
+from onefold.schedules.ticking import House, OtherSchedulerError, Writer, Written
+from onefold.schedules.undelivered import Undelivered, Unsent
+
+PREFIX: Final = "schedule/"
+LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed
+SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only regulated
+TURN: Final = 500  # schedules of one transaction, which holds the file of an embedded engine for some 50 ms
+_READ: Final = 1_000  # values read or registered together at the start
+_SWEEP_MS: Final = limits.HOUR_MS  # how often runs of long ago are removed
+_CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the engine failed: 50 ms x 2^n, at most
+_TRIES: Final = 20
+
+_standing_of = msgspec.json.Decoder(Standing).decode
+
+
+class Scheduler:
+    """One scheduler of an app. For one thread; `stop` may be called from anywhere.
+
+    Args:
+        house: the app. schedules: what it declares, by name.
+        sinks: are told what happens.
+
+    Attributes:
+        sent: how many ticks it has sent.
+    """
+
+    def __init__(self, house: House, schedules: Mapping[str, Schedule], sinks: Sinks) -> None:
+        self._app = house.name
+        self._house = house
+        self._schedules = schedules
+        self._writer = Writer(house, sinks)
+        self._engine, self._clock = self._writer.engine, self._writer.clock
+        self._agenda = Agenda()
+        self._undelivered = Undelivered(self._writer, schedules, self._agenda)
+        self._superseded: set[str] = set()
+        self._bell = Bell()
+        self._stopping = False
+        self._started = False
+        self.sent = 0
+        self._offset_ms = 0  # of the clock, against elapsed time
+        self._looked_ms = self._swept_ms = self._clock.monotonic_ms()
+
+    # -- from outside ------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let `run` return after the turn under way. From any thread or signal."""
+        self._stopping = True
+        self._bell.ring()
+
+    def next_due(self, count: int) -> list[Due]:
+        """What is due next, in order; at most `count`."""
+        return self._agenda.next(count)
+
+    def run(self, resting: Callable[[], None] | None = None) -> None:
+        """Send ticks as they become due, until told to stop.
+
+        Args:
+            resting: called before each wait, when nothing is due.
+
+        Raises:
+            ConflictError: a schedule of that name belongs to another app on this engine.
+            StorageError: the engine cannot be used.
+        """
+        failures = 0
+        while not self._stopping:
+            try:
+                self.start()
+                busy = self.turn()
+            except errors.TransientError as error:
+                failures += 1
+                if failures == 1:
+                    self._writer.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+                self._clock.wait(self._bell, min(_CALM_MS << min(failures, 10), _CALM_MS_MAX))
+                continue
+            failures = 0
+            if not busy:
+                if resting is not None:
+                    resting()
+                self._pause()
+        with suppress(errors.OnefoldError):  # an engine that failed must not hide why
+            self._writer.announce("scheduler-stopped")
+
+    def _pause(self) -> None:
+        """Wait until the next instant at which something is due; not so long that a clock that was set goes unseen."""
+        next_ms, wait_ms = self._agenda.first_ms(), LOOK_MS
+        if next_ms is not None:
+            wait_ms = min(wait_ms, next_ms - self._clock.now_ms())
+        if wait_ms > 0 and not self._stopping:
+            self._clock.wait(self._bell, wait_ms)
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Register the schedules, and read how they stand; harmless when it was done.
+
+        A schedule that is seen for the first time begins now; one whose times are other than those that stand has these
+        times from now on.
+
+        Raises:
+            ConflictError: a schedule of that name belongs to another app; nothing was changed.
+            StorageBusy: try again.
+        """
+        if self._started:
+            return
+        self._offset_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        names = sorted(self._schedules)
+        for name, standing, _ in self._standings(names):
+            self._check_ours(name, standing)
+        rewound = sum(self._register(chunk) for chunk in _chunks(names, _READ))
+        self._undelivered.look()
+        self._started = True
+        self._writer.announce("scheduler-started", {"schedules": len(names)})
+        if rewound:
+            self._writer.announce("clock-set", {"schedules_ahead": rewound})
+
+    def _check_ours(self, name: str, standing: Standing | None) -> None:
+        if standing is not None and standing.app != self._app:
+            raise errors.ConflictError(
+                f"Schedule {name} belongs to app {standing.app} on {self._engine.url}.",
+                meaning="The keys of their ticks would be the same. Nothing of either was changed.",
+                todo=f"Give the schedule of app {self._app} another name=.",
+            )
+
+    def _standings(self, names: Sequence[str]) -> Iterator[tuple[str, Standing | None, int]]:
+        """How schedules stand: name, value, version."""
+        for chunk in _chunks(names, _READ):
+            found = self._engine.state.get([PREFIX + name for name in chunk])
+            for name, value in zip(chunk, found, strict=True):
+                if value is None:
+                    yield name, None, 0
+                else:
+                    yield name, _standing_of(value.value), value.version
+
+    def _register(self, names: Sequence[str], *, ours: bool = True) -> int:
+        """Take up schedules as they stand, and write those that are new, that changed, or that are ahead of the clock.
+
+        Args:
+            ours: our times count where others stand; else they are left alone.
+
+        Returns:
+            How many were ahead of the clock.
+        """
+        left, rewound = list(names), 0
+        for _ in range(_TRIES):
+            now_ms = self._clock.now_ms()
+            changes: list[Change] = []
+            changed: set[str] = set()
+            for name, standing, version in self._standings(left):
+                self._check_ours(name, standing)
+                schedule, after = self._schedules[name], standing
+                if standing is None:
+                    after = ticks.first(self._app, schedule.digest, schedule.timing, now_ms, schedule.missed)
+                elif standing.digest != schedule.digest:
+                    if not ours:
+                        continue
+                    after = ticks.changed(standing, self._app, schedule.digest, schedule.timing, now_ms)
+                    changed.add(name)
+                elif ticks.is_ahead(standing, now_ms):
+                    after = ticks.rewound(standing, schedule.timing, now_ms)
+                    rewound += 1
+                if after is not None and after is not standing:
+                    changes.append(Change(PREFIX + name, msgspec.json.encode(after), version))
+                self._superseded.discard(name)
+                self._aim(name, after)
+            written = self._engine.state.put(changes) if changes else []
+            left = [change.name.removeprefix(PREFIX) for change, done in zip(changes, written, strict=True) if not done]
+            for name in sorted(changed.difference(left)):
+                expression = self._schedules[name].expression
+                self._writer.tell(self._writer.event("schedule-changed", name, {"expression": expression}))
+            if not left:
+                return rewound
+        raise errors.StorageBusy("Other schedulers change the schedules all the time.", todo="Try again.")
+
+    def _aim(self, name: str, standing: Standing | None) -> None:
+        """Note when a schedule is to be looked at next."""
+        if standing is not None:
+            self._agenda.note(PREFIX + name, ticks.wakes_at(name, standing, self._schedules[name].timing))
+
+    # -- a turn ------------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> int:
+        """Send all that is due now; how many ticks were sent. For tests, and for hosts that call it now and then.
+
+        Raises:
+            As `start` and `turn`.
+        """
+        before = self.sent
+        self.start()
+        while self.turn():
+            pass
+        return self.sent - before
+
+    def turn(self) -> int:
+        """Send what is due now; how many schedules were dealt with, at most 500.
+
+        Raises:
+            StorageBusy: nothing of it was done; it is due still.
+        """
+        self._look()
+        now_ms = self._clock.now_ms()
+        due = self._agenda.take(now_ms, TURN)
+        try:
+            names = [place.removeprefix(PREFIX) for place in due if place.startswith(PREFIX)]
+            if names:
+                self._deal(names, now_ms)
+            for place in due:
+                if place.startswith(undelivered.PREFIX):
+                    self._act(self._undelivered.send(place, now_ms))
+        except BaseException:
+            self._agenda.put_back(due, now_ms)  # what was done meanwhile is seen when it is looked at again
+            raise
+        return len(due)
+
+    def _deal(self, names: Sequence[str], now_ms: int) -> None:
+        """Deal with schedules together, or one by one where one of them cannot be sent."""
+        answer = self._writer.together(lambda: self._advance(names, now_ms))
+        if isinstance(answer, Written):
+            self._act(answer)
+        elif isinstance(answer, OtherSchedulerError):
+            self._agenda.put_back([PREFIX + name for name in names], now_ms)
+        elif len(names) > 1:
+            for name in names:
+                self._deal([name], now_ms)
+        else:
+            error = undelivered.refusal(answer)
+            answer = self._writer.together(lambda: self._advance(names, now_ms, error))
+            if not isinstance(answer, Written):
+                raise answer
+            self._act(answer)
+
+    def _act(self, wrote: Written | None) -> None:
+        """Act on what a transaction did."""
+        if wrote is None:
+            return
+        self.sent += wrote.sent
+        for place, at_ms in wrote.due:
+            self._agenda.note(place, at_ms)
+        for name in wrote.superseded:
+            if name not in self._superseded:
+                self._superseded.add(name)
+                self._writer.tell(self._writer.event("schedule-superseded", name))
+
+    def _advance(self, names: Sequence[str], now_ms: int, refused: errors.OnefoldError | None = None) -> Written:
+        """Send what these schedules owe, and advance them.
+
+        Args:
+            refused: why their queue does not take it: it is to be sent again later, then.
+        """
+        wrote = Written()
+        begun: list[Change] = []
+        outgoing: list[Outgoing] = []
+        following: list[Outgoing] = []
+        advanced: list[Change] = []
+        unsent: list[Unsent] = []
+        for name, standing, version in self._standings(names):
+            after, nominal = self._plan(name, standing, now_ms, wrote)
+            if after is not standing:
+                advanced.append(Change(PREFIX + name, msgspec.json.encode(after), version))
+            for at_ms in nominal:
+                one = self._schedules[name].outgoing(at_ms)
+                begun.extend(_begun(self._schedules[name], at_ms, now_ms))
+                following.extend(follow_ups(self._house.reconcilers.values(), one.record.key, name, now_ms))
+                if refused is None:
+                    outgoing.append(one)
+                    ticked = self._writer.event("ticked", name, {"late_ms": now_ms - at_ms}, run=one.record.key)
+                    wrote.told.append(replace(ticked, queue=one.queue))
+                else:
+                    unsent.append(undelivered.first_failure(one, refused, now_ms))
+        self._writer.put(begun)
+        if outgoing:
+            self._house.deliver([*outgoing, *following])
+            wrote.sent = len(outgoing)
+        elif following:
+            with suppress(errors.UsageError):  # what looks at the run later; its tick is what counts
+                self._house.deliver(following)
+        for late in unsent:
+            self._undelivered.keep(late, 0, now_ms, wrote)
+        if not self._writer.put(advanced):
+            raise OtherSchedulerError
+        return wrote
+
+    def _plan(
+        self, name: str, standing: Standing | None, now_ms: int, wrote: Written
+    ) -> tuple[Standing | None, Sequence[int]]:
+        """How a schedule stands afterwards, and the nominal instants of the ticks that are to be sent."""
+        schedule = self._schedules[name]
+        if standing is None or standing.app != self._app or standing.digest != schedule.digest:
+            wrote.superseded.append(name)
+            return standing, ()
+        if standing.deleted:
+            return standing, ()
+        missed, missed_max = schedule.missed, schedule.missed_max
+        plan = ticks.advance(name, standing, schedule.timing, now_ms, missed=missed, missed_max=missed_max)
+        after = plan.standing
+        if after.next_ms is None and schedule.delete_after and after.last_ms != standing.last_ms:
+            after = replace(after, deleted=True)
+            wrote.told.append(self._writer.event("schedule-ended", name))
+        if plan.passed:
+            wrote.told.append(self._writer.event("ticks-missed", name, _span(plan)))
+        wrote.due.append((PREFIX + name, ticks.wakes_at(name, after, schedule.timing)))
+        return (standing if after == standing else after), plan.ticks
+
+    # -- now and then ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See whether the clock was set, and what other processes left; sweep."""
+        elapsed_ms = self._clock.monotonic_ms()
+        offset_ms = self._clock.now_ms() - elapsed_ms
+        by_ms = offset_ms - self._offset_ms
+        if by_ms <= -SET_MS:
+            mine = sorted(self._schedules.keys() - self._superseded)
+            rewound = sum(self._register(chunk, ours=False) for chunk in _chunks(mine, _READ))
+            self._writer.announce("clock-set", {"by_ms": by_ms, "schedules_ahead": rewound})
+        elif by_ms >= SET_MS:
+            self._writer.announce("clock-set", {"by_ms": by_ms})
+        self._offset_ms = offset_ms
+        if elapsed_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = elapsed_ms
+            self._undelivered.look()
+            if self._superseded:
+                self._register(sorted(self._superseded), ours=False)
+        if elapsed_ms - self._swept_ms >= _SWEEP_MS:
+            self._swept_ms = elapsed_ms
+            runs.sweep(self._engine.state, self._clock.now_ms())
+
+
+def _begun(schedule: Schedule, nominal_ms: int, now_ms: int) -> list[Change]:
+    """The changes that begin the run of a tick."""
+    name = run_name(schedule.name, nominal_ms)
+    return runs.began(
+        runs.of_tick(name, schedule.name, nominal_ms, now_ms, dispatches=schedule.dispatches, owner=schedule.owner)
+    )
+
+
+def _span(plan: ticks.Plan) -> dict[str, str | int | None]:
+    """Which ticks were passed over."""
+    return {"count": plan.passed, "from_ms": plan.passed_from_ms, "to_ms": plan.passed_to_ms}
+
+
+def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for first in range(0, len(names), size):
+        yield names[first : first + size]

@@ -1,0 +1,370 @@
+"""A declared schedule: its times, the job behind it, what becomes of a tick that its queue refuses; and `Tick` itself.
+
+`App.schedule` makes these; the embedded scheduler and `onefold synth` read them. A tick's message says the schedule and the
+planned time and nothing else, so that EventBridge Scheduler can write the same one (`<aws.scheduler.scheduled-time>`); the
+job's handler makes the `Tick` of it. Never here: when a tick is due (decide/), sending (scheduler.py).
+Invariant: a tick has one key, `<schedule>/<planned time>`, whoever sends it and how often.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol, get_args
+
+from msgspec import Struct, json
+
+from onefold import duration, errors, limits
+from onefold.codec import digest, encode
+from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.store import RecordKey
+from onefold.decide.schedule import Timing, parse, run_name, zone_of
+from onefold.decide.ticks import MISSED_MAX, Missed
+from onefold.duration import Duration
+from onefold.options import Queue, Retry, ScheduleRetry
+from onefold.run import following, runs
+from onefold.run.context import Context
+from onefold.run.dispatcher import House, as_handler
+from onefold.run.handlers import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Job, Outgoing, positional
+
+NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
+_NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"
+_KEY: Final = "{schedule}/{scheduled_at}"
+WINDOW_MS_MAX: Final = 1_440 * limits.MINUTE_MS  # botocore model scheduler.FlexibleTimeWindow: 1 to 1,440 minutes
+SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"  # EventBridge Scheduler writes the planned time in its place
+ATTEMPTS_MAX: Final = 185  # API RetryPolicy, MaximumRetryAttempts: 0 to 185
+AGE_MS_MIN: Final = limits.MINUTE_MS  # same, MaximumEventAgeInSeconds: 60 to 86,400
+AGE_MS_MAX: Final = limits.DAY_MS
+
+
+class Tick(Struct, frozen=True, kw_only=True):
+    """One firing of a schedule, as its function receives it.
+
+    Args:
+        schedule: its name.
+        nominal_at_ms: the planned instant, ms UTC: the business date derives from it, not from when the function runs.
+        run: the tick's name and key, for example `monthly-billing/2026-06-01T02:00:00Z`; the run it begins.
+        local: the same instant in the schedule's zone.
+    """
+
+    schedule: str
+    nominal_at_ms: int
+    run: str
+    local: datetime
+
+
+class TickMessage(Struct, frozen=True, kw_only=True):
+    """A tick on the wire.
+
+    Args:
+        schedule: its name. scheduled_at: the planned time, `2026-06-01T02:00:00Z`.
+    """
+
+    schedule: str
+    scheduled_at: str
+
+
+class Undelivered(Struct, frozen=True, kw_only=True):
+    """What becomes of a tick that its queue does not take.
+
+    Args:
+        attempts_max: retries, 0 to 185. age_ms: how long it is retried, counted from its first try.
+        dead_letter: the standard queue it goes to then; None: it is dropped, and that is told.
+    """
+
+    attempts_max: int
+    age_ms: int
+    dead_letter: str | None
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A declared schedule. Made by `App.schedule`; call it with a `Tick` to run its function in a test.
+
+    Attributes:
+        name: unique in the app. expression: as it was written.
+        timing: when it fires. job: what a tick is a message for.
+        missed, missed_max: what becomes of ticks whose time passed while no scheduler ran.
+        delete_after: it is forgotten after its last tick (EventBridge's ActionAfterCompletion DELETE).
+        undelivered: of ticks that the queue refuses. dispatches: its function is a generator of messages.
+        function: as it was declared. owner: the team that owns a fix.
+    """
+
+    name: str
+    expression: str
+    timing: Timing
+    job: Job[TickMessage, Any]
+    missed: Missed
+    missed_max: int
+    delete_after: bool
+    undelivered: Undelivered
+    dispatches: bool
+    function: Callable[..., Any]
+    owner: str | None
+
+    def __call__(self, tick: Tick, ctx: Context | None = None) -> Any:
+        """Call the declared function now, without guard or queue; for unit tests of it."""
+        return self.function(tick, ctx) if positional(self.function) >= 2 else self.function(tick)
+
+    @property
+    def digest(self) -> str:
+        """Of its times alone: another one means that they were changed."""
+        times = self.timing
+        return _digest([self.expression, times.zone, times.start_ms, times.end_ms, times.window_ms, times.dst])
+
+    def outgoing(self, nominal_ms: int) -> Outgoing:
+        """The message of the tick of that planned instant."""
+        return self.outgoing_at(run_name(self.name, nominal_ms).rpartition("/")[2])
+
+    def outgoing_at(self, scheduled_at: str) -> Outgoing:
+        """The message of a tick.
+
+        Args:
+            scheduled_at: the planned time as text; or `SCHEDULED_TIME`, for a template that EventBridge Scheduler fills.
+        """
+        run = f"{self.name}/{scheduled_at}"
+        body = encode(TickMessage(schedule=self.name, scheduled_at=scheduled_at))
+        fifo = self.job.policy.fifo
+        attributes = {JOB_ATTRIBUTE: Attribute(self.job.name)}
+        if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (run/runs.py)
+            attributes[RUN_ATTRIBUTE] = Attribute(run)
+        return Outgoing(
+            record=RecordKey("", self.job.name, run),
+            fingerprint=self.job.rules.payload.fingerprint(body),
+            entry=Entry(
+                body=body.decode(),
+                attributes=attributes,
+                group=self.name if fifo else None,
+                dedup_id=run if fifo else None,
+                key=run,
+            ),
+            queue=self.job.policy.queue,
+            unique=False,
+        )
+
+    def tick(self, message: TickMessage | Tick) -> Tick:
+        """The tick that a message says.
+
+        Raises:
+            PayloadError: its time cannot be read.
+        """
+        if isinstance(message, Tick):
+            return message
+        try:
+            at = datetime.fromisoformat(message.scheduled_at)
+        except ValueError:
+            at = None
+        if at is None or at.tzinfo is None:
+            raise errors.PayloadError(
+                f"scheduled_at={message.scheduled_at!r} of schedule {message.schedule} is no instant.",
+                todo="Write it as EventBridge Scheduler does, for example 2026-06-01T02:00:00Z.",
+            )
+        return Tick(
+            schedule=message.schedule,
+            nominal_at_ms=round(at.timestamp() * limits.SECOND_MS),
+            run=f"{message.schedule}/{message.scheduled_at}",
+            local=at.astimezone(zone_of(self.timing.zone)),
+        )
+
+
+class Declares(House, Protocol):
+    """What `declare` needs of an app."""
+
+    @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Declared so far, by name."""
+        ...
+
+    @property
+    def queues(self) -> dict[str, Queue]:
+        """Declared so far, by name."""
+        ...
+
+    def queue(self, name: str) -> Queue:
+        """Declare a queue."""
+        ...
+
+    def job(
+        self,
+        queue: Queue,
+        *,
+        key: str,
+        name: str,
+        group: str | None,
+        timeout: Duration,
+        retry: Retry | None,
+        owner: str | None,
+    ) -> Any:
+        """Declare a job."""
+        ...
+
+
+def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
+    """What `App.schedule` does; arguments and errors as there."""
+    given = _Options(**options)
+    window_ms = duration.to_ms(given.window, "window", most_ms=WINDOW_MS_MAX)
+    if window_ms % limits.MINUTE_MS:
+        raise errors.UsageError(f"window={given.window!r} is no number of minutes.", todo="It may be 1m to 24h, or 0s.")
+    timing = Timing(
+        expression=parse(expression),
+        zone=given.tz,
+        start_ms=instant_ms(given.start, "start"),
+        end_ms=instant_ms(given.end, "end"),
+        window_ms=window_ms,
+        dst=given.dst,
+    )
+    if given.missed not in get_args(Missed):
+        raise errors.UsageError(f"missed={given.missed!r} is not known.", todo="It is skip, last or all.")
+    if type(given.missed_max) is not int or not 1 <= given.missed_max <= MISSED_MAX:
+        raise errors.UsageError(
+            f"missed_max={given.missed_max!r} is out of range.", todo=f"It may be 1 to {MISSED_MAX:,}."
+        )
+    undelivered_of(given.retry, None)
+
+    def declared(function: Any) -> Schedule:
+        if not callable(function) or not inspect.signature(function).parameters:
+            raise errors.UsageError(
+                f"{getattr(function, '__name__', function)!r:.80} takes no tick.",
+                todo="Its first parameter is the Tick; a second one the Context.",
+            )
+        name: Any = given.name if given.name is not None else function.__name__
+        if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+            raise errors.UsageError(
+                f"{name!r:.80} is not a name for a schedule.",
+                todo=f"Use 1 to {NAME_CHARS_MAX} of 0-9 A-Z a-z - _ and . , as EventBridge Scheduler does.",
+            )
+        if name in app.schedules:
+            raise errors.ConflictError(f"Schedule {name} is declared twice.", todo="Give one of them another name=.")
+        queue: Any = given.queue if given.queue is not None else _own_queue(app)  # a wrong one is refused by App.job
+        group = "{schedule}" if isinstance(queue, Queue) and queue.settings.fifo else None
+
+        handler = _handler_of(function, app, name, given.owner)
+        job = app.job(
+            queue, key=_KEY, name=name, group=group, timeout=given.timeout, retry=given.job_retry, owner=given.owner
+        )(handler)
+        dead_letter = (_own_queue(app) if queue.settings.fifo else queue).settings.dead_letter
+        made = app.schedules[name] = Schedule(
+            name=name,
+            expression=expression,
+            timing=timing,
+            job=job,
+            missed=given.missed,
+            missed_max=given.missed_max,
+            delete_after=given.delete_after,
+            undelivered=undelivered_of(given.retry, dead_letter if given.dead_letter else None),
+            dispatches=_dispatches(function),
+            function=function,
+            owner=given.owner,
+        )
+        return made
+
+    return declared
+
+
+def _own_queue(app: Declares) -> Queue:
+    """The queue for ticks that were given none, and for the dead letters of those that go to a FIFO queue."""
+    name = f"{app.name}-schedules"
+    return app.queues.get(name) or app.queue(name)
+
+
+class _Options(Struct, frozen=True, kw_only=True):
+    """The options of `App.schedule`, as they were written."""
+
+    tz: str
+    name: str | None
+    queue: Queue | None
+    missed: Missed
+    missed_max: Any
+    dst: Any
+    window: Duration
+    start: datetime | None
+    end: datetime | None
+    delete_after: bool
+    retry: ScheduleRetry
+    dead_letter: bool
+    timeout: Duration
+    job_retry: Retry | None
+    owner: str | None
+
+
+def undelivered_of(retry: ScheduleRetry, dead_letter: str | None) -> Undelivered:
+    """The retry policy of a schedule, checked.
+
+    Raises:
+        UsageError: a number that EventBridge Scheduler does not take either.
+    """
+    attempts: Any = retry.attempts
+    if type(attempts) is not int or not 0 <= attempts <= ATTEMPTS_MAX:
+        raise errors.UsageError(f"retry.attempts={attempts!r} is out of range.", todo=f"It may be 0 to {ATTEMPTS_MAX}.")
+    age_ms = duration.to_ms(retry.age, "retry.age", least_ms=AGE_MS_MIN, most_ms=AGE_MS_MAX)
+    return Undelivered(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
+
+
+def instant_ms(at: Any, what: str) -> int | None:
+    """A start or an end in milliseconds; None for none.
+
+    Raises:
+        UsageError: no datetime, or one without a zone.
+    """
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise errors.UsageError(
+            f"{what}={at!r} is no instant.",
+            todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC).",
+        )
+    return round(at.timestamp() * limits.SECOND_MS)
+
+
+def _handler_of(function: Callable[..., Any], app: Declares, name: str, owner: str | None) -> Callable[..., Any]:
+    """A function of a tick as the handler of its messages; a coroutine function stays one, a generator dispatches."""
+    inner = function
+    if _dispatches(function):
+        inner = as_handler(function, app, payload=Tick, owner=owner)
+    takes_context = positional(inner) >= 2
+
+    def arguments(message: TickMessage, ctx: Context) -> tuple[Any, ...]:
+        schedule = app.schedules[name]
+        tick = schedule.tick(message)
+        if not schedule.dispatches:  # a tick of EventBridge Scheduler begins its run here; a dispatcher does itself
+            now_ms = app.runtime().clock.now_ms()
+            following.begin(
+                app, runs.of_tick(tick.run, name, tick.nominal_at_ms, now_ms, dispatches=False, owner=owner)
+            )
+        return (tick, ctx) if takes_context else (tick,)
+
+    if inspect.iscoroutinefunction(inner):
+
+        async def arrive_in_task(message: TickMessage, ctx: Context) -> Any:
+            from asyncio import to_thread  # 36 ms to import; only coroutines pay it
+
+            return await inner(*await to_thread(arguments, message, ctx))
+
+        return _named_as(function, arrive_in_task)
+
+    def arrive(message: TickMessage, ctx: Context) -> Any:
+        return inner(*arguments(message, ctx))
+
+    return _named_as(function, arrive)
+
+
+def _named_as(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Not `functools.wraps`: the handler's own signature counts, it takes the message."""
+    handler.__name__, handler.__qualname__ = function.__name__, function.__qualname__
+    handler.__module__, handler.__doc__ = function.__module__, function.__doc__
+    handler.__annotations__ = {"message": TickMessage, "ctx": Context}  # resolved: a schedule's declaration takes half
+    return handler
+
+
+def _digest(parts: Sequence[object]) -> str:
+    return digest(json.encode(parts))
+
+
+def _dispatches(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)

@@ -1,0 +1,256 @@
+"""Ticks that their queue did not take: kept in State until they are sent, or until the schedule's retry policy ends.
+
+What may pass by itself (a queue that is throttled) is tried again: after 1 s, 2 s, 4 s and so on up to 8 minutes, so that
+185 retries take the 24 hours that are both maxima of EventBridge Scheduler's policy. What cannot pass (no such queue, a
+message that it refuses) is not. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's
+attribute names, or is dropped, and either is told.
+Never here: when a tick is due. Invariant: a tick that was due is in its queue, here, in the
+dead-letter queue, or in the ledger as dropped.
+
+Sources: user guide, "Configuring a schedule's dead-letter queue" (names of the attributes); API RetryPolicy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import limits
+from onefold.contracts.queue import Attribute, Entry, Refused
+from onefold.contracts.state import Change
+from onefold.decide.failures import summary_of
+from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
+from onefold.run.events import Event
+from onefold.run.handlers import Outgoing
+from onefold.schedules.agenda import Agenda
+from onefold.schedules.scheduling import Schedule
+from onefold.schedules.ticking import Detail, OtherSchedulerError, Writer, Written
+
+PREFIX: Final = "undelivered-tick/"
+_PAUSE_MS: Final = limits.SECOND_MS
+_PAUSE_MS_MAX: Final = 8 * limits.MINUTE_MS
+_READ: Final = 1_000  # values read together
+_NO_ACCOUNT: Final = (
+    "us-east-1:000000000000"  # region and account of an engine that has none, as `onefold serve` has them
+)
+
+
+class Unsent(Struct, frozen=True, kw_only=True):
+    """A tick that is to be sent again: the JSON of its State value.
+
+    Args:
+        schedule: its name. scheduled_at: the planned time, as the message says it.
+        first_at_ms: when it was tried first. again_at_ms: when it is tried next.
+        retries: how often it was tried again. code, message: of the last error.
+        lasting: the error cannot pass by itself.
+    """
+
+    schedule: str
+    scheduled_at: str
+    first_at_ms: int
+    again_at_ms: int
+    retries: int = 0
+    code: str
+    message: str
+    lasting: bool
+
+    @property
+    def run(self) -> str:
+        """The tick's name and key."""
+        return f"{self.schedule}/{self.scheduled_at}"
+
+    @property
+    def place(self) -> str:
+        """The name in State."""
+        return PREFIX + self.run
+
+
+def first_failure(one: Outgoing, error: OnefoldError, now_ms: int) -> Unsent:
+    """A tick whose first try failed now."""
+    lasting = not isinstance(error, TransientError)
+    schedule, _, scheduled_at = one.record.key.partition("/")
+    return Unsent(
+        schedule=schedule,
+        scheduled_at=scheduled_at,
+        first_at_ms=now_ms,
+        again_at_ms=now_ms if lasting else now_ms + _PAUSE_MS,
+        code=error.code,
+        message=summary_of(error),
+        lasting=lasting,
+    )
+
+
+def next_failure(before: Unsent, error: OnefoldError, now_ms: int) -> Unsent:
+    """The same tick after another try that failed now."""
+    retries = before.retries + 1
+    return replace(
+        before,
+        retries=retries,
+        again_at_ms=now_ms + min(_PAUSE_MS << min(retries, 16), _PAUSE_MS_MAX),
+        code=error.code,
+        message=summary_of(error),
+        lasting=not isinstance(error, TransientError),
+    )
+
+
+def exhausted(one: Unsent, attempts_max: int, age_ms: int, now_ms: int) -> str | None:
+    """What ended its retries: EventBridge's name of the limit, `error` for one that cannot pass; None: they go on.
+
+    Args:
+        attempts_max: retries. age_ms: counted from the first try.
+    """
+    if one.lasting:
+        return "error"
+    if one.retries >= attempts_max:
+        return "MaximumRetryAttempts"
+    if now_ms - one.first_at_ms >= age_ms:
+        return "MaximumEventAgeInSeconds"
+    return None
+
+
+def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: str) -> Entry:
+    """The message for the dead-letter queue: what the queue was to get, and why it did not.
+
+    A message has ten attributes at most, on SQS its key is one of them. Its own stay, so that a redrive finds the job;
+    where there is no room for all, `IS_PAYLOAD_TRUNCATED`, which would be false, is left out, then the key, which the
+    body says too.
+
+    Args:
+        why: from `exhausted`. execution: a new id of this last try.
+    """
+    sent = schedule.outgoing_at(one.scheduled_at).entry
+    said = {
+        "ERROR_CODE": one.code,
+        "ERROR_MESSAGE": one.message,
+        "EXECUTION_ID": execution,
+        "RETRY_ATTEMPTS": str(one.retries),
+        "SCHEDULED_TIME": one.scheduled_at,
+        "SCHEDULE_ARN": f"arn:aws:scheduler:{_NO_ACCOUNT}:schedule/{app}/{schedule.name}",
+        "TARGET_ARN": f"arn:aws:sqs:{_NO_ACCOUNT}:{schedule.job.policy.queue}",
+    }
+    if why != "error":
+        said["EXHAUSTED_RETRY_CONDITION"] = why
+    if len(sent.attributes) + len(said) < limits.ATTRIBUTES_MAX - 1:
+        said["IS_PAYLOAD_TRUNCATED"] = "false"
+    attributes = {**sent.attributes, **{name: Attribute(value) for name, value in said.items()}}
+    return Entry(
+        body=sent.body, attributes=attributes, key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None
+    )
+
+
+def refusal(error: Exception) -> OnefoldError:
+    """What a queue answered, as what becomes of the tick; a defect of onefold is raised."""
+    if not isinstance(error, OnefoldError) or isinstance(error, InvariantBroken):
+        raise error
+    return error
+
+
+class Undelivered:
+    """Ticks that are to be sent again, of one scheduler's schedules.
+
+    Args:
+        writer: makes the transactions. schedules: by name. agenda: when each is tried next.
+    """
+
+    def __init__(self, writer: Writer, schedules: Mapping[str, Schedule], agenda: Agenda) -> None:
+        self._writer = writer
+        self._state = writer.engine.state
+        self._schedules = schedules
+        self._agenda = agenda
+
+    def look(self) -> None:
+        """Note what there is: another process may have left it."""
+        places = self._state.names(PREFIX)
+        for first in range(0, len(places), _READ):
+            some = places[first : first + _READ]
+            for place, value in zip(some, self._state.get(some), strict=True):
+                if value is not None:
+                    self._agenda.note(place, msgspec.json.decode(value.value, type=Unsent).again_at_ms)
+
+    def send(self, place: str, now_ms: int) -> Written | None:
+        """Send a tick again, when it is time; what was written, None: nothing.
+
+        Raises:
+            TransientError: the engine cannot be written.
+        """
+        found = self._state.get([place])[0]
+        if found is None:
+            return None  # another scheduler was here
+        one, version = msgspec.json.decode(found.value, type=Unsent), found.version
+        schedule = self._schedules.get(one.schedule)
+        if schedule is None:
+            return None  # of another app, or no longer declared
+        if one.again_at_ms > now_ms:
+            self._agenda.note(place, one.again_at_ms)
+            return None
+        if not one.lasting:
+            answer = self._writer.together(lambda: self._send(schedule, one, version))
+            if isinstance(answer, Written):
+                return answer
+            if isinstance(answer, OtherSchedulerError):
+                return None
+            one = next_failure(one, refusal(answer), now_ms)
+        answer = self._writer.together(lambda: self.keep(one, version, now_ms, Written()))
+        if isinstance(answer, Written):
+            return answer
+        if isinstance(answer, OtherSchedulerError):
+            return None
+        raise answer
+
+    def _send(self, schedule: Schedule, one: Unsent, version: int) -> Written:
+        wrote = Written()
+        outgoing = schedule.outgoing_at(one.scheduled_at)
+        self._writer.house.deliver([outgoing])
+        wrote.sent = 1
+        if not self._writer.put([Change(one.place, None, version)]):
+            raise OtherSchedulerError
+        event = self._writer.event("ticked", one.schedule, {"retries": one.retries + 1}, run=one.run)
+        wrote.told.append(replace(event, queue=outgoing.queue))
+        return wrote
+
+    def keep(self, one: Unsent, version: int, now_ms: int, wrote: Written) -> Written:
+        """Keep a tick to be sent again, or give it up where its retries have ended. Inside a transaction.
+
+        Args:
+            version: of its value in State; 0: it has none yet.
+            wrote: what the transaction did so far; it is answered with more.
+
+        Raises:
+            OtherSchedulerError: another scheduler has dealt with it.
+        """
+        policy = self._schedules[one.schedule].undelivered
+        why = exhausted(one, policy.attempts_max, policy.age_ms, now_ms)
+        detail: Detail = {"error": one.code, "summary": one.message, "retries": one.retries}
+        if why is None:
+            taken = self._writer.put([Change(one.place, msgspec.json.encode(one), version)])
+            wrote.due.append((one.place, one.again_at_ms))
+            wrote.told.append(self._writer.event("tick-refused", one.schedule, detail, run=one.run))
+        else:
+            taken = self._writer.put([Change(one.place, None, version)])
+            wrote.told.append(self._give_up(one, why, {**detail, "reason": why}))
+        if version and not taken:
+            raise OtherSchedulerError
+        return wrote
+
+    def _give_up(self, one: Unsent, why: str, detail: Detail) -> Event:
+        """Put a tick into its dead-letter queue, or drop it; the event that says so."""
+        schedule = self._schedules[one.schedule]
+        dead = schedule.undelivered.dead_letter
+        # A dispatcher's tick is none of its run's operations, so its row names no key.
+        key = None if schedule.dispatches else schedule.outgoing_at(one.scheduled_at).record
+        if dead is not None:
+            entry = dead_letter(schedule, self._writer.house.name, one, why, self._writer.entropy.token())
+            try:
+                (answer,) = self._writer.engine.queues.open(dead).send([entry])
+            except UsageError as error:
+                detail = {**detail, "dead_letter": str(error)[:200]}
+            else:
+                if not isinstance(answer, Refused):
+                    told = self._writer.event("dead-letter", one.schedule, detail, run=one.run)
+                    return replace(told, key=key, queue=dead, message_id=answer.message_id)
+                detail = {**detail, "dead_letter": answer.message[:200]}
+        return replace(self._writer.event("tick-dropped", one.schedule, detail, run=one.run), key=key)

@@ -1,0 +1,161 @@
+"""What will fire: the ticks of schedules in a stretch of time, merged, with what the clocks skip.
+
+Works from declared times alone and opens no engine. Never here: what was sent (that is the ledger's), drawing.
+Invariant: what is listed is what the scheduler asks `decide/schedule.py` for, in the order it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from heapq import merge
+from itertools import groupby, islice
+
+from msgspec import Struct
+
+from onefold.decide.expressions import Rate
+from onefold.decide.schedule import Timing, between, next_after, run_name, skipped, zone_of
+from onefold.duration import to_text
+from onefold.errors import UsageError
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A tick, or a local time that the clocks skip.
+
+    Args:
+        schedule: its name; None for a bare expression. at_ms: the planned instant, UTC ms; of a skipped time when the clocks
+            go forward. utc: the same, `2026-06-01T02:00:00Z`. local: with its offset, in `zone`.
+        abbreviation: of the zone then, for example BST. key: of the tick, and of its run. fires: not for a skipped time.
+        note: what is out of the ordinary.
+    """
+
+    schedule: str | None
+    at_ms: int
+    utc: str
+    local: str
+    zone: str
+    abbreviation: str
+    key: str | None
+    fires: bool = True
+    note: str = ""
+
+
+class Silent(Struct, frozen=True, kw_only=True):
+    """A schedule without a tick in the stretch; `next_utc`: its first one afterwards, None for never again."""
+
+    schedule: str | None
+    next_utc: str | None
+
+
+class Calendar(Struct, frozen=True, kw_only=True):
+    """What will fire from `from_utc` on and before `to_utc`.
+
+    Args:
+        rows: in order of time. silent: schedules of which no tick is among them, where all rows are there.
+        assumed: rates without a start; they are counted from `from_utc` here, and in fact from when a
+            scheduler first sees them.
+        more_from: the instant of the first row that was left out; None when none was.
+    """
+
+    from_utc: str
+    to_utc: str
+    rows: Sequence[Row]
+    silent: Sequence[Silent]
+    assumed: Sequence[str | None]
+    more_from: str | None
+
+
+def calendar(
+    timings: Mapping[str | None, Timing], from_ms: int, to_ms: int, *, zone: str | None = None, rows_max: int = 100
+) -> Calendar:
+    """What schedules fire in a stretch of time.
+
+    Args:
+        timings: by name of the schedule; None for a bare expression.
+        from_ms, to_ms: UTC ms; from the first on and before the second.
+        zone: of the local times; each schedule's own unless given. rows_max: at least 1.
+
+    Raises:
+        UsageError: the end is not after the begin, or no such zone.
+    """
+    if to_ms <= from_ms:
+        raise UsageError(
+            f"The calendar would end at {_utc(to_ms)}, and begin at {_utc(from_ms)}.",
+            todo="Put the end (--to) after the begin (--from).",
+        )
+    if zone is not None:
+        zone_of(zone)
+    streams = [_rows(name, timing, from_ms, to_ms, zone) for name, timing in timings.items()]
+    rows = list(islice(merge(*streams, key=lambda row: row.at_ms), rows_max + 1))
+    more = rows.pop() if len(rows) > rows_max else None
+    fired = {row.schedule for row in rows if row.fires}
+    silent = [name for name in timings if name not in fired] if more is None else []
+    assumed = [name for name, one in timings.items() if isinstance(one.expression, Rate) and one.start_ms is None]
+    return Calendar(
+        from_utc=_utc(from_ms),
+        to_utc=_utc(to_ms),
+        rows=rows,
+        silent=[Silent(schedule=name, next_utc=_next(timings[name], to_ms, from_ms)) for name in silent],
+        assumed=assumed,
+        more_from=more.utc if more is not None else None,
+    )
+
+
+def _rows(name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str | None) -> Iterator[Row]:
+    ticks = (_tick(name, timing, at_ms, zone) for at_ms in between(timing, from_ms, to_ms, anchor_ms=from_ms))
+    if timing.dst == "next-valid":
+        return ticks
+    return merge(ticks, _skips(name, timing, from_ms, to_ms), key=lambda row: row.at_ms)
+
+
+def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Row:
+    notes = []
+    if timing.dst == "next-valid" and (moved := [wall for _, wall in skipped(timing, at_ms, at_ms + 1)]):
+        notes.append(f"for {_span(moved)}, which the clocks skip")
+    if timing.window_ms:
+        notes.append(f"within {to_text(timing.window_ms)}")
+    local = datetime.fromtimestamp(at_ms // 1_000, zone_of(zone or timing.zone))
+    return Row(
+        schedule=name,
+        at_ms=at_ms,
+        utc=_utc(at_ms),
+        local=local.isoformat(),
+        zone=zone or timing.zone,
+        abbreviation=local.tzname() or "",
+        key=run_name(name, at_ms) if name is not None else None,
+        note=", ".join(notes),
+    )
+
+
+def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterator[Row]:
+    """One row for each time the clocks go forward over ticks; only those between the schedule's start and its end."""
+    begin_ms = from_ms if timing.start_ms is None else max(from_ms, timing.start_ms)
+    end_ms = to_ms if timing.end_ms is None else min(to_ms, timing.end_ms + 1)
+    for at_ms, lost in groupby(skipped(timing, begin_ms, end_ms), key=lambda found: found[0]):
+        walls = [wall for _, wall in lost]
+        yield Row(
+            schedule=name,
+            at_ms=at_ms,
+            utc=_utc(at_ms),
+            local=walls[0],
+            zone=timing.zone,
+            abbreviation="",
+            key=None,
+            fires=False,
+            note=f"{_span(walls)} is skipped: the clocks go forward",
+        )
+
+
+def _span(walls: Sequence[str]) -> str:
+    """The times of day of local times of one day: `02:30`, or `02:00 to 02:45`."""
+    first, last = walls[0].partition("T")[2], walls[-1].partition("T")[2]
+    return first if len(walls) == 1 else f"{first} to {last}"
+
+
+def _next(timing: Timing, to_ms: int, anchor_ms: int) -> str | None:
+    at_ms = next_after(timing, to_ms - 1, anchor_ms=anchor_ms)
+    return None if at_ms is None else _utc(at_ms)
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,336 @@
+"""`why` for a day: what a schedule, or a map run, did in a year, a month, on a day, or at one instant.
+
+One answer to the questions of a runbook: did it fire, when, how many times; what was dispatched; what took effect once;
+what did not, where its payload is, and who owns the fix. Planned instants come from the declaration, the rest from runs,
+records, history and queues, so a tick that should have been and was not is seen too.
+Never here: one operation's story (`stories.py`), output. Invariant: asking changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.store import RecordKey
+from onefold.decide.expressions import Rate
+from onefold.decide.schedule import between, run_name
+from onefold.decide.ticks import Standing
+from onefold.decide.zones import zone_of
+from onefold.maps import state as map_state
+from onefold.reconciling import findings
+from onefold.reconciling.findings import Example, Outcome, example_of
+from onefold.reconciling.surveying import Survey
+from onefold.run import runs
+from onefold.run.events import EVENTS
+from onefold.run.runs import RunState
+from onefold.schedules.scheduler import PREFIX
+from onefold.schedules.scheduling import Schedule
+from onefold.service import stories
+from onefold.service.desk import Desk
+
+RUNS_MAX: Final = 31  # of one answer; a schedule that fires more often is asked about for a shorter time
+LEFT_MAX: Final = 20  # operations that are not done, named for each run
+_PLANNED_MAX: Final = 10_000  # planned instants of a range that are counted
+_TITLES_MAX: Final = 1_000  # runs whose titles a misspelt name is compared with
+_FIRST_ROWS: Final = 100  # of a run, among which are those of its tick
+_TROUBLE: Final = ("tick-refused", "tick-dropped", "dead-letter")
+_FORM: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
+
+Fired = Literal["fired", "not-fired", "ahead", "before"]
+
+
+class Range(Struct, frozen=True, kw_only=True):
+    """What a date means.
+
+    Args:
+        text: as asked. zone: in which it is read.
+        from_ms, to_ms: the first instant of it, and the first after it.
+    """
+
+    text: str
+    zone: str
+    from_ms: int
+    to_ms: int
+
+
+class DayRun(Struct, frozen=True, kw_only=True):
+    """One planned instant, or one run that no plan foresaw.
+
+    Args:
+        run: its name.
+        fired: whether it began; `ahead`: its time has not come; `before`: nobody had the schedule yet.
+        planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
+        times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
+        tick: where its tick stands, or why it did not fire, in a sentence; todo: what to do about that.
+        state: of the run; None where it did not begin.
+        counts: its operations by place, as of `reconciling/surveying.py`; `twice` and `doubtful` beside them.
+        left: the first of its operations that did not simply take effect once, with payload and owner.
+        others: how many more of them there are.
+        reconciled: what the last reconciliation found.
+    """
+
+    run: str
+    fired: Fired
+    planned_at_ms: int | None
+    planned: str | None
+    began_at_ms: int | None = None
+    began: str | None = None
+    times: int | None = None
+    tick: str = ""
+    todo: tuple[str, ...] = ()
+    state: RunState | None = None
+    dispatched: int = 0
+    counts: Mapping[str, int] = {}
+    left: tuple[Example, ...] = ()
+    others: int = 0
+    reconciled: Outcome | None = None
+
+
+class Day(Struct, frozen=True, kw_only=True):
+    """What a schedule did in a range of time.
+
+    Args:
+        schedule: its name, or that of a map job. declared: whether the app that was named declares it.
+        expression, owner: of the declaration.
+        range: what was asked about. now_ms: when.
+        runs: by time. not_shown: how many more there are in the range.
+    """
+
+    schedule: str
+    declared: bool
+    expression: str | None
+    owner: str | None
+    range: Range
+    now_ms: int
+    runs: tuple[DayRun, ...]
+    not_shown: int
+
+
+def range_of(text: str, zone: str = "UTC") -> Range:
+    """What a date means in a zone.
+
+    Args:
+        text: `2026`, `2026-06`, `2026-06-01`, or an instant: `2026-06-01T03:00` there, `2026-06-01T02:00:00Z` anywhere.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    where = zone_of(zone)
+    found = _FORM.fullmatch(text)
+    try:
+        if found is not None:
+            year, month, day = (int(part) if part is not None else None for part in found.groups())
+            assert year is not None
+            first = datetime(year, month or 1, day or 1, tzinfo=where)
+            return Range(text=text, zone=zone, from_ms=_ms(first), to_ms=_ms(_next(first, month, day)))
+        at = datetime.fromisoformat(text)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=where)
+        length_ms = limits.SECOND_MS if text.count(":") > 1 else limits.MINUTE_MS
+        return Range(text=text, zone=zone, from_ms=_ms(at), to_ms=_ms(at) + length_ms)
+    except (ValueError, OverflowError):
+        raise errors.UsageError(
+            f"{text!r:.60} is no date.",
+            todo="Write 2026, 2026-06, 2026-06-01, or an instant such as 2026-06-01T02:00:00Z.",
+        ) from None
+
+
+def _next(first: datetime, month: int | None, day: int | None) -> datetime:
+    if day is not None:
+        return first + timedelta(days=1)
+    if month is None or month == 12:
+        return first.replace(year=first.year + 1, month=1)
+    return first.replace(month=month + 1)
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * limits.SECOND_MS)
+
+
+def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> Day:
+    """What a schedule did in a range of time.
+
+    Args:
+        schedules: that the app declares; empty where no app is known: then only what began is told.
+        name: of a schedule, a dispatcher or a map job.
+        text: the range, as of `range_of`; read in the schedule's zone, else in UTC.
+
+    Raises:
+        UsageError: it is no date. NotFoundError: nothing of that name is declared, and none ever began.
+    """
+    schedule = schedules.get(name)
+    asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")
+    names = _names(desk, name)
+    looked = _Looked(desk, name, schedule, asked)
+    began = looked.began(names)
+    if schedule is None and not looked.known:
+        raise _unknown(desk, schedules, name)
+    planned = looked.planned()
+    every = sorted(
+        {*began, *planned}, key=lambda run: planned[run] if run in planned else planned_or_begun_ms(began[run])
+    )
+    return Day(
+        schedule=name,
+        declared=schedule is not None,
+        expression=schedule.expression if schedule is not None else None,
+        owner=schedule.owner if schedule is not None else None,
+        range=asked,
+        now_ms=desk.now_ms(),
+        runs=tuple(looked.run(run, began.get(run), planned.get(run)) for run in every[:RUNS_MAX]),
+        not_shown=len(every) - RUNS_MAX if len(every) > RUNS_MAX else 0,
+    )
+
+
+def _names(desk: Desk, name: str) -> list[str]:
+    """Runs that may be of this schedule or map: those named after it, and map runs, whose names a person chose."""
+    state = desk.engine.state
+    mapped = (one.removeprefix(map_state.PREFIX) for one in state.names(map_state.PREFIX))
+    return sorted({*runs.names(state, f"{name}/"), *mapped})
+
+
+def _unknown(desk: Desk, schedules: Mapping[str, Schedule], name: str) -> errors.NotFoundError:
+    state = desk.engine.state
+    titles = {one.run.title for one in runs.read_all(state, runs.names(state)[-_TITLES_MAX:]) if one is not None}
+    known = sorted({*schedules, *titles})
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    there = f"There are: {', '.join(known[:10])}." if known else "No schedule is declared, and no run ever began."
+    return errors.NotFoundError(
+        f"There is no schedule {name!r} in {desk.url}.",
+        meaning="No run of it began here." if schedules else "No app was named, and no run of it began here.",
+        todo=f"Did you mean {near[0]}?" if near else there,
+    )
+
+
+class _Looked:
+    """What is asked about one schedule and range."""
+
+    def __init__(self, desk: Desk, name: str, schedule: Schedule | None, asked: Range) -> None:
+        self._desk = desk
+        self._name = name
+        self._schedule = schedule
+        self._range = asked
+        self._zone = zone_of(asked.zone)
+        self._policies = {one.name: one.policy for one in desk.jobs.named.values()} if desk.jobs is not None else {}
+        self.known = False  # whether any run of it began
+        self._first_ms: int | None = None  # the earliest of these
+        value = desk.engine.state.get([PREFIX + name])[0]
+        self._standing = msgspec.json.decode(value.value, type=Standing) if value is not None else None
+
+    # -- which runs ------------------------------------------------------------------------------------------------------
+
+    def began(self, names: Sequence[str]) -> dict[str, RunState]:
+        """The runs of the range that began, by name."""
+        found = [one.run for one in runs.read_all(self._desk.engine.state, names) if one is not None]
+        found = [run for run in found if run.title == self._name]
+        self.known = bool(found)
+        self._first_ms = min(map(planned_or_begun_ms, found), default=None)
+        return {run.name: run for run in found if self._range.from_ms <= planned_or_begun_ms(run) < self._range.to_ms}
+
+    def planned(self) -> dict[str, int]:
+        """The planned instants of the range by the name of their run; at most so many as are counted."""
+        if self._schedule is None:
+            return {}
+        timing = self._schedule.timing
+        anchor_ms = self._standing.anchor_ms if self._standing is not None else timing.start_ms
+        if anchor_ms is None and isinstance(timing.expression, Rate):
+            return {}  # it counts from when a scheduler first saw it, and none has
+        instants = between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
+        return {run_name(self._name, at_ms): at_ms for at_ms in islice(instants, _PLANNED_MAX)}
+
+    # -- one run ---------------------------------------------------------------------------------------------------------
+
+    def run(self, name: str, state: RunState | None, planned_at_ms: int | None) -> DayRun:
+        """What became of a planned instant, or of a run."""
+        planned_at_ms = state.nominal_at_ms if planned_at_ms is None and state is not None else planned_at_ms
+        if state is None:
+            assert planned_at_ms is not None
+            fired, why_not = self._unfired(planned_at_ms)
+            return DayRun(
+                run=name, fired=fired, planned_at_ms=planned_at_ms, planned=self._local(planned_at_ms), tick=why_not
+            )
+        survey = Survey(self._desk.engine, name, self._desk.now_ms(), self._policies)
+        left: list[Example] = []
+        others = 0
+        for item in survey.walk():
+            if len(left) < LEFT_MAX:
+                left.append(example_of(item))
+            else:
+                others += 1
+        tick, todo, times = self._tick(name) if state.kind != "map" else ("", (), None)
+        counts: dict[str, int] = dict(survey.counts.items())
+        counts |= {mark: count for mark, count in (("twice", survey.twice), ("doubtful", survey.doubtful)) if count}
+        return DayRun(
+            run=name,
+            fired="fired",
+            planned_at_ms=planned_at_ms,
+            planned=self._local(planned_at_ms),
+            began_at_ms=state.started_at_ms,
+            began=self._local(state.started_at_ms),
+            times=times,
+            tick=tick,
+            todo=todo,
+            state=state,
+            dispatched=survey.dispatched,
+            counts=counts,
+            left=tuple(left),
+            others=others,
+            reconciled=findings.read(self._desk.engine.state, name),
+        )
+
+    def _local(self, at_ms: int | None) -> str | None:
+        return self._said(at_ms) if at_ms is not None else None
+
+    def _said(self, at_ms: int) -> str:
+        return f"{datetime.fromtimestamp(at_ms // 1_000, tz=UTC).astimezone(self._zone):%Y-%m-%d %H:%M:%S %Z}"
+
+    def _unfired(self, planned_at_ms: int) -> tuple[Fired, str]:
+        """Why a planned instant has no run."""
+        if planned_at_ms > self._desk.now_ms():
+            return "ahead", ""
+        standing = self._standing
+        if standing is None and self._first_ms is None:
+            return "not-fired", "no scheduler has taken up the schedule, and no tick of it was ever handled here"
+        first_ms = standing.anchor_ms if standing is not None else self._first_ms
+        if first_ms is not None and planned_at_ms < first_ms:
+            what = "taken up by a scheduler" if standing is not None else "heard of here"
+            return "before", f"it was first {what} at {self._local(first_ms)}"
+        if standing is None:
+            return "not-fired", "its tick was never handled here, or its run was swept away after 90 days"
+        if any(after_ms < planned_at_ms <= until_ms for after_ms, until_ms in standing.gaps):
+            missed = self._schedule.missed if self._schedule is not None else "?"
+            return "not-fired", f"no scheduler ran then, and it was passed over afterwards (missed={missed!r})"
+        if planned_at_ms > standing.last_ms:
+            return "not-fired", "it is due, and no scheduler has sent it yet: is one running?"
+        return "not-fired", "its time was passed and nothing sent: it had other times then, or its run was swept away"
+
+    def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
+        """Where the tick of a run stands, what to do about it, and how often it was sent."""
+        ledger = self._desk.engine.ledger
+        found = stories.why(self._desk, run, job=self._name, say=self._said).stories
+        first = ledger.of_run(run, _FIRST_ROWS)
+        ids = {row.message_id for row in ledger.of_key(RecordKey("", self._name, run)) if row.message_id is not None}
+        ids |= {message_id for story in found for message_id in story.messages}
+        ids |= {
+            one.message_id
+            for one in self._desk.engine.records.find(run)
+            if one.key.job == self._name and one.message_id
+        }
+        times = max(sum(row.event == "ticked" for row in first), len(ids))
+        if found:
+            return found[0].text, found[0].todo, times
+        told = next((row for row in reversed(first) if row.event in _TROUBLE), None)
+        if told is None:
+            return "nothing is known of its tick any more", (), times
+        return f"{EVENTS[told.event].text}: {told.detail.get('summary')}", (), times
+
+
+def planned_or_begun_ms(run: RunState) -> int:
+    """The instant that says to which day a run belongs."""
+    return run.nominal_at_ms if run.nominal_at_ms is not None else run.started_at_ms

@@ -1,0 +1,370 @@
+"""Map runs as people work with them: start, look, resume, redrive, stop.
+
+A run is driven by turns that any worker of the app takes (`maps/turns.py`); or here, by whoever calls `drive`.
+Never here: one step of a run (`maps/mapper.py`), output. Invariant: a run that cannot be started changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.contracts.state import Change
+from onefold.decide.mapplan import REDRIVES_MAX
+from onefold.maps import state as map_state
+from onefold.maps.checks import check_shape, check_source
+from onefold.maps.items import Identity, Position, Source
+from onefold.maps.items_reading import count
+from onefold.maps.jobs import MapHouse, MapJob, Turn
+from onefold.maps.mapper import Mapper
+from onefold.maps.state import MapState, OtherDriverError
+from onefold.maps.turns import halt
+from onefold.run import runs
+from onefold.run.following import follow_ups
+
+if TYPE_CHECKING:
+    from onefold.service.wiring import Runtime
+
+_TRIES = 20
+_MALFORMED_SHOWN = 20
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How a map run stands.
+
+    Args:
+        run, map, source, status, failure, results, round: as `MapState`'s.
+        total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent.
+        started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words.
+    """
+
+    run: str
+    map: str
+    source: str
+    status: str
+    total: int
+    done: int
+    failed: int
+    malformed: int
+    under_way: int
+    pending: int
+    round: int
+    threshold: str
+    started_at_ms: int
+    ended_at_ms: int | None
+    failure: str | None
+    results: str
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody drives it any more."""
+        return self.status != "running"
+
+
+class Quarantined(Struct, frozen=True, kw_only=True):
+    """A row that is no item: where it stands and why."""
+
+    line: int
+    reason: str
+    round: int
+
+
+def find(app: MapHouse, name: str) -> MapJob:
+    """A declared map by its name.
+
+    Raises:
+        NotFoundError: there is none; says which there are.
+    """
+    found = app.maps.get(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, app.maps, n=1)
+    known = ", ".join(sorted(app.maps)) or "none"
+    raise errors.NotFoundError(
+        f"App {app.name} declares no map {name!r}.",
+        meaning=f"It declares: {known}.",
+        todo=f"Did you mean {near[0]!r}?" if near else "Declare it with @app.map(...).",
+    )
+
+
+def of_run(app: MapHouse, run: str) -> tuple[MapJob, MapState]:
+    """A run and the map it is of.
+
+    Raises:
+        NotFoundError: no such run, or its map is declared no more.
+    """
+    state = map_state.must_read(_opened(app).engine.state, run).state
+    return find(app, state.map), state
+
+
+def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns: bool = True) -> Progress:
+    """Start a run: its source is read through once, for its number of items and for what it is.
+
+    Args:
+        name: of the declared map. run: of the run; keys of items begin with it.
+        items: path or s3:// URL; unless given, the declared source.
+        turns: have workers drive it; False where the caller does.
+
+    Raises:
+        NotFoundError: no such map or file. UsageError: the file is empty, breaks off, has no header ...; a bad name.
+        ConflictError: there is a run of this name.
+    """
+    mapping = find(app, name)
+    map_state.check_name(run)
+    place = _absolute(items or mapping.spec.source or "")
+    if not place:
+        raise errors.UsageError(
+            f"Map {name} declares no source.", todo="Say which file: --items FILE, or declare source=."
+        )
+    opened = _opened(app)
+    _refuse_known(opened, run)
+    source = opened.source(place)
+    identity, total = _measured(source, mapping)
+    now_ms = opened.clock.now_ms()
+    state = MapState(
+        run=run, map=name, id=opened.entropy.token(), source=place, identity=identity, shape=mapping.shape, total=total,
+        started_at_ms=now_ms, round_at_ms=now_ms, results=_results(app, mapping, run),
+    )  # fmt: skip
+    begun = runs.RunState(name=run, kind="map", title=name, started_at_ms=now_ms, owner=mapping.owner)
+
+    def write() -> None:
+        if not opened.engine.state.put(runs.began(begun))[0]:
+            _refuse_known(opened, run)
+        map_state.write(opened.engine.state, state, 0)
+        app.deliver(follow_ups(app.reconcilers.values(), run, name, now_ms))
+        if turns:
+            mapping.turns.deliver([mapping.turns.outgoing(Turn(run=run, begun_at_ms=now_ms))])
+
+    _together(opened, write)
+    return progress(app, run)
+
+
+def resume(app: MapHouse, run: str, *, turns: bool = True) -> Progress:
+    """Let a run go on that halted, or that nobody drives: its file is read through and compared first.
+
+    Raises:
+        NotFoundError: no such run or file. UsageError: it is over; the file, or the declaration, is another.
+    """
+    mapping, state = of_run(app, run)
+    if state.status not in ("running", "halted"):
+        raise errors.UsageError(
+            f"Run {run} is over: {state.status}.",
+            todo=f"`onefold map redrive {run}` does what has failed, and what was not sent.",
+        )
+    check_shape(mapping, state)
+    opened = _opened(app)
+    check_source(opened.source(state.source), state, wholly=True)
+    _change(opened, run, lambda before: replace(before, status="running", failure=None))
+    runs.note(opened.engine.state, run, failure=None)
+    _turn(mapping, opened, run, turns)
+    return progress(app, run)
+
+
+def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = True) -> Progress:
+    """Do again what failed, and do what was not sent; what is done stays done.
+
+    Args:
+        items: the whole source, repaired, as path or s3:// URL; unless given, the run's own, which must not have changed.
+
+    Raises:
+        NotFoundError: no such run or file. UsageError: it is not over; nothing is left to do; redriven 1,000 times.
+    """
+    mapping, state = of_run(app, run)
+    opened = _opened(app)
+    if not state.over or state.status == "halted":
+        raise errors.UsageError(
+            f"Run {run} is not over: {state.status}.",
+            todo=f"Wait for it, or `onefold map stop {run}`; one that is halted goes on with `onefold map resume {run}`.",
+        )
+    if state.round >= REDRIVES_MAX:
+        raise errors.UsageError(
+            f"Run {run} was redriven {state.round} times.", todo=f"{REDRIVES_MAX} times is the most; start another run."
+        )
+    if items is None and state.done == state.total:
+        raise errors.UsageError(f"Run {run} has nothing left to do: all {state.total} items are done.")
+    check_shape(mapping, state)
+    place = state.source if items is None else _absolute(items)
+    source = opened.source(place)
+    if items is None:
+        check_source(source, state, wholly=True)
+    identity, total = _measured(source, mapping)
+    now_ms = opened.clock.now_ms()
+    again = {
+        "status": "running", "ending": None, "failure": None, "ended_at_ms": None, "clearing": True,
+        "sent": Position(), "settled": Position(), "children": 0, "settled_children": 0, "done": 0, "failed": 0,
+        "malformed": 0, "seen_done": 0, "seen_failed": 0,
+        "source": place, "identity": identity, "total": total, "round_at_ms": now_ms,
+    }  # fmt: skip
+    _change(opened, run, lambda before: replace(before, round=before.round + 1, **again), expected=state)
+    _reopen(opened, run)
+    _turn(mapping, opened, run, turns)
+    return progress(app, run)
+
+
+def stop(app: MapHouse, run: str) -> Progress:
+    """Send no more items of a run; what was sent may finish. It can be redriven.
+
+    Raises:
+        NotFoundError: no such run. UsageError: it is over.
+    """
+    _, state = of_run(app, run)
+    if state.over and state.status != "halted":
+        raise errors.UsageError(f"Run {run} is over: {state.status}.")
+    said = "Stopped by a person; `onefold map redrive` does the rest."
+    opened = _opened(app)
+
+    def ended(before: MapState) -> MapState:
+        if before.status == "halted":  # nobody drives it: there is nothing to wait for
+            now_ms = opened.clock.now_ms()
+            return replace(before, status="aborted", ending="aborted", failure=said, ended_at_ms=now_ms)
+        return before if before.ending is not None else replace(before, ending="aborted", failure=said)
+
+    _change(opened, run, ended)
+    if state.status == "halted":
+        runs.note(opened.engine.state, run, failure=said)
+    return progress(app, run)
+
+
+def drive(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+    """Drive a run in this thread until it is over, telling now and then; its items are done by workers all the same.
+
+    Raises:
+        UsageError: it cannot go on until a person has done something; the run is halted. OtherDriverError: another
+            process drives it, too.
+    """
+    mapping, _ = of_run(app, run)
+    opened = _opened(app)
+    never = opened.never()
+    try:
+        mapper = Mapper(app, mapping, run)
+        while not mapper.over:
+            try:
+                wait_ms = mapper.advance()
+            except OtherDriverError:
+                if mapper.is_replaced():
+                    raise
+                mapper = Mapper(app, mapping, run)  # it was stopped: what was sent may finish
+                continue
+            told(_progress(mapping, mapper.state))
+            if wait_ms and not mapper.over:
+                opened.clock.wait(never, wait_ms)
+    except errors.UsageError as error:
+        halt(opened.engine, run, error)
+        raise
+    return progress(app, run)
+
+
+def progress(app: MapHouse, run: str) -> Progress:
+    """How a run stands. Raises as `of_run`."""
+    return _progress(*of_run(app, run))
+
+
+def quarantine(app: MapHouse, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
+    """The first rows of the run's last round that are no items."""
+    _, state = of_run(app, run)
+    ledger, after = _opened(app).engine.ledger, 0
+    found: list[Quarantined] = []
+    while len(found) < limit and (page := ledger.of_run(run, 1_000, after)):
+        after += len(page)
+        for row in page:
+            if row.event == "malformed" and row.key is None and row.detail.get("round") == state.round:
+                line, reason = row.detail["line"], row.detail["reason"]
+                found.append(Quarantined(line=int(line or 0), reason=str(reason), round=state.round))
+    return found[:limit]
+
+
+def _progress(mapping: MapJob, state: MapState) -> Progress:
+    tolerated = mapping.spec.tolerated
+    parts = [] if tolerated.count is None else [f"{tolerated.count:,} items"]
+    parts += [] if tolerated.percent is None else [f"{tolerated.percent:g} %"]
+    over = state.seen_done + state.seen_failed + state.malformed
+    return Progress(
+        run=state.run, map=state.map, source=state.source, status=state.status, total=state.total,
+        done=state.seen_done, failed=state.seen_failed, malformed=state.malformed,
+        under_way=max(state.sent.index - over, 0), pending=state.pending, round=state.round,
+        threshold=" or ".join(parts) or "none", started_at_ms=state.started_at_ms, ended_at_ms=state.ended_at_ms,
+        failure=state.failure, results=state.results,
+    )  # fmt: skip
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _opened(app: MapHouse) -> Runtime:
+    opened: Runtime = app.runtime()  # type: ignore[assignment]  # the app's own
+    return opened
+
+
+def _absolute(place: str) -> str:
+    return place if not place or "://" in place else str(Path(place).absolute())
+
+
+def _results(app: MapHouse, mapping: MapJob, run: str) -> str:
+    given = mapping.spec.results
+    if given is None:
+        file = app.url.removeprefix("sqlite:///") if app.url.startswith("sqlite:///") else os.path.join(".onefold", "_")
+        given = str(Path(file).absolute().parent / "map-runs")
+    return f"{_absolute(given).rstrip('/')}/{run}"
+
+
+def _measured(source: Source, mapping: MapJob) -> tuple[Identity, int]:
+    """What a source is, and how many items it has; it must not change while it is read."""
+    identity = source.identity()
+    total = count(source, mapping.spec.reader)
+    stamp = source.stamp()
+    if stamp is not None and stamp != (identity.size, identity.stamp):
+        raise errors.UsageError(
+            f"{source.name} changed while it was read.", todo="Wait until it is complete, then start again."
+        )
+    return identity, total
+
+
+def _refuse_known(opened: Runtime, run: str) -> None:
+    standing = runs.read(opened.engine.state, run)
+    begun = standing is not None and standing.run.kind == "map" and map_state.read(opened.engine.state, run) is None
+    if standing is not None and not begun:  # else its start was cut short, where nothing makes that one step
+        raise errors.ConflictError(
+            f"There is a run {run!r} already, of {standing.run.title}.",
+            meaning="The keys of its items begin with its name. Nothing was started.",
+            todo=f"See `onefold map show {run}`; give the new run another name.",
+        )
+
+
+def _change(
+    opened: Runtime, run: str, change: Callable[[MapState], MapState], *, expected: MapState | None = None
+) -> None:
+    for _ in range(_TRIES):
+        standing = map_state.must_read(opened.engine.state, run)
+        if expected is not None and standing.state != expected:
+            break
+        try:
+            map_state.write(opened.engine.state, change(standing.state), standing.version)
+        except OtherDriverError:
+            continue
+        return
+    raise errors.StorageBusy(f"Map run {run} is being changed by others.", todo="Look at it, and try again.")
+
+
+def _reopen(opened: Runtime, run: str) -> None:
+    """A run that was complete is open again until its redrive is."""
+    runs.note(opened.engine.state, run, expected=None, ended_at_ms=None, failure=None)
+    opened.engine.state.put([Change(runs.OPEN_PREFIX + run, b"{}", 0)])
+
+
+def _turn(mapping: MapJob, opened: Runtime, run: str, turns: bool) -> None:
+    if turns:
+        mapping.turns.send(Turn(run=run, begun_at_ms=opened.clock.now_ms()))
+
+
+def _together(opened: Runtime, write: Callable[[], None]) -> None:
+    (answer,) = opened.engine.together([write])
+    if isinstance(answer, BaseException):
+        raise answer
+    opened.engine.notify()

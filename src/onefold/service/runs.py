@@ -1,0 +1,359 @@
+"""`runs`: which runs there are, how far one has come, what stands in its way, and how fast it goes.
+
+A run's value says what it is; what became of its operations is tallied from the ledger, for the runs of the page alone.
+Never here: output, changing a run, reconciliation. Invariant: asking changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.ledger import FATES, Row
+from onefold.contracts.store import RecordKey
+from onefold.run import runs
+from onefold.run.runs import Counts, RunState
+from onefold.service.desk import Desk
+
+Stand = Literal["dispatching", "stopped", "running", "complete", "ended"]
+
+PAGE: Final = 20
+_LOOKED_AT: Final = 20_000  # rows of a run that `show` reads to name operations; a longer run has only its counts
+_ROWS_PAGE: Final = 5_000
+_KEYS_PAGE: Final = 100  # records of one read
+_RATE_MS: Final = 30 * limits.SECOND_MS  # a rate is of so long, at most
+_LOOK_MS: Final = limits.SECOND_MS
+_LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One run as it stands.
+
+    Args:
+        run, kind, title, owner: which. nominal_at_ms: the instant of its tick; None where no schedule began it.
+        stand: `dispatching`; `stopped`: its dispatch failed, and goes on when its tick is tried again; `running`;
+            `complete`: all is done; `ended`: what is left is for a person.
+        failure: why its dispatch stopped; None where it did not.
+        started_at_ms, ended_at_ms: when it was begun, and when it was seen that nothing was left to do.
+        dispatched: messages that were sent. expected: operations, so far while it is dispatched.
+        done, failed, dead, unknown, missing: what became of them; see `onefold.run.runs.Counts`.
+    """
+
+    run: str
+    kind: str
+    title: str
+    owner: str | None
+    nominal_at_ms: int | None
+    stand: Stand
+    failure: str | None
+    started_at_ms: int
+    ended_at_ms: int | None
+    dispatched: int
+    expected: int
+    done: int
+    failed: int
+    dead: int
+    unknown: int
+    missing: int
+
+    @property
+    def settled(self) -> int:
+        """Operations with which nothing is left to do but by a person."""
+        return self.done + self.dead + self.unknown
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do but by a person."""
+        return self.stand in ("complete", "ended")
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some runs, the latest first.
+
+    Args:
+        after: name of the last one, where there are more.
+    """
+
+    runs: tuple[Run, ...]
+    after: str | None
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """An operation of a run that is not done.
+
+    Args:
+        job, tenant, key: which.
+        stand: `failed`, `dead` or `unknown` as in `Run`; `in flight`: being worked on; `waiting`: no outcome yet, and nobody
+            works on it.
+        event, at_ms: the last thing that its history says of it.
+    """
+
+    job: str
+    tenant: str
+    key: str
+    stand: Literal["failed", "dead", "unknown", "in flight", "waiting"]
+    event: str
+    at_ms: int
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """One run, and what stands in its way.
+
+    Args:
+        run: as it stands.
+        in_flight: operations being worked on; None where the run is too long to look at each.
+        open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
+            all, None as for `in_flight`.
+        restarts: how often its dispatcher yielded others than before, so that all was sent again; None likewise.
+    """
+
+    run: Run
+    in_flight: int | None
+    open: tuple[Operation, ...]
+    open_count: int | None
+    restarts: int | None
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """A run while it goes on.
+
+    Args:
+        run: as it stands.
+        per_second: operations settled (while it is dispatched: messages sent) over the last 30 seconds; None at the first
+            look. eta_ms: until nothing is left, at that rate; None where it cannot be told.
+    """
+
+    run: Run
+    per_second: float | None
+    eta_ms: int | None
+
+
+# -- one run and many ------------------------------------------------------------------------------------------------
+
+
+def listed(
+    desk: Desk, title: str | None = None, *, unfinished: bool = False, limit: int = PAGE, after: str | None = None
+) -> Page:
+    """A page of runs, the latest first.
+
+    Args:
+        title: only those of this schedule or map job.
+        unfinished: only those that nobody has seen to be over.
+        limit: runs on the page, 1 or more. after: the name that the page before ended with.
+
+    Raises:
+        UsageError: a limit below 1, an `after` that is no run. NotFoundError: no run of that title.
+    """
+    if limit < 1:
+        raise errors.UsageError(f"A page of {limit} runs has nothing on it.", todo="Ask for 1 or more.")
+    state = desk.engine.state
+    names = runs.open_names(state) if unfinished else runs.names(state, f"{title}/" if title else "")
+    found = [one.run for one in runs.read_all(state, names) if one is not None]
+    if title is not None:
+        known = [one for one in found if one.title == title]
+        if not known and not unfinished:
+            raise _no_title(desk, title)
+        found = known
+    found.sort(key=lambda one: (one.nominal_at_ms or one.started_at_ms, one.started_at_ms, one.name), reverse=True)
+    first = 0
+    if after is not None:
+        places = [place for place, one in enumerate(found) if one.name == after]
+        if not places:
+            raise errors.UsageError(f"The run {after!r} is not on this list.", todo="Begin again without --after.")
+        first = places[0] + 1
+    page = found[first : first + limit]
+    more = len(found) > first + limit
+    return Page(runs=tuple(_seen(desk, one) for one in page), after=page[-1].name if more else None)
+
+
+def one(desk: Desk, name: str) -> Run:
+    """A run as it stands, by its name or the beginning of it that no other has.
+
+    Raises:
+        NotFoundError: there is none; names near ones. UsageError: several begin like that.
+    """
+    return _seen(desk, _named(desk, name))
+
+
+def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
+    """A run with what is not done of it.
+
+    Args:
+        name: as for `one`. limit, after: which operations that are not done, `after` are passed over.
+
+    Raises:
+        As `one`.
+    """
+    run = one(desk, name)
+    rows = _rows(desk, run.run) if run.expected <= _LOOKED_AT else None
+    if rows is None:
+        return Shown(run=run, in_flight=None, open=(), open_count=None, restarts=None)
+    last: dict[RecordKey, Row] = {}
+    for row in rows:
+        if row.key is not None and (row.event in FATES or row.key not in last or last[row.key].event not in FATES):
+            last[row.key] = row
+    not_done = [row for row in last.values() if runs.fate_of(row.event) != "done"]
+    busy = _in_flight(desk, [row.key for row in not_done if row.key is not None])
+    operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.stand], one.at_ms))
+    return Shown(
+        run=run,
+        in_flight=len(busy),
+        open=tuple(operations[after : after + limit]),
+        open_count=len(operations),
+        restarts=sum(row.event == "dispatch-restarted" for row in rows),
+    )
+
+
+_ORDER: Final = {"unknown": 0, "dead": 1, "failed": 2, "in flight": 3, "waiting": 4}
+
+
+def _operation(row: Row, busy: set[RecordKey]) -> Operation:
+    assert row.key is not None
+    fate = "in flight" if row.key in busy else runs.fate_of(row.event) or "waiting"
+    return Operation(
+        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=fate, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
+    )  # fmt: skip
+
+
+def _rows(desk: Desk, name: str) -> list[Row] | None:
+    """All rows of a run; None where they are too many to be looked at."""
+    rows: list[Row] = []
+    while page := desk.engine.ledger.of_run(name, limit=_ROWS_PAGE, after=len(rows)):
+        rows += page
+        if len(rows) > _LOOKED_AT:
+            return None
+    return rows
+
+
+def _in_flight(desk: Desk, keys: Sequence[RecordKey]) -> set[RecordKey]:
+    """The operations that somebody works on now."""
+    now_ms, busy = desk.now_ms(), set()
+    for first in range(0, len(keys), _KEYS_PAGE):
+        some = keys[first : first + _KEYS_PAGE]
+        for key, record in zip(some, desk.engine.store.read(some, now_ms), strict=True):
+            if record is not None and record.status == "in_progress" and record.lease_until_ms > now_ms:
+                busy.add(key)
+    return busy
+
+
+def _named(desk: Desk, name: str) -> RunState:
+    state = desk.engine.state
+    found = runs.read(state, name)
+    if found is not None:
+        return found.run
+    names = runs.names(state, name)
+    if len(names) == 1:
+        only = runs.read(state, names[0])
+        if only is not None:
+            return only.run
+    if names:
+        some = ", ".join(names[-3:])
+        raise errors.UsageError(
+            f"{len(names)} runs begin with {name!r}, the last of them: {some}.", todo="Say more of the name."
+        )
+    near = difflib.get_close_matches(name, runs.names(state), n=1)
+    raise errors.NotFoundError(
+        f"There is no run {name!r}.", todo=f"Did you mean {near[0]}?" if near else "See `onefold runs list`."
+    )
+
+
+def _no_title(desk: Desk, title: str) -> errors.NotFoundError:
+    titles = sorted({name.partition("/")[0] for name in runs.names(desk.engine.state)})
+    near = difflib.get_close_matches(title, titles, n=1)
+    there = f"There are runs of {', '.join(titles[:10])}." if titles else "No run was begun on this engine yet."
+    return errors.NotFoundError(
+        f"There is no run of {title!r}.",
+        meaning=there,
+        todo=f"Did you mean {near[0]}?" if near else "See `onefold runs list`.",
+    )
+
+
+def _seen(desk: Desk, run: RunState) -> Run:
+    counts = runs.count(desk.engine.ledger, run)
+    return Run(
+        run=run.name,
+        kind=run.kind,
+        title=run.title,
+        owner=run.owner,
+        nominal_at_ms=run.nominal_at_ms,
+        stand=_stand(run, counts),
+        failure=run.failure,
+        started_at_ms=run.started_at_ms,
+        ended_at_ms=run.ended_at_ms,
+        dispatched=run.dispatched,
+        expected=counts.expected,
+        done=counts.done,
+        failed=counts.failed,
+        dead=counts.dead,
+        unknown=counts.unknown,
+        missing=counts.missing,
+    )
+
+
+def _stand(run: RunState, counts: Counts) -> Stand:
+    if run.expected is None:
+        return "dispatching" if run.failure is None else "stopped"
+    if not runs.is_over(run, counts):
+        return "running"
+    return "complete" if counts.done >= counts.expected else "ended"
+
+
+# -- while it goes on ------------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """How fast a run goes, from looks at it."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[int, int, bool]] = deque()  # when, how many, and whether messages were counted
+
+    def read(self, at_ms: int, run: Run) -> Progress:
+        """Take in a look, and say how fast it goes.
+
+        Args:
+            at_ms: monotonic, of the look.
+        """
+        dispatching = run.stand in ("dispatching", "stopped")
+        if self._looks and self._looks[-1][2] != dispatching:
+            self._looks.clear()  # from now on something else is counted
+        self._looks.append((at_ms, run.dispatched if dispatching else run.settled, dispatching))
+        while len(self._looks) > 2 and at_ms - self._looks[1][0] >= _RATE_MS:
+            self._looks.popleft()
+        since_ms, before, _ = self._looks[0]
+        passed_ms = at_ms - since_ms
+        per_second = (self._looks[-1][1] - before) * limits.SECOND_MS / passed_ms if passed_ms else None
+        left = run.expected - run.settled
+        eta_ms = None
+        if not dispatching and left == 0:
+            eta_ms = 0
+        elif not dispatching and per_second:
+            eta_ms = round(left / per_second * limits.SECOND_MS) if per_second > 0 else None
+        return Progress(run=run, per_second=per_second, eta_ms=eta_ms)
+
+
+Looks = Iterator[Progress]
+
+
+def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
+    """Look at a run again and again until nothing is left to do but by a person; ends with that look.
+
+    Args:
+        name: as for `one`. wait: waits for so many milliseconds.
+
+    Raises:
+        As `one`; nothing is yielded then.
+    """
+    meter, name = Meter(), _named(desk, name).name
+    while True:
+        before_ms = desk.clock.monotonic_ms()
+        progress = meter.read(before_ms, one(desk, name))
+        yield progress
+        if progress.run.is_over:
+            return
+        took_ms = desk.clock.monotonic_ms() - before_ms
+        wait(max(_LOOK_MS, took_ms * _LOOK_FACTOR))

@@ -1,0 +1,62 @@
+"""What the benchmark of cold imports counts is all that a function's first batch needs: nothing is imported later."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import boto3
+
+from onefold.backends.aws.dynamodb.setup import definition
+from onefold.testing import sqs
+from tests.emulators import dynamodb_stub, servers
+
+LOCAL = {"region_name": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+SOURCES = os.pathsep.join([str(servers.ROOT / "src"), str(servers.ROOT)])
+FIRST_BATCHES = """
+import json, sys
+import boto3.dynamodb.conditions, boto3.dynamodb.types
+from benchmarks.aws import cold
+from benchmarks.aws.batch import Context, event
+
+before = {name for name in sys.modules if name.startswith("onefold")}
+cold.onefold_ms()
+known = set(sys.modules)
+
+import onefold
+app = onefold.App("shop")
+orders = app.queue("orders", visibility="5m")
+
+@app.job(orders, key="{order_id}", timeout="20s")
+def book(order: dict[str, str]) -> str:
+    return order["order_id"]
+
+handler = app.lambda_handler()
+answers = [handler(event(0), Context()) for _ in range(2)]
+later = sorted(name for name in set(sys.modules) - known if name.partition(".")[0] in ("onefold", "msgspec"))
+print(json.dumps({"before": sorted(before), "answers": answers, "later": later}))
+"""
+
+
+def test_a_first_batch_and_its_duplicate_import_nothing_more() -> None:
+    with sqs() as endpoint, dynamodb_stub.process() as dynamodb:
+        queues = endpoint.boto3("sqs")
+        queues.create_queue(QueueName="orders")
+        queues.close()
+        tables = boto3.client("dynamodb", endpoint_url=dynamodb, **LOCAL)
+        tables.create_table(**definition("shop"))
+        tables.close()
+        url = f"aws://eu-west-1?table=shop&sqs={endpoint.url}&dynamodb={dynamodb}"
+        environment = os.environ | servers.CREDENTIALS | {"ONEFOLD_URL": url, "PYTHONPATH": SOURCES}
+        ran = subprocess.run(
+            [sys.executable, "-c", FIRST_BATCHES],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"before": [], "answers": [{"batchItemFailures": []}] * 2, "later": []}

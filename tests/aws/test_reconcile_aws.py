@@ -1,0 +1,115 @@
+"""Reconciliation on SQS, which cannot be asked what it holds: waiting, missing, dead letters, the look itself, a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import onefold
+from onefold.reconciling import findings
+from onefold.run.events import Sinks
+from onefold.run.handlers import Outgoing
+from onefold.schedules.scheduling import Tick
+from onefold.service import reconcile, repair
+from onefold.service.desk import Desk, Jobs
+from onefold.testing import Endpoint, sqs
+from tests.crash import victim
+
+DUE_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
+RUN = "monthly/2026-06-01T02:00:00Z"
+
+
+class Shop:
+    """A dispatcher over three customers, one of whom has no card; a look an hour after."""
+
+    def __init__(self, url: str) -> None:
+        self.app = onefold.App("shop", url=url)
+        self.done: list[str] = []
+
+        @self.app.job(self.app.queue("bills"), key="{id}", name="charge", owner="billing")
+        def charge(bill: dict[str, str]) -> None:
+            if bill["id"] == "bad":
+                raise onefold.PermanentError("no such card")
+            self.done.append(bill["id"])
+
+        @self.app.schedule("cron(0 2 1 * ? *)")
+        def monthly(tick: Tick) -> Iterator[Outgoing]:
+            yield from (charge.message({"id": one}) for one in ("ada", "bad", "cyd"))
+
+        self.monthly = monthly
+        self.app.reconcile(monthly, after="1h")
+
+    @property
+    def desk(self) -> Desk:
+        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+
+    def look(self) -> findings.Outcome:
+        (found,) = reconcile.reconcile(self.desk, self.app, RUN)
+        return found
+
+    def work(self) -> None:
+        victim.work(self.app, self.app.runtime())
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Shop, Endpoint]]:
+    with sqs() as endpoint:
+        for name, value in endpoint.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+        one = Shop(f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db")
+        yield one, endpoint
+        one.app.close()
+
+
+def dispatched(one: Shop) -> None:
+    """The tick is handled; none of its messages is."""
+    one.app.deliver([one.monthly.outgoing(DUE_MS)])
+    runtime = one.app.runtime()
+    driver = runtime.driver(one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
+    (run,) = driver.begin(runtime.backend.open_queue("shop-schedules").receive(10))
+    driver.perform(run)
+    driver.finish([run])
+
+
+@pytest.mark.slow
+def test_a_run_on_sqs_is_looked_at_and_its_dead_letter_found(shop: tuple[Shop, Endpoint]) -> None:
+    one, endpoint = shop
+    dispatched(one)
+    found = one.look()
+    assert (found.verdict, found.waiting) == ("late", 3)
+    assert found.examples[0].why == "not done; bills still holds messages, and cannot be asked which"
+    one.work()
+    assert sorted(one.done) == ["ada", "cyd"]
+    found = one.look()
+    assert (found.verdict, found.done, found.dead, found.dispatched) == ("disagrees", 2, 1, 3)
+    (example,) = found.examples
+    assert (example.key, example.queue, example.owner) == ("bad", "bills-dead", "billing")
+    assert example.why == "PermanentError: no such card"
+    assert example.message_id in {message.message_id for message in endpoint.peek("bills-dead")}
+
+
+@pytest.mark.slow
+def test_what_was_purged_is_missing_and_is_sent_again(shop: tuple[Shop, Endpoint]) -> None:
+    one, endpoint = shop
+    dispatched(one)
+    one.desk.engine.queues.purge("bills")
+    found = one.look()
+    assert (found.verdict, found.missing) == ("disagrees", 3)
+    assert repair.Repair(one.desk, one.app, RUN).send().sent == 3
+    assert len(endpoint.peek("bills")) == 3
+    one.work()
+    found = one.look()
+    assert (found.done, found.dead, found.missing) == (2, 1, 0)
+
+
+@pytest.mark.slow
+def test_a_look_later_than_sqs_can_wait_is_sent_as_late_as_it_can(shop: tuple[Shop, Endpoint]) -> None:
+    one, endpoint = shop
+    dispatched(one)
+    (look,) = endpoint.peek("onefold-reconcile")
+    ahead_ms = look.visible_at_ms - look.sent_at_ms
+    assert 890_000 <= ahead_ms <= 900_000  # of the hour; it sends itself on

@@ -1,0 +1,163 @@
+"""`onefold map`: start, show, stop, resume, redrive, as a person and as a program see them; and a driver that is killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from onefold.cli import main, render
+from onefold.cli.commands import map_
+from onefold.service import maps
+
+MILL = Path(__file__).with_name("mill.py")
+RUN = "nightly/1"
+
+
+class Shell:
+    """Runs commands in one folder, in this process."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run a command that ends with this exit code; what it wrote, on either stream."""
+        self._capsys.readouterr()
+        found = main.run(words)
+        out, said = self._capsys.readouterr()
+        assert found == code, f"{words}: {found}\n{out}{said}"
+        return out + said
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code))
+
+    def items(self, count: int, name: str = "in.csv") -> None:
+        (self.folder / name).write_text("id\n" + "".join(f"{number}\n" for number in range(count)))
+
+    def work(self) -> None:
+        """Run a worker until nothing is left, as a process of its own."""
+        command = [sys.executable, "-m", "onefold", "worker", "mill:app", "--until-empty", "--no-progress"]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def done(self) -> Counter[str]:
+        return Counter((self.folder / "done.txt").read_text().split())
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    for name in ("ONEFOLD_APP", "ONEFOLD_URL", "ONEFOLD_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copy(MILL, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "80")
+    sys.modules.pop("mill", None)
+    yield Shell(tmp_path, capsys)
+    sys.modules.pop("mill", None)
+
+
+def test_from_start_to_redrive(shell: Shell) -> None:
+    shell.items(120)
+    for number in (3, 4, 5):
+        (shell.folder / f"bad-{number}").touch()
+    begun = shell.json("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    assert (begun["status"], begun["total"]) == ("running", 120)
+    shell.work()
+    said = shell("map", "show", RUN, "mill:app")
+    assert "nightly/1: failed" in said
+    assert "ExceedToleratedFailureThreshold" in said
+    assert "map-runs/nightly/1" in said.replace("\n", "")
+    for file in shell.folder.glob("bad-*"):
+        file.unlink()
+    shell("map", "redrive", RUN, "mill:app", "--detach")
+    shell.work()
+    found = shell.json("map", "show", RUN, "mill:app", "--quarantine", "3")
+    assert (found["status"], found["done"], found["quarantine"]) == ("succeeded", 120, [])
+    assert set(shell.done().values()) == {1}
+    assert "succeeded" in shell("runs", "list", "mill:app") or "120" in shell("runs", "list", "mill:app")
+
+
+def test_watching_ends_with_the_run(shell: Shell) -> None:
+    shell.items(10)
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    worker = threading.Thread(target=shell.work)
+    worker.start()
+    try:
+        assert shell.json("map", "resume", RUN, "mill:app")["status"] == "succeeded"
+    finally:
+        worker.join()
+
+
+def test_a_driver_that_is_killed_and_a_file_that_has_changed(shell: Shell) -> None:
+    shell.items(3_000)
+    command = [sys.executable, "-m", "onefold", "map", "start", "grind", "mill:app", "--items", "in.csv"]
+    command += ["--name", RUN, "--here", "--json"]
+    with subprocess.Popen(command, cwd=shell.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as driver:
+        waits = threading.Event()
+        for _ in range(400):
+            waits.wait(0.05)
+            try:
+                if shell.json("map", "show", RUN, "mill:app")["under_way"]:
+                    break
+            except AssertionError:
+                continue  # not begun yet
+        driver.kill()
+    shell.work()
+    shell.items(3_001)
+    said = shell("map", "resume", RUN, "mill:app", "--detach", code=1)
+    assert "is not the file that run nightly/1 was started with: its size was" in said
+    assert "onefold map stop nightly/1" in said
+    shell.items(3_000)
+    shell("map", "resume", RUN, "mill:app", "--detach")
+    shell.work()
+    assert shell.json("map", "show", RUN, "mill:app")["done"] == 3_000
+    assert len(shell.done()) == 3_000
+    assert set(shell.done().values()) == {1}
+
+
+def test_the_bar_shows_how_many_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(render, "console", lambda *, stderr=False: console)
+    monkeypatch.setattr(render, "is_quiet", lambda: False)
+    now = maps.Progress(
+        run=RUN, map="grind", source="in.csv", status="running", total=4_000, done=1_000, failed=2, malformed=1,
+        under_way=50, pending=2_947, round=0, threshold="none", started_at_ms=0, ended_at_ms=None, failure=None,
+        results="",
+    )  # fmt: skip
+    with map_._bar() as told:
+        told(now)
+        told(now)
+    assert "1,003 of 4,000" in screen.getvalue()
+    assert "2 failed, 1 malformed" in screen.getvalue()
+
+
+def test_a_run_that_is_stopped(shell: Shell) -> None:
+    shell.items(100)
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    shell("map", "stop", RUN, "mill:app")
+    shell.work()
+    found = shell.json("map", "show", RUN, "mill:app")
+    assert (found["status"], found["pending"]) == ("aborted", 100)
+    assert "is over: aborted" in shell("map", "stop", RUN, "mill:app", code=1)
+
+
+def test_what_cannot_be_is_said_with_a_way_out(shell: Shell) -> None:
+    shell.items(1)
+    assert "no map 'grinf'" in shell("map", "start", "grinf", "mill:app", "--items", "in.csv", "--name", "x", code=1)
+    assert "cannot be read" in shell("map", "start", "grind", "mill:app", "--items", "gone", "--name", "x", code=1)
+    assert "no map run 'x'" in shell("map", "show", "x", "mill:app", code=1)
+    assert "Missing option" in shell("map", "start", "grind", "mill:app", code=2)
+    assert "no command 'begin'" in shell("map", "begin", code=2)

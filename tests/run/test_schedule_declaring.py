@@ -1,0 +1,143 @@
+"""`App.schedule`: what it makes, and what it refuses at the door, with the field and what is allowed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from onefold import App, ScheduleRetry, Tick, errors
+from onefold.contracts.queue import Attribute
+from onefold.schedules.scheduling import SCHEDULED_TIME
+from onefold.testing import inline
+
+
+def an_app() -> App:
+    return App("shop", url="sqlite://:memory:")
+
+
+def work(tick: Tick) -> None:
+    """Work."""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"expression": "rate(0 minutes)"}, "0"),
+        ({"expression": "rate(10 seconds)"}, "seconds"),
+        ({"expression": "cron(71 8 1 * ? *)"}, "71"),
+        ({"expression": "cron(0 1 * * * *)"}, r"\?"),
+        ({"expression": "every day"}, "every day"),
+        ({"expression": "at(2026-06-01)"}, "2026-06-01"),
+        ({"tz": "Europe/Lodnon"}, "Europe/Lodnon"),
+        ({"start": datetime(2026, 6, 2, tzinfo=UTC), "end": datetime(2026, 6, 1, tzinfo=UTC)}, "before the start"),
+        ({"start": datetime(2026, 6, 2)}, "start=.* is no instant"),  # noqa: DTZ001 - that is the point
+        ({"end": "2026-06-02"}, "end=.* is no instant"),
+        ({"window": "90s"}, "window='90s' is no number of minutes"),
+        ({"window": "25h"}, "window"),
+        ({"missed": "some"}, "missed='some' is not known"),
+        ({"missed_max": 0}, "missed_max=0 is out of range"),
+        ({"missed_max": True}, "missed_max=True is out of range"),
+        ({"dst": "never"}, "dst='never' is not known"),
+        ({"name": "month end"}, "'month end' is not a name"),
+        ({"name": "n" * 65}, "is not a name"),
+        ({"retry": ScheduleRetry(attempts=186)}, "retry.attempts=186"),
+        ({"retry": ScheduleRetry(age="59s")}, "retry.age"),
+        ({"queue": "bills"}, "'bills' is not a queue"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(options: dict[str, Any], said: str) -> None:
+    app = an_app()
+    expression = options.pop("expression", "rate(1 day)")
+    with pytest.raises(errors.UsageError, match=said) as caught:
+        app.schedule(expression, **options)(work)
+    assert caught.value.todo
+    assert app.schedules == {}
+    assert app.jobs == {}
+
+
+def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
+    with pytest.raises(errors.UsageError, match="Did you mean 'missed'"):
+        an_app().schedule("rate(1 day)", mised="skip")  # type: ignore[call-arg]
+
+
+def test_two_schedules_cannot_have_one_name() -> None:
+    app = an_app()
+    app.schedule("rate(1 day)")(work)
+    with pytest.raises(errors.ConflictError, match="Schedule work is declared twice"):
+        app.schedule("rate(2 days)")(work)
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, 7])
+def test_a_function_without_a_tick_is_refused(wrong: Any) -> None:
+    with pytest.raises(errors.UsageError, match="takes no tick"):
+        an_app().schedule("rate(1 day)")(wrong)
+
+
+def test_schedules_share_a_queue_of_their_own_or_have_the_one_that_is_given() -> None:
+    app = an_app()
+    bills = app.queue("bills")
+    first = app.schedule("rate(1 day)", name="first")(work)
+    second = app.schedule("rate(1 day)", name="second")(work)
+    third = app.schedule("rate(1 day)", name="third", queue=bills)(work)
+    assert [one.job.policy.queue for one in (first, second, third)] == ["shop-schedules", "shop-schedules", "bills"]
+    assert third.undelivered.dead_letter == "bills-dead"
+
+
+def test_ticks_of_a_fifo_queue_are_in_order_per_schedule_and_their_dead_letters_in_a_standard_queue() -> None:
+    app = an_app()
+    made = app.schedule("rate(1 day)", queue=app.queue("bills", fifo=True))(work)
+    entry = made.outgoing(0).entry
+    assert (entry.group, entry.dedup_id) == ("work", "work/1970-01-01T00:00:00Z")
+    assert made.undelivered.dead_letter == "shop-schedules-dead", "EventBridge Scheduler takes no FIFO queue there"
+
+
+def test_the_message_is_the_one_that_eventbridge_scheduler_writes_from_the_template() -> None:
+    made = an_app().schedule("rate(1 day)")(work)
+    template = made.outgoing_at(SCHEDULED_TIME).entry
+    sent = made.outgoing(0).entry
+    assert template.body.replace(SCHEDULED_TIME, "1970-01-01T00:00:00Z") == sent.body
+    assert sent.attributes["onefold.run"] == Attribute("work/1970-01-01T00:00:00Z")
+
+
+def test_a_schedule_is_still_its_function() -> None:
+    seen: list[Tick] = []
+    made = an_app().schedule("rate(1 day)", name="daily")(seen.append)
+    made(
+        Tick(
+            schedule="daily", nominal_at_ms=0, run="daily/1970-01-01T00:00:00Z", local=datetime(1970, 1, 1, tzinfo=UTC)
+        )
+    )
+    assert len(seen) == 1
+
+
+def test_coroutines_and_functions_with_a_context_are_called_with_what_they_take() -> None:
+    app = an_app()
+    seen: list[str] = []
+
+    @app.schedule("at(2020-01-01T00:00:00)")
+    async def later(tick: Tick) -> None:
+        seen.append(tick.run)
+
+    @app.schedule("at(2020-01-01T00:00:00)")
+    def with_context(tick: Tick, ctx: Any) -> None:
+        seen.append(f"{tick.run} {ctx.attempt}")
+
+    with inline(app) as world:
+        assert world.tick() == 2
+        world.run()
+    assert sorted(seen) == ["later/2020-01-01T00:00:00Z", "with_context/2020-01-01T00:00:00Z 1"]
+
+
+def test_a_message_whose_time_cannot_be_read_is_a_dead_letter() -> None:
+    app = an_app()
+    app.schedule("rate(1 day)")(work)
+    with inline(app) as world:
+        queue = app.runtime().engine.queues.open("shop-schedules")
+        from onefold.contracts.queue import Entry
+
+        queue.send([Entry(body='{"schedule":"work","scheduled_at":"yesterday"}')])
+        world.run()
+        assert world.depth("shop-schedules").visible == 0
+        assert "dead-letter" in world.names()

@@ -1,0 +1,219 @@
+"""Ticks that their queue does not take: tried again, then in the dead-letter queue under EventBridge Scheduler's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onefold import ScheduleRetry, errors
+from onefold.contracts.admin import QueueSettings
+from onefold.run import runs
+from onefold.run.events import Sinks
+from onefold.run.handlers import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Outgoing, Receipt
+from onefold.schedules.scheduler import Scheduler
+from onefold.service import dead_letters
+from onefold.service.desk import Desk, Jobs
+from onefold.service.redrive import Redrive
+from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
+
+HOURLY = "cron(0 * * * ? *)"
+DEAD = "shop-schedules-dead"
+
+
+class House:
+    """The app on an engine without transactions, whose queue is throttled for a while."""
+
+    def __init__(self, place: Place, *, refuses: int) -> None:
+        self._app = place.app
+        self.name, self.history, self.reconcilers = place.app.name, place.app.history, place.app.reconcilers
+        self.refuses = refuses
+        runtime = place.app.runtime()
+        runtime.engine = Loose(runtime.engine)  # type: ignore[assignment]
+
+    def runtime(self) -> Any:
+        return self._app.runtime()
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        if self.refuses:
+            self.refuses -= 1
+            raise errors.OverLimitError("The queue is throttled.", todo="Wait.")
+        return self._app.deliver(outgoing)
+
+
+def throttled(place: Place, *, refuses: int) -> Callable[[], Scheduler]:
+    house = House(place, refuses=refuses)
+
+    def again() -> Scheduler:
+        place.scheduler = Scheduler(house, place.app.schedules, Sinks([place.told]))
+        return place.scheduler
+
+    again()
+    return again
+
+
+def text(attributes: Any, name: str) -> str:
+    return str(attributes[name].value)
+
+
+def test_a_tick_whose_queue_is_gone_goes_to_the_dead_letter_queue_at_once(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        one.step()
+        engine = one.app.runtime().engine
+        engine.queues.drop("shop-schedules")
+        assert one.step(MINUTE_MS) == 0
+        (letter,) = one.take(DEAD)
+        assert letter.body == '{"schedule":"nightly","scheduled_at":"2026-06-01T02:00:00Z"}'
+        assert set(letter.attributes) == {
+            JOB_ATTRIBUTE, RUN_ATTRIBUTE, "ERROR_CODE", "ERROR_MESSAGE", "EXECUTION_ID", "RETRY_ATTEMPTS", "SCHEDULED_TIME",
+            "SCHEDULE_ARN", "TARGET_ARN",
+        }, "EXHAUSTED_RETRY_CONDITION is only for errors that may pass"  # fmt: skip
+        assert text(letter.attributes, "ERROR_CODE") == "not-found"
+        assert "shop-schedules" in text(letter.attributes, "ERROR_MESSAGE")
+        assert text(letter.attributes, "RETRY_ATTEMPTS") == "0"
+        assert text(letter.attributes, "SCHEDULED_TIME") == "2026-06-01T02:00:00Z"
+        assert text(letter.attributes, "SCHEDULE_ARN").endswith(":schedule/shop/nightly")
+        assert text(letter.attributes, "TARGET_ARN").endswith(":shop-schedules")
+        standing = runs.read(engine.state, "nightly/2026-06-01T02:00:00Z")
+        assert standing is not None
+        assert runs.count(engine.ledger, standing.run).dead == 1
+
+        engine.queues.create(QueueSettings(name="shop-schedules", dead_letter=DEAD, receives_max=10))
+        assert one.step(HOUR_MS) == 1, "the schedule goes on"
+
+
+def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        one.step()
+        engine = one.app.runtime().engine
+        settings = engine.queues.settings_of("shop-schedules")
+        engine.queues.drop("shop-schedules")
+        one.step(MINUTE_MS)
+        engine.queues.create(settings)
+        desk = Desk(
+            one.app.runtime(), actor="person:me", jobs=Jobs(named=one.app.jobs, of=one.app.job_of, history="brief")
+        )
+        letters = list(dead_letters.find(desk, dead_letters.Select(queue=DEAD)))
+        (letter,) = [dead_letters.letter(desk, message) for message in letters]
+        assert (letter.job, letter.key, letter.error) == ("nightly", "nightly/2026-06-01T02:00:00Z", "not-found")
+        assert "A scheduler could not send it: There is no queue 'shop-schedules'" in letter.summary
+        assert Redrive(desk, letters, watch=False).run(lambda tally: None).end == "done"
+        assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+
+
+def test_one_schedule_that_is_refused_does_not_keep_the_others(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        other = one.app.queue("other")
+        one.app.schedule(HOURLY, name="weekly", queue=other)(lambda tick: None)
+        one.app.close()  # queues are made when it opens
+        one.again()
+        one.step()
+        one.app.runtime().engine.queues.drop("other")
+        assert one.step(MINUTE_MS) == 1
+        assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+        assert one.waiting("other-dead") == ["weekly/2026-06-01T02:00:00Z"]
+
+
+@pytest.mark.parametrize("dead_letter", [True, False])
+def test_a_tick_that_nobody_takes_is_said_to_be_dropped(tmp_path: Path, dead_letter: bool) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY, dead_letter=dead_letter)) as (one,):
+        one.step()
+        queues = one.app.runtime().engine.queues
+        queues.drop("shop-schedules")
+        queues.drop(DEAD)
+        assert one.step(MINUTE_MS) == 0
+        (event,) = one.told.of("tick-dropped")
+        assert event.severity == "critical"
+        assert event.run == "nightly/2026-06-01T02:00:00Z"
+        assert ("dead_letter" in event.detail) is dead_letter
+        engine = one.app.runtime().engine
+        assert [row.event for row in engine.ledger.of_run(event.run)] == ["tick-dropped"]
+        standing = runs.read(engine.state, event.run)
+        assert standing is not None
+        assert runs.count(engine.ledger, standing.run).dead == 1
+
+
+def test_a_throttled_tick_is_sent_again_after_longer_and_longer_pauses(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        throttled(one, refuses=4)
+        one.step()
+        tries: list[int] = []
+        for second in range(40):
+            before = len(one.told.of("tick-refused"))
+            sent = one.step(1_000)
+            if sent or len(one.told.of("tick-refused")) > before:
+                tries.append(second)
+        assert tries == [0, 1, 3, 7, 15]
+        assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+        assert one.told.of("ticked")[0].detail["retries"] == 4
+
+
+@pytest.mark.parametrize(
+    ("retry", "condition", "retries"),
+    [
+        (ScheduleRetry(attempts=2, age="24h"), "MaximumRetryAttempts", "2"),
+        (ScheduleRetry(attempts=185, age="60s"), "MaximumEventAgeInSeconds", "6"),
+        (ScheduleRetry(attempts=0, age="24h"), "MaximumRetryAttempts", "0"),
+    ],
+)
+def test_in_the_end_it_goes_to_the_dead_letter_queue_with_what_ended_it(
+    tmp_path: Path, retry: ScheduleRetry, condition: str, retries: str
+) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY, retry=retry)) as (one,):
+        throttled(one, refuses=1_000)
+        one.step()
+        for _ in range(200):
+            one.step(1_000)
+        (letter,) = one.take(DEAD)
+        assert text(letter.attributes, "EXHAUSTED_RETRY_CONDITION") == condition
+        assert text(letter.attributes, "RETRY_ATTEMPTS") == retries
+        assert len(letter.attributes) == 10, "as many as a message may have"
+        assert one.app.runtime().engine.state.names("undelivered-tick/") == []
+
+
+def test_another_scheduler_sends_what_one_left(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        again = throttled(one, refuses=1)
+        one.step()
+        assert one.step(1_000) == 0
+        again()  # as after kill -9
+        assert one.step(2_000) == 1
+        assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+
+
+def test_185_retries_take_a_day() -> None:
+    from onefold.schedules.undelivered import Unsent, next_failure
+
+    one = Unsent(schedule="s", scheduled_at="t", first_at_ms=0, again_at_ms=1_000, code="x", message="y", lasting=False)
+    error = errors.OverLimitError("throttled")
+    while one.retries < 185:
+        one = next_failure(one, error, one.again_at_ms)
+    assert 0.95 * DAY_MS < one.again_at_ms < 1.05 * DAY_MS
+
+
+def test_while_the_engine_cannot_be_written_ticks_wait_for_it(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        one.step()
+        engine: Any = one.app.runtime().engine
+        together = engine.together
+
+        def busy(calls: Any, *, synced: bool = True) -> Any:
+            raise errors.StorageBusy("The disk is full.")
+
+        engine.together = busy
+        with pytest.raises(errors.StorageBusy):
+            one.step(1_000)
+        engine.together = together
+        assert one.step(1_000) == 1
+        assert one.ticks() == ["2026-06-01T02:00:00Z"]
+        assert one.told.of("tick-refused") == []
