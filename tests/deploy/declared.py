@@ -10,7 +10,7 @@ from typing import Any
 import onefold
 from onefold.demo.courier import Courier
 from onefold.demo.fulfilment import shop
-from onefold.deploy.plan import Plan, plan
+from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack, stack_of
 from onefold.options import FUNCTION, Function
 
@@ -82,7 +82,8 @@ def planned(app: onefold.App, stack: Stack | None = None) -> Plan:
     """The plan of an app of this module."""
     name = "demo" if app is demo else "wide"
     found = stack_of(app.url) if stack is None else stack
-    return plan(app.name, f"tests.deploy.declared:{name}", app.queues.values(), app.jobs.values(), found)
+    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values())
+    return plan(app.name, f"tests.deploy.declared:{name}", declares, found)
 
 
 def declared(function: Function | None = FUNCTION, *, timeout: str = "10s", **queue: Any) -> onefold.App:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import onefold
 from onefold.contracts.store import RecordKey
 from onefold.deploy.alarms import Alarm
+from onefold.deploy.plan import Declared, plan
+from onefold.deploy.stack import Stack
 from onefold.options import Function
 from onefold.run.events import EVENTS, Event
 from onefold.watch.sinks import json_line, plain_line
@@ -68,6 +71,34 @@ def test_from_when_on_the_oldest_message_is_too_old(function: Function, retentio
     plan = planned(declared(function, retention=retention))
     (oldest,) = [alarm for alarm in plan.alarms if alarm.metric == "ApproximateAgeOfOldestMessage"]
     assert oldest.threshold == threshold_s
+
+
+def test_where_reconciliations_run_a_failed_one_alarms() -> None:
+    app = onefold.App("shop")
+    app.reconcile("billing", owner="finance")
+    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
+    found = {alarm.name: alarm for alarm in plan("shop", "shop:app", declares, Stack()).alarms}
+    alarm = found["shop-onefold-reconcile-reconcile-failed"]
+    assert (alarm.metric, alarm.statistic, alarm.threshold, alarm.owner) == ("ReconcileFailed", "Sum", 1, "finance")
+    assert "onefold reconcile RUN (owner: finance)" in alarm.text
+    (count,) = [one for one in plan("shop", "shop:app", declares, Stack()).log_counts if one.metric == alarm.metric]
+    event = Event(at_ms=0, name="reconcile-failed", run="billing/2026-06-01T02:00:00Z")
+    assert all(count.pattern.strip('"') in line for line in (json_line(event), plain_line(event)))
+    assert not any("reconcile" in name for name in alarms())
+
+
+def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
+    app = onefold.App("shop")
+    app.job(app.queue("bills"), key="{id}", name="charge")(lambda bill: None)
+    app.reconcile("billing")
+    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
+    functions = {one.jobs: one for one in plan("shop", "shop:app", declares, Stack(prefix="p-")).functions}
+    may = {one.sid: one.resources for one in functions["reconcile-billing",].statements}
+    assert [arn.rpartition(":")[2] for arn in may["LookIntoDeadLetters"]] == [
+        "p-bills-dead", "p-bills-held", "p-onefold-reconcile-dead", "p-onefold-reconcile-held",
+    ]  # fmt: skip
+    assert [arn.rpartition(":")[2] for arn in may["FindQueues"]] == ["*"]
+    assert not {"LookIntoDeadLetters", "FindQueues"} & {one.sid for one in functions["charge",].statements}
 
 
 def test_lines_of_the_log_hold_the_phrases_that_are_counted_and_others_do_not() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from onefold.deploy import iam
 from onefold.deploy.iam import GRANTS, Statement
+from onefold.deploy.stack import Stack
+from tests.deploy import timed
 from tests.deploy.declared import KEY, WIDE, demo, planned, wide
 
 PAGE = Path(__file__).parents[2] / "docs" / "iam.md"
@@ -46,6 +48,7 @@ def test_the_demos_role() -> None:
                 "dynamodb:PartiQLInsert",
                 "dynamodb:PartiQLUpdate",
                 "dynamodb:PutItem",
+                "dynamodb:Query",
                 "dynamodb:UpdateItem",
             ),
             resources=("arn:{partition}:dynamodb:{region}:{account}:table/shop",),
@@ -104,3 +107,16 @@ def test_the_reference_says_what_is_granted() -> None:
     assert iam.reference() in PAGE.read_text(encoding="utf-8"), (
         "docs/iam.md is behind; put this in: .venv/bin/python -c 'from onefold.deploy import iam; print(iam.reference())'"
     )
+
+
+def test_the_page_has_every_statement_of_the_services_roles() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    found = timed.planned(Stack(kms_key=KEY, later=True))
+    assert found.scheduling is not None
+    roles = [found.scheduling.role, *(one.role for one in (*found.machines, *found.events.pipes))]
+    assert {role.service for role in roles} == {"scheduler", "states", "pipes"}
+    for role in roles:
+        for one in role.statements:
+            assert f"`{one.sid}`" in text
+            assert all(f"`{action}`" in text for action in one.actions)
+            assert not any("*" in action for action in one.actions)

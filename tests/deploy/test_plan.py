@@ -243,7 +243,7 @@ def test_an_aws_url_has_made_its_choices_and_its_endpoint_stays_here() -> None:
     url = "aws://eu-west-1?table=shop&prefix=dev-&payloads=bodies/shop&endpoint=http://127.0.0.1:4566&create=yes"
     stack = stack_of(url)
     assert stack == Stack(prefix="dev-", table="shop", payloads="bodies/shop")
-    assert engine_url(stack) == "aws://{region}?payloads=bodies/shop&prefix=dev-&table=shop"
+    assert engine_url(stack, "dev-shop") == "aws://{region}?payloads=bodies/shop&prefix=dev-&table=shop"
 
 
 def test_records_elsewhere_need_no_table() -> None:

@@ -166,3 +166,50 @@ def test_an_app_that_names_the_engine_that_is_made_is_taken(synth: Synth) -> Non
     code, out, _ = synth("shop:app", source=source)
     assert code == 0
     assert names(json.loads(out))[0] == "prod-orders"
+
+
+TIMED = SHOP.replace(
+    "handler =",
+    """
+@app.schedule("rate(1 day)")
+def nightly(tick):
+    pass
+
+
+@app.map(orders, key="{id}", name="load", source="s3://my-bucket/orders.csv")
+def load(row: dict):
+    pass
+
+
+app.bus("shop").rule("all", {"source": ["shop"]}, to=orders)
+app.pipe(app.queue("mirror"), orders)
+
+handler =""",
+)
+
+
+@pytest.mark.parametrize(("form", "key"), [("cloudformation", "Resources"), ("terraform", "resource")])
+def test_schedules_map_runs_and_events_are_found(synth: Synth, form: str, key: str) -> None:
+    words = ("--format", "terraform") if form == "terraform" else ()
+    code, out, err = synth("shop:app", *words, source=TIMED)
+    assert code == 0, err
+    found = json.loads(out)[key]
+    kinds = set(found) if form == "terraform" else {one["Type"] for one in found.values()}
+    for on_terraform, type_ in (
+        ("aws_scheduler_schedule", "AWS::Scheduler::Schedule"),
+        ("aws_sfn_state_machine", "AWS::StepFunctions::StateMachine"),
+        ("aws_cloudwatch_event_rule", "AWS::Events::Rule"),
+        ("aws_pipes_pipe", "AWS::Pipes::Pipe"),
+    ):
+        assert (on_terraform if form == "terraform" else type_) in kinds
+
+
+def test_messages_for_later_are_asked_for(synth: Synth) -> None:
+    for words, there in (((), False), (("--later",), True)):
+        code, out, _ = synth("shop:app", *words)
+        assert code == 0
+        assert ("scheduler:CreateSchedule" in out) is there
+    source = SHOP.replace('App("shop")', 'App("shop", url="aws://eu-west-1?table=shop")')
+    code, _, err = synth("shop:app", "--later", source=source)
+    assert code == 1
+    assert "names its own engine" in err

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onefold.deploy import cloudformation, terraform
+from onefold.deploy import cloudformation, module_values, terraform
 from tests.deploy.test_templates import PLANS
 
 SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("terraform_schema.json").read_text(encoding="utf-8"))
@@ -121,14 +121,20 @@ _PSEUDO = {"AWS::Partition": "aws", "AWS::Region": "eu-west-1", "AWS::AccountId"
 
 def in_terraform(text: str) -> Any:
     """A policy as Terraform would send it."""
-    return json.loads(REFERENCE.sub(lambda found: _KNOWN[found[1]], text))
+    return json.loads(REFERENCE.sub(lambda found: _KNOWN.get(found[1]) or f"<{found[1].split('.')[1]}>", text))
+
+
+def _meant(found: re.Match[str]) -> str:
+    """What a place in a text stands for: a pseudo parameter, or a resource by its name in Terraform."""
+    logical = re.sub("(Role|Function|Queue)$", "", found[1])
+    return _PSEUDO.get(found[1]) or f"<{module_values.name(logical)}>"
 
 
 def in_cloudformation(value: Any) -> Any:
     """A value as CloudFormation would send it."""
     if isinstance(value, dict):
         if "Fn::Sub" in value:
-            return re.sub(r"\$\{(AWS::\w+)\}", lambda found: _PSEUDO[found[1]], value["Fn::Sub"])
+            return re.sub(r"\$\{([\w:]+)(?:\.Arn)?\}", _meant, value["Fn::Sub"])
         return {name: in_cloudformation(inner) for name, inner in value.items()}
     return [in_cloudformation(inner) for inner in value] if isinstance(value, list) else value
 
@@ -145,6 +151,35 @@ def test_both_writers_give_the_same_permissions_and_sizes(name: str) -> None:
         if one["Type"] == "AWS::IAM::Role"
     ]
     assert roles == [in_terraform(one["policy"]) for _, one in sorted(written.get("aws_iam_role_policy", {}).items())]
+
+    schedules = {
+        one["Properties"]["Name"]: (
+            in_cloudformation(one["Properties"]["Target"]["Input"]),
+            one["Properties"]["ScheduleExpression"],
+            one["Properties"]["ScheduleExpressionTimezone"],
+            one["Properties"]["Target"]["RetryPolicy"]["MaximumRetryAttempts"],
+            one["Properties"].get("StartDate"),
+        )
+        for one in template.values()
+        if one["Type"] == "AWS::Scheduler::Schedule"
+    }
+    assert schedules == {
+        one["name"]: (
+            json.dumps(in_terraform(one["target"]["input"]), separators=(",", ":")),
+            one["schedule_expression"],
+            one["schedule_expression_timezone"],
+            one["target"]["retry_policy"]["maximum_retry_attempts"],
+            one.get("start_date"),
+        )
+        for one in written.get("aws_scheduler_schedule", {}).values()
+    }
+    definitions = {
+        one["Properties"]["StateMachineName"]: json.loads(in_cloudformation(one["Properties"]["DefinitionString"]))
+        for one in template.values()
+        if one["Type"] == "AWS::StepFunctions::StateMachine"
+    }
+    machines = written.get("aws_sfn_state_machine", {}).values()
+    assert definitions == {one["name"]: in_terraform(one["definition"]) for one in machines}
 
     def sizes(properties: Json, names: tuple[str, ...]) -> tuple[Any, ...]:
         return tuple(properties.get(one) for one in names)

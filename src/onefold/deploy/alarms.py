@@ -5,8 +5,10 @@
     oldest         the oldest message has waited far longer than a delivery that failed once or twice
     record-lost    `completion-failed`: the effect happened, and its record could not be written
     lease-lost     a run lost its lease: somebody else may have run the same operation meanwhile
+    map-failed     a map run ended as failed
+    reconcile      `reconcile-failed`: a run is not as it should be; only where reconciliations run
 
-The last two are counted in the function's log by the event's name in its line (`watch/sinks.py`); a partial batch failure
+The last three are counted in the function's log by the event's name in its line (`watch/sinks.py`); a partial batch failure
 is no Lambda error, so Lambda's own metrics show none of this.
 Never here: thresholds that depend on traffic. Invariant: no data means nothing happened, so no alarm (`notBreaching`).
 
@@ -23,6 +25,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts.admin import QueueSettings
+from onefold.deploy import names
 from onefold.duration import to_text
 
 LOG_NAMESPACE: Final = "onefold"
@@ -41,6 +44,12 @@ _EVENTS: Final[Mapping[str, tuple[str, str]]] = {
         "A run took longer than its lease; nothing of it was recorded. Compare the job's timeout with its runs",
     ),
 }
+_LOOKS: Final[Mapping[str, tuple[str, str]]] = {
+    "reconcile-failed": (
+        "ReconcileFailed",
+        "A run is not as it should be: missing, twice, or not done in time. The log names it; see: onefold reconcile RUN",
+    ),
+}
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
@@ -49,7 +58,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     Args:
         id: logical id. name: unique in account and region.
         text: what it means and what to do first.
-        namespace, metric, dimensions, statistic, period_ms: what is measured.
+        namespace, metric, dimensions, statistic, period_ms: what is measured; values of dimensions are patterns.
         threshold: in the metric's unit.
         owner: of the fix, where there is one.
     """
@@ -126,16 +135,18 @@ def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None
     )
 
 
-def of_log(function: str, *, part: str, owner: str | None) -> tuple[list[LogCount], list[Alarm]]:
+def of_log(function: str, *, part: str, owner: str | None, looks: bool = False) -> tuple[list[LogCount], list[Alarm]]:
     """What is counted in a function's log, and the alarms on it.
 
     Args:
         function: its name. part: of the logical ids. owner: of the fix.
+        looks: whether reconciliations run in it.
     """
+    events = {**_EVENTS, **_LOOKS} if looks else _EVENTS
     namespace = f"{LOG_NAMESPACE}/{function}"
     counts = [
         LogCount(id=f"{part}{metric}Count", function=part, pattern=f'"{event}"', namespace=namespace, metric=metric)
-        for event, (metric, _) in _EVENTS.items()
+        for event, (metric, _) in events.items()
     ]
     found = [
         Alarm(
@@ -150,9 +161,30 @@ def of_log(function: str, *, part: str, owner: str | None) -> tuple[list[LogCoun
             threshold=1,
             owner=owner,
         )
-        for event, (metric, text) in _EVENTS.items()
+        for event, (metric, text) in events.items()
     ]
     return counts, found
+
+
+def map_failed(machine: str, *, part: str, owner: str | None) -> Alarm:
+    """A map run ended as failed: its threshold was passed, or its file could not be read.
+
+    Args:
+        machine: name of the state machine. part: of the logical id. owner: of the fix.
+    """
+    text = f"A run of {machine} has failed. See it: aws stepfunctions list-executions --status-filter FAILED"
+    return Alarm(
+        id=f"{part}FailedAlarm",
+        name=f"{machine}-failed",
+        text=_with_owner(text, owner),
+        namespace="AWS/States",
+        metric="ExecutionsFailed",
+        dimensions={"StateMachineArn": names.machine_arn(machine)},
+        statistic="Sum",
+        period_ms=_MINUTE_MS,
+        threshold=1,
+        owner=owner,
+    )
 
 
 def _with_owner(text: str, owner: str | None) -> str:

@@ -2,7 +2,7 @@
 
 Pure: answers of DescribeChangeSet, DescribeStackEvents and DescribeStacks in, values and sentences out.
 Never here: calls (`apply.py`), tables (`cli/`).
-Invariant: a change that may delete a queue, a table or a bucket is never shown without saying what is lost with it.
+Invariant: a change that may delete a queue, table, archive or bucket is never shown without saying what is lost with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec import Struct
 HOLDS: Final[Mapping[str, str]] = {
     "AWS::SQS::Queue": "messages",
     "AWS::DynamoDB::Table": "records",
+    "AWS::Events::Archive": "events",
     "AWS::S3::Bucket": "objects",
 }
 """What a resource of a type keeps, and loses when it is deleted."""

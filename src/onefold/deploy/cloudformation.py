@@ -10,21 +10,19 @@ transit", for the queue policy.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.contracts.admin import QueueSettings
-from onefold.deploy import names
+from onefold.deploy import names, template_time
+from onefold.deploy import template_values as values
 from onefold.deploy.alarms import Alarm, LogCount
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
-from onefold.deploy.iam import Statement
 from onefold.deploy.plan import Plan, QueuePlan
 
 Json = dict[str, Any]
-
-_PLACES: Final = {"partition": "${AWS::Partition}", "region": "${AWS::Region}", "account": "${AWS::AccountId}"}
 
 
 def template(plan: Plan) -> Json:
@@ -32,7 +30,7 @@ def template(plan: Plan) -> Json:
     resources: Json = {}
     for queue in plan.queues:
         resources[f"{queue.id}Queue"] = _queue(plan, queue)
-        resources[f"{queue.id}QueuePolicy"] = _queue_policy(queue)
+        resources[f"{queue.id}QueuePolicy"] = _queue_policy(plan, queue)
     if plan.table is not None:
         resources["RecordTable"] = _table(plan, plan.table)
     for function in plan.functions:
@@ -42,6 +40,7 @@ def template(plan: Plan) -> Json:
             f"{function.id}Mapping": _mapping(plan, function),
             f"{function.id}Role": _role(plan, function),
         }
+    resources |= template_time.resources(plan)
     resources |= {count.id: _log_count(count) for count in plan.log_counts}
     resources |= {alarm.id: _alarm(plan, alarm) for alarm in plan.alarms}
     return {
@@ -78,33 +77,6 @@ def to_yaml(plan: Plan) -> str:
     return text
 
 
-def _text(value: str) -> str | Json:
-    """A pattern as it is written in a template: as it is, or with pseudo parameters put in."""
-    if not names.has_places(value):
-        return value
-    return {"Fn::Sub": names.filled(value, _PLACES.__getitem__, lambda part: part.replace("${", "${!"))}
-
-
-def _arn(logical: str) -> Json:
-    return {"Fn::GetAtt": [logical, "Arn"]}
-
-
-def _tags(plan: Plan, owner: str | None, held: str | None = None) -> list[Json]:
-    tags = plan.tags_of(owner, held)
-    return [{"Key": name, "Value": value} for name, value in sorted(tags.items())]
-
-
-def _seconds(ms: int) -> int:
-    return -(-ms // limits.SECOND_MS)
-
-
-def _kept(plan: Plan) -> Json:
-    """What becomes of a thing with contents when it leaves the template or the stack is deleted."""
-    if plan.stack.disposable:
-        return {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
-    return {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
-
-
 # -- queues and table ------------------------------------------------------------------------------------------------
 
 
@@ -112,17 +84,17 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     properties: Json = {
         "QueueName": settings.name,
-        "VisibilityTimeout": _seconds(settings.visibility_ms),
-        "MessageRetentionPeriod": _seconds(settings.retention_ms),
-        "DelaySeconds": _seconds(settings.delay_ms),
+        "VisibilityTimeout": values.seconds(settings.visibility_ms),
+        "MessageRetentionPeriod": values.seconds(settings.retention_ms),
+        "DelaySeconds": values.seconds(settings.delay_ms),
         "MaximumMessageSize": settings.message_bytes_max,
         "RedriveAllowPolicy": _redrive_allow(settings),
-        "Tags": _tags(plan, queue.owner, settings.held),
+        "Tags": values.tags(plan, queue.owner, settings.held),
     }
     if settings.dead_letter is not None:
         dead = next(one.id for one in plan.queues if one.settings.name == settings.dead_letter)
         properties["RedrivePolicy"] = {
-            "deadLetterTargetArn": _arn(f"{dead}Queue"),
+            "deadLetterTargetArn": values.arn(f"{dead}Queue"),
             "maxReceiveCount": settings.receives_max,
         }
     if settings.fifo:
@@ -137,32 +109,44 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
         properties["KmsMasterKeyId"] = plan.stack.kms_key
     else:
         properties["SqsManagedSseEnabled"] = True
-    return {"Type": "AWS::SQS::Queue", "Properties": properties, **_kept(plan)}
+    return {"Type": "AWS::SQS::Queue", "Properties": properties, **values.kept(plan)}
 
 
 def _redrive_allow(settings: QueueSettings) -> Json:
     if settings.redrive_allow != "byQueue":
         return {"redrivePermission": settings.redrive_allow}
     # by name and not by GetAtt: source and dead-letter queue would wait for each other
-    arns = [_text(names.queue_arn(name)) for name in settings.redrive_sources]
+    arns = [values.text(names.queue_arn(name)) for name in settings.redrive_sources]
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
-def _queue_policy(queue: QueuePlan) -> Json:
-    statement = {
+def _queue_policy(plan: Plan, queue: QueuePlan) -> Json:
+    statements: list[Json] = [_without_tls(queue)]
+    rules = plan.events.senders.get(queue.id)
+    if rules is not None:
+        allowed = {
+            "Sid": "LetRulesSend",
+            "Effect": "Allow",
+            "Principal": {"Service": "events.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": values.arn(f"{queue.id}Queue"),
+            "Condition": {"ArnEquals": {"aws:SourceArn": [values.text(arn) for arn in rules]}},
+        }
+        statements.append(allowed)
+    return {
+        "Type": "AWS::SQS::QueuePolicy",
+        "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": values.document(statements)},
+    }
+
+
+def _without_tls(queue: QueuePlan) -> Json:
+    return {
         "Sid": "DenyWithoutTls",
         "Effect": "Deny",
         "Principal": "*",
         "Action": "sqs:*",
-        "Resource": _arn(f"{queue.id}Queue"),
+        "Resource": values.arn(f"{queue.id}Queue"),
         "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-    }
-    return {
-        "Type": "AWS::SQS::QueuePolicy",
-        "Properties": {
-            "Queues": [{"Ref": f"{queue.id}Queue"}],
-            "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]},
-        },
     }
 
 
@@ -187,9 +171,9 @@ def _table(plan: Plan, name: str) -> Json:
             "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
             "SSESpecification": encryption,
             "DeletionProtectionEnabled": plan.stack.deletion_protection,
-            "Tags": _tags(plan, None),
+            "Tags": values.tags(plan, None),
         },
-        **_kept(plan),
+        **values.kept(plan),
     }
 
 
@@ -206,11 +190,11 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
         "Handler": settings.handler,
         "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
         "MemorySize": settings.memory_mib,
-        "Timeout": _seconds(settings.timeout_ms),
-        "Role": _arn(f"{function.id}Role"),
-        "Environment": {"Variables": {**settings.env, URL_VARIABLE: _text(plan.url)}},
+        "Timeout": values.seconds(settings.timeout_ms),
+        "Role": values.arn(f"{function.id}Role"),
+        "Environment": {"Variables": {**settings.env, URL_VARIABLE: values.text(plan.url)}},
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
-        "Tags": _tags(plan, function.owner),
+        "Tags": values.tags(plan, function.owner),
     }
     if function.subnets:
         properties["VpcConfig"] = {
@@ -225,50 +209,37 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
 def _mapping(plan: Plan, function: FunctionPlan) -> Json:
     mapping = function.mapping
     properties: Json = {
-        "EventSourceArn": _arn(f"{function.queue_id}Queue"),
+        "EventSourceArn": values.arn(f"{function.queue_id}Queue"),
         "FunctionName": {"Ref": f"{function.id}Function"},
         "BatchSize": mapping.batch_size,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "ScalingConfig": {"MaximumConcurrency": mapping.concurrency_max},
-        "Tags": _tags(plan, function.owner),
+        "Tags": values.tags(plan, function.owner),
     }
     if not function.fifo:
-        properties["MaximumBatchingWindowInSeconds"] = _seconds(mapping.window_ms)
+        properties["MaximumBatchingWindowInSeconds"] = values.seconds(mapping.window_ms)
     return {"Type": "AWS::Lambda::EventSourceMapping", "Properties": properties}
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
     trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    document = {"Version": "2012-10-17", "Statement": [_statement(one) for one in function.statements]}
+    document = {"Version": "2012-10-17", "Statement": [values.statement(one) for one in function.statements]}
     properties: Json = {
         "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
         "Description": f"What the function {function.name} uses, and no more.",
         "Policies": [{"PolicyName": "onefold", "PolicyDocument": document}],
-        "Tags": _tags(plan, function.owner),
+        "Tags": values.tags(plan, function.owner),
     }
     if function.policies:
         properties["ManagedPolicyArns"] = list(function.policies)
     return {"Type": "AWS::IAM::Role", "Properties": properties}
 
 
-def _statement(statement: Statement) -> Json:
-    found: Json = {
-        "Sid": statement.sid,
-        "Effect": "Allow",
-        "Action": list(statement.actions),
-        "Resource": [_text(arn) for arn in statement.resources],
-    }
-    if statement.services:
-        by = [_text(f"{service}.{{region}}.amazonaws.com") for service in statement.services]
-        found["Condition"] = {"StringEquals": {"kms:ViaService": by}}
-    return found
-
-
 def _log_group(plan: Plan, function: FunctionPlan) -> Json:
     properties: Json = {
         "LogGroupName": function.log_group,
         "RetentionInDays": plan.stack.log_days,
-        "Tags": _tags(plan, function.owner),
+        "Tags": values.tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         properties["KmsKeyId"] = plan.stack.kms_key
@@ -303,17 +274,19 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
         "Namespace": alarm.namespace,
         "MetricName": alarm.metric,
         "Statistic": alarm.statistic,
-        "Period": _seconds(alarm.period_ms),
+        "Period": values.seconds(alarm.period_ms),
         "EvaluationPeriods": 1,
         "Threshold": alarm.threshold,
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
         "TreatMissingData": "notBreaching",
         "AlarmActions": notified,
         "OKActions": notified,
-        "Tags": _tags(plan, alarm.owner),
+        "Tags": values.tags(plan, alarm.owner),
     }
     if alarm.dimensions:
-        properties["Dimensions"] = [{"Name": name, "Value": value} for name, value in alarm.dimensions.items()]
+        properties["Dimensions"] = [
+            {"Name": name, "Value": values.text(value)} for name, value in alarm.dimensions.items()
+        ]
     return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
 
 
@@ -332,7 +305,7 @@ def _parameters(plan: Plan) -> Json:
 
 
 def _outputs(plan: Plan) -> Json:
-    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": _text(plan.url)}}
+    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": values.text(plan.url)}}
     for queue in plan.queues:
         role = {"main": "Queue", "dead": "Dead-letter queue", "held": "Queue for unknown outcomes"}[queue.role]
         found[f"{queue.id}QueueUrl"] = {
@@ -342,11 +315,11 @@ def _outputs(plan: Plan) -> Json:
     for function in plan.functions:
         found[f"{function.id}FunctionArn"] = {
             "Description": f"Function {function.name}.",
-            "Value": _arn(f"{function.id}Function"),
+            "Value": values.arn(f"{function.id}Function"),
         }
     if plan.table is not None:
         found["RecordTableName"] = {
             "Description": "Table of records, ledger and state.",
             "Value": {"Ref": "RecordTable"},
         }
-    return found
+    return found | template_time.outputs(plan)

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from onefold import duration, errors, limits
 from onefold.deploy import iam, names
+from onefold.deploy.schedules import ROLE_ID, group_name
 from onefold.deploy.stack import Stack
 from onefold.lambdas.settings import TIMEOUT_MS_MAX, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.options import Function, Queue
@@ -51,7 +52,8 @@ class Host(Struct, frozen=True, kw_only=True):
     Args:
         app: its name. target: how it is imported, `module:attribute`.
         stack: what was chosen. url: of the engine, a pattern (see `names.py`).
-        queues: names of all declared queues.
+        queues: names of all declared queues. graves: their dead-letter and held queues.
+        reconcilers: names of the jobs that look at runs. buses: full names of the event buses.
     """
 
     app: str
@@ -59,6 +61,9 @@ class Host(Struct, frozen=True, kw_only=True):
     stack: Stack
     url: str
     queues: tuple[str, ...]
+    graves: tuple[str, ...] = ()
+    reconcilers: frozenset[str] = frozenset()
+    buses: tuple[str, ...] = ()
 
 
 class FunctionPlan(Struct, frozen=True, kw_only=True):
@@ -153,6 +158,12 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
         payloads=host.stack.payloads,
         kms_key=host.stack.kms_key,
         network=bool(options.subnets),
+        buses=host.buses,
+        late_group=group_name(host.app, host.stack) if host.stack.later else None,
+        late_role=f"{{role_arn.{ROLE_ID}}}",
+        graves=()
+        if host.reconcilers.isdisjoint(job.name for job in jobs)
+        else tuple(prefix + one for one in host.graves),
     )
     return FunctionPlan(
         id=names.logical_id(queue.name),

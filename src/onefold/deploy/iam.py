@@ -18,7 +18,22 @@ from msgspec import Struct
 
 from onefold.deploy import names
 
-Purpose = Literal["source", "companions", "sends", "table", "payloads", "bucket", "logs", "key", "network"]
+Purpose = Literal[
+    "source",
+    "companions",
+    "sends",
+    "table",
+    "payloads",
+    "bucket",
+    "logs",
+    "key",
+    "network",
+    "later",
+    "role",
+    "graves",
+    "listing",
+    "buses",
+]
 
 
 class Grant(Struct, frozen=True, kw_only=True):
@@ -74,12 +89,13 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
             "dynamodb:PartiQLInsert",
             "dynamodb:PartiQLUpdate",
             "dynamodb:PutItem",
+            "dynamodb:Query",
             "dynamodb:UpdateItem",
         ),
         on="the record table",
         why="Claims and completions, ten in one call (PartiQL), one alone, or in a transaction with the handler's own "
         "writes (`ctx.transact`); the ledger; the state of throttles and breakers. A single item is read when the answer "
-        "to a transaction was lost.",
+        "to a transaction was lost. Queries count a run's operations, and find the runs that are open.",
     ),
     "payloads": Grant(
         sid="MovePayloads",
@@ -119,6 +135,36 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         on="every resource: network interfaces have no name before they are made",
         why="A function in a VPC (`Function(subnets=..., security_groups=...)`).",
     ),
+    "later": Grant(
+        sid="SendLater",
+        actions=("scheduler:CreateSchedule",),
+        on="the one-time schedules `later-...` of the app's group",
+        why="A message whose `run_at` is further ahead than SQS delays (`--later`).",
+    ),
+    "role": Grant(
+        sid="HandOverRole",
+        actions=("iam:PassRole",),
+        on="the role of the app's schedules, and only to EventBridge Scheduler",
+        why="A schedule is made with the role that it sends with (`--later`).",
+    ),
+    "graves": Grant(
+        sid="LookIntoDeadLetters",
+        actions=("sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"),
+        on="all dead-letter and held queues of the app, from functions with reconciliations",
+        why="A reconciliation says where the message of what is not done lies. It is shown again at once.",
+    ),
+    "listing": Grant(
+        sid="FindQueues",
+        actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:ListQueueTags", "sqs:ListQueues"),
+        on="every queue of the region, from functions with reconciliations",
+        why="Which queues are dead-letter and held queues, and whether a queue is empty. No message is read.",
+    ),
+    "buses": Grant(
+        sid="PutEvents",
+        actions=("events:PutEvents",),
+        on="the event buses of the app",
+        why="Events that handlers put leave when the run is recorded.",
+    ),
 }
 
 
@@ -129,12 +175,48 @@ class Statement(Struct, frozen=True, kw_only=True):
         sid: its id.
         actions, resources: sorted; resources are ARN patterns (see `names.py`).
         services: only on behalf of these services of the region (`kms:ViaService`).
+        equals, like: condition keys and the text they must equal, or match with `*`; patterns, too.
     """
 
     sid: str
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     services: tuple[str, ...] = ()
+    equals: Mapping[str, str] = {}
+    like: Mapping[str, str] = {}
+
+    def condition(self) -> dict[str, dict[str, list[str]]]:
+        """As IAM writes it, with patterns; empty for none."""
+        equals = {name: [value] for name, value in self.equals.items()}
+        if self.services:
+            equals["kms:ViaService"] = [f"{service}.{{region}}.amazonaws.com" for service in self.services]
+        like = {name: [value] for name, value in self.like.items()}
+        return {name: one for name, one in (("StringEquals", equals), ("StringLike", like)) if one}
+
+
+class RolePlan(Struct, frozen=True, kw_only=True):
+    """A role that a service of AWS takes on for this account's resources only.
+
+    Args:
+        id: of its logical ids: `{id}Role`. service: for example `scheduler`.
+        text: what it is for. statements: what it may.
+        owner: of what it serves, where there is one.
+    """
+
+    id: str
+    service: str
+    text: str
+    statements: tuple[Statement, ...]
+    owner: str | None = None
+
+    def trust(self) -> dict[str, object]:
+        """Its trust policy's one statement, with patterns: the account keeps out a confused deputy (IAM user guide)."""
+        return {
+            "Effect": "Allow",
+            "Principal": {"Service": f"{self.service}.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+            "Condition": {"StringEquals": {"aws:SourceAccount": "{account}"}},
+        }
 
 
 class Uses(Struct, frozen=True, kw_only=True):
@@ -147,6 +229,9 @@ class Uses(Struct, frozen=True, kw_only=True):
         payloads: `bucket/prefix`, or None.
         kms_key: ARN, or None.
         network: it runs in a VPC.
+        buses: event buses that its jobs may put on, by their full names.
+        late_group: name of the group of its one-time schedules, or None. late_role: ARN of the role they send with.
+        graves: dead-letter and held queues that its reconciliations look into; none where it has no reconciliation.
     """
 
     queue: str
@@ -157,6 +242,10 @@ class Uses(Struct, frozen=True, kw_only=True):
     payloads: str | None = None
     kms_key: str | None = None
     network: bool = False
+    buses: tuple[str, ...] = ()
+    late_group: str | None = None
+    late_role: str = ""
+    graves: tuple[str, ...] = ()
 
 
 def statements(uses: Uses) -> tuple[Statement, ...]:
@@ -177,6 +266,14 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
         resources["key"] = [uses.kms_key]
     if uses.network:
         resources["network"] = ["*"]
+    if uses.buses:
+        resources["buses"] = [names.bus_arn(name) for name in sorted(uses.buses)]
+    if uses.late_group is not None:
+        resources["later"] = [names.schedules_arn(uses.late_group, "later-")]
+        resources["role"] = [uses.late_role]
+    if uses.graves:
+        resources["graves"] = [names.queue_arn(name) for name in sorted(set(uses.graves))]
+        resources["listing"] = [names.queue_arn("*")]
     by_service = ("dynamodb", "lambda", "sqs") if uses.table is not None else ("lambda", "sqs")
     return tuple(
         Statement(
@@ -184,6 +281,7 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
             actions=grant.actions,
             resources=tuple(resources[purpose]),
             services=by_service if purpose == "key" else (),
+            equals={"iam:PassedToService": "scheduler.amazonaws.com"} if purpose == "role" else {},
         )
         for purpose, grant in GRANTS.items()
         if purpose in resources

@@ -2,7 +2,8 @@
 
 Names and ids are functions of the declared names and the prefix alone, so that they are the same at every run and a new
 queue never renames an old one. ARNs are patterns: `{partition}`, `{region}` and `{account}` stand for what is known only
-where the template is applied; each writer puts its own expression there (`filled`).
+where the template is applied, `{queue_url.ID}` and the like for what a resource of the same plan is called then; each writer
+puts its own expression there (`filled`).
 Never here: which things there are. Invariant: two things never share a logical id (`plan.py` refuses what would).
 """
 
@@ -21,7 +22,9 @@ _PREFIX = re.compile(rf"[A-Za-z0-9_-]{{0,{PREFIX_CHARS_MAX}}}")
 _PLAIN = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*")
 _TAG = re.compile(r"[\w .:/=+@-]*")  # same: letters, digits, spaces and _ . : / = + - @
 _NO_TAG = re.compile(r"[^\w .:/=+@-]")
-_PLACE = re.compile(r"\{(partition|region|account)\}")
+_PLACE = re.compile(
+    r"\{(partition|region|account|(?:queue_arn|queue_url|function_arn|role_arn|bus_arn)\.[A-Za-z0-9]+)\}"
+)
 
 
 def check_prefix(prefix: str) -> None:
@@ -93,6 +96,33 @@ def log_streams_arn(log_group: str) -> str:
     return f"arn:{{partition}}:logs:{{region}}:{{account}}:log-group:{log_group}:*"
 
 
+def rule_arn(bus: str, rule: str) -> str:
+    """Of an EventBridge rule by its full name; rules of the default bus stand without the bus."""
+    path = rule if bus == "default" else f"{bus}/{rule}"
+    return f"arn:{{partition}}:events:{{region}}:{{account}}:rule/{path}"
+
+
+def bus_arn(name: str) -> str:
+    """Of an event bus by its full name."""
+    return f"arn:{{partition}}:events:{{region}}:{{account}}:event-bus/{name}"
+
+
+def schedules_arn(group: str, prefix: str) -> str:
+    """Of the schedules of a group whose names begin so."""
+    return f"arn:{{partition}}:scheduler:{{region}}:{{account}}:schedule/{group}/{prefix}*"
+
+
+def machine_arn(name: str) -> str:
+    """Of a state machine by its name."""
+    return f"arn:{{partition}}:states:{{region}}:{{account}}:stateMachine:{name}"
+
+
+def executions_arn(machine: str, label: str | None = None) -> str:
+    """Of all executions of a state machine, or of all children of one of its map states."""
+    path = machine if label is None else f"{machine}/{label}"
+    return f"arn:{{partition}}:states:{{region}}:{{account}}:execution:{path}:*"
+
+
 def objects_arn(payloads: str) -> str:
     """Of all objects below `bucket/prefix`."""
     return f"arn:{{partition}}:s3:::{payloads.rstrip('/')}/*"
@@ -106,6 +136,11 @@ def bucket_arn(payloads: str) -> str:
 def has_places(text: str) -> bool:
     """Whether something is left to be filled in."""
     return _PLACE.search(text) is not None
+
+
+def in_json(text: str) -> str:
+    """A JSON text in which nothing is a place of a pattern, nor read by who substitutes `${...}`; it decodes to the same."""
+    return _PLACE.sub(r"\\u007b\1}", text).replace("${", "\\u0024{")
 
 
 def filled(text: str, expression: Callable[[str], str], literal: Callable[[str], str] = str) -> str:

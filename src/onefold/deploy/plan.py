@@ -8,7 +8,7 @@ Invariant: the same declarations and the same stack give an equal plan, in the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -16,14 +16,21 @@ from msgspec.structs import replace
 
 from onefold import errors, limits
 from onefold.backends.aws import queue_attributes
+from onefold.buses.bus import Bus
+from onefold.buses.pipes import Pipe
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.rules import REDRIVE_SOURCES_MAX
-from onefold.deploy import alarms, functions, names
+from onefold.decide.mapplan import MapSpec
+from onefold.deploy import alarms, events, functions, names, schedules, state_machine
 from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.events import EventsPlan
 from onefold.deploy.functions import FunctionPlan, Host
+from onefold.deploy.schedules import Scheduling
 from onefold.deploy.stack import Stack, engine_url
+from onefold.deploy.state_machine import MachinePlan
 from onefold.options import Queue
 from onefold.run.handlers import Job
+from onefold.schedules.scheduling import Schedule
 
 Role = Literal["main", "dead", "held"]
 
@@ -54,6 +61,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         url: the engine's, an ARN-like pattern (see `names.py`).
         table: name of the record table; None where records are kept elsewhere.
         log_counts, alarms: see `alarms.py`.
+        scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
     """
 
@@ -66,6 +74,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     table: str | None
     log_counts: tuple[LogCount, ...]
     alarms: tuple[Alarm, ...]
+    scheduling: Scheduling | None
+    machines: tuple[MachinePlan, ...]
+    events: EventsPlan
     tags: Mapping[str, str]
 
     @property
@@ -82,37 +93,65 @@ class Plan(Struct, frozen=True, kw_only=True):
         return dict(sorted({**self.tags, **{name: value for name, value in own.items() if value}}.items()))
 
 
-def plan(app: str, target: str, queues: Iterable[Queue], jobs: Iterable[Job[Any, Any]], stack: Stack) -> Plan:
+class Declared(Struct, frozen=True, kw_only=True):
+    """What an app declares.
+
+    Args:
+        queues, jobs, schedules, maps, buses, pipes: in any order.
+        reconcilers: names of the jobs that look at runs.
+    """
+
+    queues: Iterable[Queue]
+    jobs: Iterable[Job[Any, Any]]
+    schedules: Iterable[Schedule] = ()
+    maps: Iterable[MapSpec] = ()
+    buses: Iterable[Bus] = ()
+    pipes: Iterable[Pipe] = ()
+    reconcilers: Collection[str] = ()
+
+
+def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
     """Work out what an app needs.
 
     Args:
         app: its name. target: `module:attribute`.
-        queues, jobs: as declared.
         stack: what was chosen for all of it.
 
     Raises:
         UsageError: a function whose timeout is over 15 min or below a job's, a batch window on a FIFO queue, a name that is
-            too long with its prefix or given twice, a queue that is not declared; nothing is written then.
+            too long with its prefix or given twice, a queue that is not declared, a schedule or map run that AWS has no
+            word for; nothing is written then.
     """
     names.check_prefix(stack.prefix)
-    declared = sorted(queues, key=lambda queue: queue.name)
-    if not declared:
+    queues = sorted(declared.queues, key=lambda queue: queue.name)
+    if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
-    on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in declared}
-    for job in sorted(jobs, key=lambda one: one.name):
+    on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in queues}
+    piped = {pipe.source: pipe for pipe in declared.pipes if events.can_be_pipe(pipe)}
+    for job in sorted(declared.jobs, key=lambda one: one.name):
         on_queue[job.policy.queue].append(job)
     table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
     stack = replace(stack, table=table)
-    url = engine_url(stack)
-    tags = {**stack.tags, APP_TAG: app}
-    host = Host(app=app, target=target, stack=stack, url=url, queues=tuple(queue.name for queue in declared))
+    url = engine_url(stack, schedules.group_name(app, stack))
+    host = Host(
+        app=app,
+        target=target,
+        stack=stack,
+        url=url,
+        queues=tuple(queue.name for queue in queues),
+        graves=tuple(one.name for queue in queues for one in (queue.dead_letter, queue.held)),
+        reconcilers=frozenset(declared.reconcilers),
+        buses=tuple(events.full_name(bus.name, stack.prefix) for bus in declared.buses),
+    )
     made = [
         functions.planned(host, queue, queue.function, on_queue[queue.name])
-        for queue in declared
-        if queue.function is not None and on_queue[queue.name]
+        for queue in queues
+        if queue.function is not None and on_queue[queue.name] and queue.name not in piped
     ]
-    planned = _queues(stack.prefix, declared, on_queue, {one.queue_id: one for one in made})
-    counts, found = _alarms(planned, made, target)
+    by_queue = {one.queue_id: one for one in made}
+    machines = state_machine.planned(app, list(declared.maps), stack, by_queue)
+    planned = _queues(stack.prefix, queues, on_queue, by_queue)
+    counts, found = _alarms(planned, made, target, declared.reconcilers)
     return Plan(
         app=app,
         target=target,
@@ -122,8 +161,15 @@ def plan(app: str, target: str, queues: Iterable[Queue], jobs: Iterable[Job[Any,
         functions=_by_id(made),
         table=table,
         log_counts=_by_id(counts),
-        alarms=_by_id(found),
-        tags=dict(sorted(tags.items())),
+        alarms=_by_id([*found, *(alarms.map_failed(one.name, part=one.id, owner=one.owner) for one in machines)]),
+        scheduling=schedules.planned(
+            app, list(declared.schedules), stack, {queue.name: queue.settings for queue in queues}
+        ),
+        machines=_by_id(machines),
+        events=events.planned(
+            list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
+        ),
+        tags=dict(sorted({**stack.tags, APP_TAG: app}.items())),
     )
 
 
@@ -132,7 +178,7 @@ def _by_id(things: Sequence[Any]) -> tuple[Any, ...]:
     for thing in things:
         if thing.id in known:
             raise errors.UsageError(
-                f"Two queues of the app lead to the same id {thing.id} in the template.",
+                f"Two things of the app lead to the same id {thing.id} in the template.",
                 todo="Rename one of them, so that their names differ by more than a hyphen.",
             )
         known[thing.id] = thing
@@ -207,7 +253,7 @@ def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSetting
 
 
 def _alarms(
-    queues: Sequence[QueuePlan], made: Sequence[FunctionPlan], target: str
+    queues: Sequence[QueuePlan], made: Sequence[FunctionPlan], target: str, reconcilers: Collection[str]
 ) -> tuple[list[LogCount], list[Alarm]]:
     counts: list[LogCount] = []
     found: list[Alarm] = []
@@ -217,7 +263,9 @@ def _alarms(
         else:
             found.append(alarms.depth(queue.settings.name, queue.role, part=queue.id, target=target, owner=queue.owner))
     for function in made:
-        more_counts, more = alarms.of_log(function.name, part=function.id, owner=function.owner)
+        more_counts, more = alarms.of_log(
+            function.name, part=function.id, owner=function.owner, looks=not set(reconcilers).isdisjoint(function.jobs)
+        )
         counts += more_counts
         found += more
     return counts, found

@@ -63,6 +63,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         log_days: how long logs are kept.
         deletion_protection: the table cannot be deleted until this is taken back.
         disposable: queues and table are deleted with the stack; otherwise they are kept.
+        later: a message whose `run_at` is beyond what SQS delays becomes a one-time schedule, which functions may then make.
         tags: of every resource that can have some.
     """
 
@@ -74,6 +75,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     log_days: int = 30
     deletion_protection: bool = False
     disposable: bool = False
+    later: bool = False
     tags: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -124,12 +126,19 @@ def stack_of(url: str) -> Stack:
         prefix=place.prefix,
         table=None if place.records else place.table,
         records=place.records,
+        later=place.later_group is not None,
         payloads=f"{place.bucket}/{place.folder}".rstrip("/") if place.bucket else None,
     )
 
 
-def engine_url(stack: Stack) -> str:
-    """The URL that functions and operators open; `{region}` stands for the region (see `names.py`)."""
+def engine_url(stack: Stack, group: str) -> str:
+    """The URL that functions and operators open, a pattern (see `names.py`).
+
+    Args:
+        group: of the schedules for messages that are due late; it is in the URL where the stack has them.
+    """
     query = {"payloads": stack.payloads, "prefix": stack.prefix, "records": stack.records, "table": stack.table}
     said = urlencode({name: value for name, value in query.items() if value}, safe="/:@")
+    if stack.later:
+        said += f"{'&' if said else ''}later={group}&later_role={{role_arn.Scheduler}}"
     return f"aws://{{region}}{'?' if said else ''}{said}"

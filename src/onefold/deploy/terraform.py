@@ -9,30 +9,21 @@ Sources: Terraform "JSON Configuration Syntax"; registry documentation of hashic
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any, Final
 
 import msgspec
 
-from onefold import limits
 from onefold.contracts.admin import QueueSettings
-from onefold.deploy import names
+from onefold.deploy import module_time
+from onefold.deploy import module_values as values
 from onefold.deploy.alarms import Alarm, LogCount
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
-from onefold.deploy.iam import Statement
 from onefold.deploy.plan import Plan, QueuePlan
 
 Json = dict[str, Any]
 
 PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_queue takes messages of 1 MiB
 TERRAFORM: Final = ">= 1.5.0"
-_NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role; the provider adds 26 of its own
-_PLACES: Final = {
-    "partition": "${data.aws_partition.current.partition}",
-    "region": "${data.aws_region.current.region}",
-    "account": "${data.aws_caller_identity.current.account_id}",
-}
 
 
 def module(plan: Plan) -> Json:
@@ -43,26 +34,27 @@ def module(plan: Plan) -> Json:
         resources.setdefault(f"aws_{kind}", {})[name] = body
 
     for queue in plan.queues:
-        name = _name(queue.id)
+        name = values.name(queue.id)
         put("sqs_queue", name, _queue(plan, queue))
-        put("sqs_queue_policy", name, _queue_policy(name))
+        put("sqs_queue_policy", name, _queue_policy(plan, queue, name))
         put("sqs_queue_redrive_allow_policy", name, _redrive_allow(plan, name, queue.settings))
     if plan.table is not None:
         put("dynamodb_table", "records", _table(plan, plan.table))
     for function in plan.functions:
-        name = _name(function.id)
+        name = values.name(function.id)
         put("lambda_function", name, _function(plan, function, name))
         put("lambda_event_source_mapping", name, _mapping(plan, function, name))
         put("cloudwatch_log_group", name, _log_group(plan, function))
         put("iam_role", name, _role(plan, function))
         put("iam_role_policy", name, _role_policy(function, name))
         for number, arn in enumerate(function.policies, start=1):
-            attached = {"role": f"${{aws_iam_role.{name}.name}}", "policy_arn": _literal(arn)}
+            attached = {"role": f"${{aws_iam_role.{name}.name}}", "policy_arn": values.literal(arn)}
             put("iam_role_policy_attachment", f"{name}_{number}", attached)
+    module_time.write(plan, put)
     for count in plan.log_counts:
-        put("cloudwatch_log_metric_filter", _name(count.id), _log_count(count))
+        put("cloudwatch_log_metric_filter", values.name(count.id), _log_count(count))
     for alarm in plan.alarms:
-        put("cloudwatch_metric_alarm", _name(alarm.id), _alarm(plan, alarm))
+        put("cloudwatch_metric_alarm", values.name(alarm.id), _alarm(plan, alarm))
     found: Json = {
         "terraform": {
             "required_version": TERRAFORM,
@@ -86,35 +78,6 @@ def to_json(plan: Plan) -> str:
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
-def _name(logical: str) -> str:
-    """A logical id as Terraform has names: OrdersDead becomes orders_dead, OrdersFIFO orders__fifo."""
-    parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", parted).lower()
-
-
-def _literal(value: str) -> str:
-    """Text in which Terraform reads nothing."""
-    return value.replace("${", "$${").replace("%{", "%%{")
-
-
-def _text(value: str) -> str:
-    """A pattern with references for what only Terraform knows."""
-    return names.filled(value, _PLACES.__getitem__, _literal)
-
-
-def _tags(plan: Plan, owner: str | None, held: str | None = None) -> Json:
-    return {_literal(name): _literal(value) for name, value in plan.tags_of(owner, held).items()}
-
-
-def _seconds(ms: int) -> int:
-    return -(-ms // limits.SECOND_MS)
-
-
-def _kept(plan: Plan) -> Json:
-    """A thing with contents is destroyed only by who takes this line out."""
-    return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
-
-
 # -- queues and table ------------------------------------------------------------------------------------------------
 
 
@@ -122,16 +85,18 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     found: Json = {
         "name": settings.name,
-        "visibility_timeout_seconds": _seconds(settings.visibility_ms),
-        "message_retention_seconds": _seconds(settings.retention_ms),
-        "delay_seconds": _seconds(settings.delay_ms),
+        "visibility_timeout_seconds": values.seconds(settings.visibility_ms),
+        "message_retention_seconds": values.seconds(settings.retention_ms),
+        "delay_seconds": values.seconds(settings.delay_ms),
         "max_message_size": settings.message_bytes_max,
-        "tags": _tags(plan, queue.owner, settings.held),
-        **_kept(plan),
+        "tags": values.tags(plan, queue.owner, settings.held),
+        **values.kept(plan),
     }
     if settings.dead_letter is not None:
         arn = f"${{aws_sqs_queue.{_queue_name(plan, settings.dead_letter)}.arn}}"
-        found["redrive_policy"] = _document({"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max})
+        found["redrive_policy"] = values.document(
+            {"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max}
+        )
     if settings.fifo:
         found |= {
             "fifo_queue": True,
@@ -147,12 +112,7 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
 
 
 def _queue_name(plan: Plan, full_name: str) -> str:
-    return _name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
-
-
-def _document(value: Json) -> str:
-    """A policy as the text that the provider wants; references in it stay references."""
-    return json.dumps(value, sort_keys=True)
+    return values.name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
 
 
 def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
@@ -160,11 +120,27 @@ def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
     if settings.redrive_allow == "byQueue":
         sources = [f"${{aws_sqs_queue.{_queue_name(plan, source)}.arn}}" for source in settings.redrive_sources]
         policy["sourceQueueArns"] = sources
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": _document(policy)}
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": values.document(policy)}
 
 
-def _queue_policy(name: str) -> Json:
-    statement = {
+def _queue_policy(plan: Plan, queue: QueuePlan, name: str) -> Json:
+    statements: list[Json] = [_without_tls(name)]
+    rules = plan.events.senders.get(queue.id)
+    if rules is not None:
+        allowed = {
+            "Sid": "LetRulesSend",
+            "Effect": "Allow",
+            "Principal": {"Service": "events.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": f"${{aws_sqs_queue.{name}.arn}}",
+            "Condition": {"ArnEquals": {"aws:SourceArn": [values.text(arn) for arn in rules]}},
+        }
+        statements.append(allowed)
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": values.policy(statements)}
+
+
+def _without_tls(name: str) -> Json:
+    return {
         "Sid": "DenyWithoutTls",
         "Effect": "Deny",
         "Principal": "*",
@@ -172,8 +148,6 @@ def _queue_policy(name: str) -> Json:
         "Resource": f"${{aws_sqs_queue.{name}.arn}}",
         "Condition": {"Bool": {"aws:SecureTransport": "false"}},
     }
-    document = _document({"Version": "2012-10-17", "Statement": [statement]})
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": document}
 
 
 def _table(plan: Plan, name: str) -> Json:
@@ -190,8 +164,8 @@ def _table(plan: Plan, name: str) -> Json:
         "point_in_time_recovery": {"enabled": True},
         "server_side_encryption": encryption,
         "deletion_protection_enabled": plan.stack.deletion_protection,
-        "tags": _tags(plan, None),
-        **_kept(plan),
+        "tags": values.tags(plan, None),
+        **values.kept(plan),
     }
 
 
@@ -202,23 +176,25 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
     settings = function.settings
     found: Json = {
         "function_name": settings.name,
-        "description": _literal(f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]),
+        "description": values.literal(
+            f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]
+        ),
         "runtime": function.runtime,
         "architectures": [function.architecture],
         "handler": settings.handler,
         "s3_bucket": "${var.code_bucket}",
         "s3_key": "${var.code_key}",
         "memory_size": settings.memory_mib,
-        "timeout": _seconds(settings.timeout_ms),
+        "timeout": values.seconds(settings.timeout_ms),
         "role": f"${{aws_iam_role.{name}.arn}}",
         "environment": {
             "variables": {
-                **{key: _literal(value) for key, value in settings.env.items()},
-                URL_VARIABLE: _text(plan.url),
+                **{key: values.literal(value) for key, value in settings.env.items()},
+                URL_VARIABLE: values.text(plan.url),
             }
         },
         "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
-        "tags": _tags(plan, function.owner),
+        "tags": values.tags(plan, function.owner),
         # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
         "depends_on": [f"aws_iam_role_policy.{name}"],
     }
@@ -235,51 +211,38 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
 def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
     mapping = function.mapping
     found: Json = {
-        "event_source_arn": f"${{aws_sqs_queue.{_name(function.queue_id)}.arn}}",
+        "event_source_arn": f"${{aws_sqs_queue.{values.name(function.queue_id)}.arn}}",
         "function_name": f"${{aws_lambda_function.{name}.arn}}",
         "batch_size": mapping.batch_size,
         "function_response_types": ["ReportBatchItemFailures"],
         "scaling_config": {"maximum_concurrency": mapping.concurrency_max},
-        "tags": _tags(plan, function.owner),
+        "tags": values.tags(plan, function.owner),
     }
     if not function.fifo:
-        found["maximum_batching_window_in_seconds"] = _seconds(mapping.window_ms)
+        found["maximum_batching_window_in_seconds"] = values.seconds(mapping.window_ms)
     return found
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
     trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
     return {
-        "name_prefix": f"{function.name[: _NAME_PREFIX_CHARS_MAX - 1]}-",
+        "name_prefix": f"{function.name[: values.NAME_PREFIX_CHARS_MAX - 1]}-",
         "description": f"What the function {function.name} uses, and no more.",
-        "assume_role_policy": _document({"Version": "2012-10-17", "Statement": [trust]}),
-        "tags": _tags(plan, function.owner),
+        "assume_role_policy": values.document({"Version": "2012-10-17", "Statement": [trust]}),
+        "tags": values.tags(plan, function.owner),
     }
 
 
 def _role_policy(function: FunctionPlan, name: str) -> Json:
-    document = {"Version": "2012-10-17", "Statement": [_statement(one) for one in function.statements]}
-    return {"name": "onefold", "role": f"${{aws_iam_role.{name}.id}}", "policy": _document(document)}
-
-
-def _statement(statement: Statement) -> Json:
-    found: Json = {
-        "Sid": statement.sid,
-        "Effect": "Allow",
-        "Action": list(statement.actions),
-        "Resource": [_text(arn) for arn in statement.resources],
-    }
-    if statement.services:
-        by = [_text(f"{service}.{{region}}.amazonaws.com") for service in statement.services]
-        found["Condition"] = {"StringEquals": {"kms:ViaService": by}}
-    return found
+    document = {"Version": "2012-10-17", "Statement": [values.statement(one) for one in function.statements]}
+    return {"name": "onefold", "role": f"${{aws_iam_role.{name}.id}}", "policy": values.document(document)}
 
 
 def _log_group(plan: Plan, function: FunctionPlan) -> Json:
     found: Json = {
         "name": function.log_group,
         "retention_in_days": plan.stack.log_days,
-        "tags": _tags(plan, function.owner),
+        "tags": values.tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         found["kms_key_id"] = plan.stack.kms_key
@@ -292,8 +255,8 @@ def _log_group(plan: Plan, function: FunctionPlan) -> Json:
 def _log_count(count: LogCount) -> Json:
     return {
         "name": f"{count.namespace.rpartition('/')[2]}-{count.metric}",
-        "log_group_name": f"${{aws_cloudwatch_log_group.{_name(count.function)}.name}}",
-        "pattern": _literal(count.pattern),
+        "log_group_name": f"${{aws_cloudwatch_log_group.{values.name(count.function)}.name}}",
+        "pattern": values.literal(count.pattern),
         "metric_transformation": {
             "namespace": count.namespace,
             "name": count.metric,
@@ -307,21 +270,21 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
     notified = '${var.alarm_topic == "" ? [] : [var.alarm_topic]}'
     found: Json = {
         "alarm_name": alarm.name,
-        "alarm_description": _literal(alarm.text),
+        "alarm_description": values.literal(alarm.text),
         "namespace": alarm.namespace,
         "metric_name": alarm.metric,
         "statistic": alarm.statistic,
-        "period": _seconds(alarm.period_ms),
+        "period": values.seconds(alarm.period_ms),
         "evaluation_periods": 1,
         "threshold": alarm.threshold,
         "comparison_operator": "GreaterThanOrEqualToThreshold",
         "treat_missing_data": "notBreaching",
         "alarm_actions": notified,
         "ok_actions": notified,
-        "tags": _tags(plan, alarm.owner),
+        "tags": values.tags(plan, alarm.owner),
     }
     if alarm.dimensions:
-        found["dimensions"] = dict(alarm.dimensions)
+        found["dimensions"] = {name: values.text(value) for name, value in alarm.dimensions.items()}
     return found
 
 
@@ -340,15 +303,15 @@ def _variables(plan: Plan) -> Json:
 
 
 def _outputs(plan: Plan) -> Json:
-    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": _text(plan.url)}}
+    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": values.text(plan.url)}}
     for queue in plan.queues:
-        name = _name(queue.id)
+        name = values.name(queue.id)
         found[f"{name}_queue_url"] = {
             "description": f"Queue {queue.settings.name}.",
             "value": f"${{aws_sqs_queue.{name}.id}}",
         }
     for function in plan.functions:
-        name = _name(function.id)
+        name = values.name(function.id)
         found[f"{name}_function_arn"] = {
             "description": f"Function {function.name}.",
             "value": f"${{aws_lambda_function.{name}.arn}}",
@@ -358,4 +321,4 @@ def _outputs(plan: Plan) -> Json:
             "description": "Table of records, ledger and state.",
             "value": "${aws_dynamodb_table.records.name}",
         }
-    return found
+    return found | module_time.outputs(plan)

@@ -1,0 +1,391 @@
+"""A declared map run as a Distributed Map of Step Functions: the definition, and its role.
+
+    Items          the Map: reads the file or listing, batches, bounds, tolerates, writes results to S3
+      Item         a child execution: one invocation of the function of the job's queue, retried by the names of errors
+      Tell-QUEUE   what Catch leads to: the child's input and its error, on an operations queue; the child has succeeded then
+
+Retries stand in the child: a retry on the Map itself would repeat all items. The function runs each child behind the guard,
+under a key from its items, so a child that is started again (redrive, a lost answer) has its effect once.
+A map whose items are not in S3 has no state machine; `onefold map` runs it.
+Never here: templates, reading items. Invariant: the role reaches this map's file, results, function and queues, no more.
+
+Sources: Step Functions developer guide, "Map state in Distributed mode", "ItemReader", "ItemBatcher", "ResultWriter",
+"Handling errors in Step Functions workflows", "IAM policies for using Distributed Map states".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.decide.mapplan import BUSY, TIMEOUT, Catcher, MapSpec, Retrier
+from onefold.deploy import iam, names
+from onefold.deploy.functions import FunctionPlan
+from onefold.deploy.stack import Stack
+
+Json = dict[str, Any]
+
+NAME_CHARS_MAX: Final = 80  # Step Functions API, CreateStateMachine, name
+LABEL: Final = "Items"  # of the Map; unique in its definition, part of the children's ARNs
+DEFINITION_BYTES_MAX: Final = 1_048_576  # developer guide, service quotas
+# Developer guide, "Best practices": Lambda's own passing failures; no item was run, or its answer is in the record.
+_LAMBDA_ERRORS: Final = (
+    "Lambda.ClientExecutionTimeoutException",
+    "Lambda.ServiceException",
+    "Lambda.AWSLambdaException",
+    "Lambda.SdkClientException",
+    "Lambda.TooManyRequestsException",
+)
+# A child that another invocation still runs, which ends within Lambda's 15 minutes: about 30 minutes in all.
+_BUSY: Final = {
+    "ErrorEquals": [BUSY],
+    "IntervalSeconds": 30,
+    "BackoffRate": 1.5,
+    "MaxAttempts": 10,
+    "MaxDelaySeconds": 300,
+    "JitterStrategy": "FULL",
+}
+_TIMEOUTS: Final = ["States.Timeout", "Sandbox.Timedout", TIMEOUT]  # of the task, of the function, of the run in it
+_S3: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(.*)")
+_INPUT_TYPES: Final = {"csv": "CSV", "json": "JSON", "jsonl": "JSONL"}
+
+
+class MachinePlan(Struct, frozen=True, kw_only=True):
+    """A state machine.
+
+    Args:
+        id: of its logical ids. name: its name.
+        definition: Amazon States Language as JSON text, a pattern (see `names.py`).
+        role: that it runs as. owner: of the fix.
+    """
+
+    id: str
+    name: str
+    definition: str
+    role: iam.RolePlan
+    owner: str | None
+
+
+def planned(
+    app: str, specs: Sequence[MapSpec], stack: Stack, functions: Mapping[str, FunctionPlan]
+) -> list[MachinePlan]:
+    """The state machines of an app's map runs.
+
+    Args:
+        app: its name. specs: as declared. functions: by the id of their queue.
+
+    Raises:
+        UsageError: what Step Functions would refuse, or a map on a queue that has no function.
+    """
+    return [_machine(app, spec, stack, functions) for spec in specs if (spec.source or "").startswith("s3://")]
+
+
+def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, FunctionPlan]) -> MachinePlan:
+    _check(spec)
+    function = functions.get(names.logical_id(spec.queue))
+    if function is None:
+        raise errors.UsageError(
+            f"Map {spec.name} runs on queue {spec.queue}, which has no function.",
+            meaning="On AWS a state machine calls the function of that queue for each child.",
+            todo="Take function=None off the queue, or keep the items in a file that is not in S3 and run onefold map.",
+        )
+    name = f"{stack.prefix}{app}-{spec.name}"
+    names.check_length(name, NAME_CHARS_MAX, f"The state machine of map {spec.name}")
+    logical = f"{names.logical_id(spec.name)}Map"
+    arn = f"{{function_arn.{function.id}}}"
+    text = as_text(definition(spec))
+    if len(text.encode()) > DEFINITION_BYTES_MAX:
+        raise errors.UsageError(
+            f"The definition of map {spec.name} has {len(text.encode()):,} bytes.",
+            todo=f"Step Functions takes {DEFINITION_BYTES_MAX:,}: give fewer or shorter column names.",
+        )
+    return MachinePlan(
+        id=logical,
+        name=name,
+        definition=text,
+        role=iam.RolePlan(
+            id=logical,
+            service="states",
+            text=f"What the map run {name} uses, and no more.",
+            statements=_statements(spec, stack, name, arn),
+            owner=function.owner,
+        ),
+        owner=function.owner,
+    )
+
+
+def _told(spec: MapSpec) -> list[str]:
+    """The operations queues, sorted."""
+    return sorted({one.queue for one in spec.catch})
+
+
+def as_text(value: Json) -> str:
+    """A definition as JSON text: places of a pattern in it are ours; a user's own is escaped and decodes to itself."""
+    return _placed(names.in_json(json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)))
+
+
+_OURS: Final = "\ue000"  # stands for `{` of a place while the text is escaped; a private character, in no definition
+
+
+def _place(name: str) -> str:
+    return f"{_OURS}{name}}}"
+
+
+def _placed(text: str) -> str:
+    return text.replace(_OURS, "{")
+
+
+# -- the definition --------------------------------------------------------------------------------------------------
+
+
+def definition(spec: MapSpec) -> Json:
+    """The state machine of a map run, as a plain value."""
+    states: Json = {"Item": _item(spec)}
+    states |= {f"Tell-{queue}": _tell(spec, queue) for queue in _told(spec)}
+    run = {"run.$": f"States.Format('{_quoted(spec.name)}/{{}}', $$.Execution.Name)"}
+    items: Json = {
+        "Type": "Map",
+        "Label": LABEL,
+        "ItemProcessor": {
+            "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+            "StartAt": "Item",
+            "States": states,
+        },
+        "ItemReader": _reader(spec),
+        "MaxConcurrency": spec.concurrency,
+        "ResultWriter": _writer(spec),
+        "End": True,
+    }
+    if spec.batch is None:
+        items["ItemSelector"] = run | {"item.$": "$$.Map.Item.Value"}
+    else:
+        bounds = {"MaxItemsPerBatch": spec.batch.items_max, "MaxInputBytesPerBatch": spec.batch.bytes_max}
+        items["ItemBatcher"] = {name: value for name, value in bounds.items() if value is not None}
+        items["ItemBatcher"]["BatchInput"] = run
+    if spec.tolerated.count is not None:
+        items["ToleratedFailureCount"] = spec.tolerated.count
+    if spec.tolerated.percent is not None:
+        items["ToleratedFailurePercentage"] = float(spec.tolerated.percent)
+    return {"Comment": f"Map run {spec.name}: each item once.", "StartAt": "Items", "States": {"Items": items}}
+
+
+def _quoted(text: str) -> str:
+    """Text between the quotes of an intrinsic function."""
+    return re.sub(r"([\\'{}])", r"\\\1", text)
+
+
+def _item(spec: MapSpec) -> Json:
+    payload: Json = {"onefold": {"map": spec.name, "run.$": _path(spec, "run")}}
+    payload |= {"item.$": "$.item"} if spec.batch is None else {"items.$": "$.Items"}
+    own: Json = {
+        "ErrorEquals": list(_LAMBDA_ERRORS),
+        "IntervalSeconds": 2,
+        "BackoffRate": 2.0,
+        "MaxAttempts": 6,
+        "JitterStrategy": "FULL",
+    }
+    found: Json = {
+        "Type": "Task",
+        "Resource": f"arn:{_place('partition')}:states:::lambda:invoke",
+        "Parameters": {"FunctionName": _place(f"function_arn.{names.logical_id(spec.queue)}"), "Payload": payload},
+        "OutputPath": "$.Payload",
+        "Retry": [own, _BUSY, *(_retrier(rule) for rule in spec.retriers)],
+        "End": True,
+    }
+    if spec.catch:
+        found["Catch"] = [_catcher(one) for one in spec.catch]
+    return found
+
+
+def _path(spec: MapSpec, name: str) -> str:
+    """Where a child's input says what all children share."""
+    return f"$.{name}" if spec.batch is None else f"$.BatchInput.{name}"
+
+
+def _retrier(rule: Retrier) -> Json:
+    found: Json = {
+        "ErrorEquals": error_names(rule.errors),
+        "IntervalSeconds": _seconds(rule.interval_ms),
+        "BackoffRate": float(rule.backoff),
+        "MaxAttempts": rule.attempts,
+        "JitterStrategy": rule.jitter.upper(),
+    }
+    if rule.max_delay_ms is not None:
+        found["MaxDelaySeconds"] = _seconds(rule.max_delay_ms)
+    return found
+
+
+def _catcher(rule: Catcher) -> Json:
+    return {"ErrorEquals": error_names(rule.errors), "ResultPath": "$.failure", "Next": f"Tell-{rule.queue}"}
+
+
+def error_names(declared: Sequence[str]) -> list[str]:
+    """Names of errors as Step Functions sees them: Lambda tells a class without its module, and a time-out in three ways."""
+    found: list[str] = []
+    for name in declared:
+        short = name if name.startswith(("States.", "Sandbox.", "Lambda.")) else name.rpartition(".")[2]
+        found += _TIMEOUTS if short in _TIMEOUTS else [short]
+    return list(dict.fromkeys(found))
+
+
+def _seconds(ms: int) -> int:
+    return -(-ms // limits.SECOND_MS)
+
+
+def _reader(spec: MapSpec) -> Json:
+    reader = spec.reader
+    bucket, key = _s3_of(spec.source, spec.name)
+    config: Json = {}
+    if reader.format != "listing":
+        config["InputType"] = _INPUT_TYPES[reader.format]
+    if reader.format == "csv":
+        if reader.delimiter != "comma":  # its default
+            config["CSVDelimiter"] = reader.delimiter.upper()
+        config["CSVHeaderLocation"] = "FIRST_ROW" if reader.header is None else "GIVEN"
+        if reader.header is not None:
+            config["CSVHeaders"] = list(reader.header)
+    if reader.items_max is not None:
+        config["MaxItems"] = reader.items_max
+    listing = reader.format == "listing"
+    found: Json = {
+        "Resource": f"arn:{_place('partition')}:states:::s3:{'listObjectsV2' if listing else 'getObject'}",
+        "Parameters": {"Bucket": bucket, "Prefix" if listing else "Key": key},
+    }
+    return found | ({"ReaderConfig": config} if config else {})
+
+
+def _writer(spec: MapSpec) -> Json:
+    bucket, prefix = _results_of(spec)
+    return {
+        "Resource": f"arn:{_place('partition')}:states:::s3:putObject",
+        "Parameters": {"Bucket": bucket, "Prefix": prefix},
+    }
+
+
+def _tell(spec: MapSpec, queue: str) -> Json:
+    message = {
+        "Error.$": "$.failure.Error",
+        "Cause.$": "$.failure.Cause",
+        "Input.$": "$.item" if spec.batch is None else "$.Items",
+        "Map": spec.name,
+        "Name.$": f"States.Format('{{}}/{{}}', {_path(spec, 'run')}, $$.Execution.Name)",
+    }
+    parameters: Json = {"QueueUrl": _place(f"queue_url.{names.logical_id(queue)}"), "MessageBody": message}
+    if queue.endswith(".fifo"):
+        parameters |= {"MessageGroupId": spec.name, "MessageDeduplicationId.$": "$$.Execution.Name"}
+    return {
+        "Type": "Task",
+        "Resource": f"arn:{_place('partition')}:states:::sqs:sendMessage",
+        "Parameters": parameters,
+        "ResultPath": "$.told",
+        "OutputPath": "$.failure",
+        "Retry": [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2.0, "MaxAttempts": 6}],
+        "End": True,
+    }
+
+
+# -- places and permissions ------------------------------------------------------------------------------------------
+
+
+def _s3_of(place: str | None, name: str) -> tuple[str, str]:
+    found = _S3.fullmatch(place or "")
+    if found is None:
+        raise errors.UsageError(
+            f"Map {name}: {place!r} names no bucket with something in it.",
+            todo="Write for example s3://my-bucket/nightly/customers.csv.",
+        )
+    return found[1], found[2]
+
+
+def _results_of(spec: MapSpec) -> tuple[str, str]:
+    """Bucket and prefix of the results, the prefix without a slash at its end."""
+    if spec.results is not None and spec.results.startswith("s3://"):
+        bucket, prefix = _s3_of(spec.results, spec.name)
+        return bucket, prefix.rstrip("/")
+    bucket, _ = _s3_of(spec.source, spec.name)
+    return bucket, f"onefold-map-runs/{spec.name}"
+
+
+def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tuple[iam.Statement, ...]:
+    bucket, key = _s3_of(spec.source, spec.name)
+    results = "/".join(_results_of(spec))
+    found = [iam.Statement(sid="RunItems", actions=("lambda:InvokeFunction",), resources=(function,))]
+    if spec.reader.format == "listing":
+        like = {"s3:prefix": f"{key}*"}
+        found.append(
+            iam.Statement(sid="ListItems", actions=("s3:ListBucket",), resources=(names.bucket_arn(bucket),), like=like)
+        )
+    else:
+        objects = f"arn:{{partition}}:s3:::{bucket}/{key}"
+        found.append(iam.Statement(sid="ReadItems", actions=("s3:GetObject",), resources=(objects,)))
+    found += [
+        iam.Statement(
+            sid="WriteResults",
+            actions=("s3:AbortMultipartUpload", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject"),
+            resources=(names.objects_arn(results),),
+        ),
+        iam.Statement(sid="StartChildren", actions=("states:StartExecution",), resources=(names.machine_arn(machine),)),
+        iam.Statement(
+            sid="FollowChildren",
+            actions=("states:DescribeExecution", "states:StopExecution"),
+            resources=(names.executions_arn(machine),),
+        ),
+        iam.Statement(
+            sid="RedriveChildren",
+            actions=("states:RedriveExecution",),
+            resources=(names.executions_arn(machine, LABEL),),
+        ),
+    ]
+    if spec.catch:
+        queues = tuple(names.queue_arn(stack.prefix + queue) for queue in _told(spec))
+        found.append(iam.Statement(sid="TellOperations", actions=("sqs:SendMessage",), resources=queues))
+        if stack.kms_key is not None:
+            found.append(
+                iam.Statement(
+                    sid="UseKey",
+                    actions=("kms:Decrypt", "kms:GenerateDataKey"),
+                    resources=(stack.kms_key,),
+                    services=("sqs",),
+                )
+            )
+    return tuple(found)
+
+
+# -- what Step Functions would refuse ----------------------------------------------------------------------------------
+
+
+def _check(spec: MapSpec) -> None:
+    """Refuse what Step Functions has no word for; the ranges are `MapSpec`'s own."""
+    reader = spec.reader
+    text = reader.format in ("csv", "json", "jsonl")
+    for what, wrong in (
+        (f"encoding={reader.encoding!r}", text and reader.encoding not in ("utf-8", "ascii")),
+        (f"quote={reader.quote!r}", reader.format == "csv" and reader.quote != '"'),
+    ):
+        if wrong:
+            raise errors.UsageError(
+                f"Map {spec.name} reads its items with {what}.",
+                meaning="Step Functions reads UTF-8, and quotes with the double quote sign alone.",
+                todo="Convert the file, or keep it where it is not in S3 and run onefold map.",
+            )
+    for queue in _told(spec):
+        names.check_length(f"Tell-{queue}", NAME_CHARS_MAX, f"A state of map {spec.name}")
+    for one in spec.retry:
+        if one.max_delay_ms is not None and _seconds(one.max_delay_ms) <= _seconds(one.interval_ms):
+            raise errors.UsageError(
+                f"Map {spec.name} has a longest pause of {one.max_delay_ms} ms over an interval of {one.interval_ms} ms.",
+                meaning="Step Functions counts whole seconds, and wants the longest pause above the interval.",
+                todo="Choose whole seconds that differ.",
+            )
+    bucket, key = _s3_of(spec.source, spec.name)
+    written_to, prefix = _results_of(spec)
+    if reader.format == "listing" and written_to == bucket and f"{prefix}/".startswith(key):
+        raise errors.UsageError(
+            f"Map {spec.name} writes its results to s3://{written_to}/{prefix}/, which it lists as items.",
+            todo="Give results=, another prefix or bucket, or list a folder below.",
+        )
