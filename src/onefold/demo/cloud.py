@@ -38,6 +38,7 @@ from onefold.demo.drill import LEDGER, expected_of, partner
 from onefold.demo.fulfilment import Invoice
 from onefold.demo.outcome import IN_JUDGES_WORDS, faults_of_effects, faults_of_letters
 from onefold.demo.partner_ledger import read_ledger
+from onefold.demo.progress import Draw
 from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
 from onefold.entropy import SeededEntropy
 from onefold.errors import NotFoundError, OnefoldError
@@ -98,14 +99,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """How a run stands: messages sent, and not finished."""
-
-    sent: int
-    messages: int
-    left: int
-
-
 def find_emulator() -> str:
     """The program of the emulator: beside this Python, in `.venv-tools`, or on the PATH.
 
@@ -129,7 +122,7 @@ def perform(
     settings: Settings,
     folder: Path,
     command: Callable[[Path, Mapping[str, str]], Command],
-    told: Callable[[Progress], None],
+    told: Draw,
 ) -> Outcome:
     """Do the run in a folder of its own.
 
@@ -285,13 +278,17 @@ def _environment(variables: Mapping[str, str], folder: Path) -> Iterator[Any]:
         os.environ.update(before)
 
 
-def _until_empty(shop: Any, messages: list[Invoice], told: Callable[[Progress], None]) -> None:
+def _tell(told: Draw, sent: int, messages: int, left: int) -> None:
+    told("invoices", messages - left, messages, f"{sent:,} sent, {left:,} not finished")
+
+
+def _until_empty(shop: Any, messages: list[Invoice], told: Draw) -> None:
     """Send everything, and wait until the queue is empty."""
     clock, never = SystemClock(), threading.Event()
     for first in range(0, len(messages), 100):
         chunk = [shop.Invoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
         _sent(shop, chunk)
-        told(Progress(sent=first + len(chunk), messages=len(messages), left=len(messages)))
+        _tell(told, first + len(chunk), len(messages), len(messages))
     queues = shop.app.runtime().engine.queues
     least, since_ms, empty = len(messages) + 1, clock.monotonic_ms(), 0
     while empty < 3:
@@ -300,7 +297,7 @@ def _until_empty(shop: Any, messages: list[Invoice], told: Callable[[Progress], 
             depth = queues.depth("invoices")
             left = depth.visible + depth.in_flight + depth.delayed
             empty = empty + 1 if left == 0 else 0
-            told(Progress(sent=len(messages), messages=len(messages), left=left))
+            _tell(told, len(messages), len(messages), left)
             if left < least:
                 least, since_ms = left, clock.monotonic_ms()
         if clock.monotonic_ms() - since_ms > STALL_MS_MAX and not empty:

@@ -11,8 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,11 @@ import click
 import msgspec
 
 from onefold.demo import data
+from onefold.demo.progress import bar
 from onefold.errors import OnefoldError
 
 if TYPE_CHECKING:
-    from onefold.demo.cloud import Command, Outcome, Progress
+    from onefold.demo.cloud import Command, Outcome
 
 COMMAND_S_MAX = 300
 
@@ -67,7 +67,7 @@ def aws(
     from onefold.demo import cloud
 
     settings = cloud.Settings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or cloud.find_emulator())
-    with tempfile.TemporaryDirectory(prefix="onefold-demo-") as temporary, _told() as told:
+    with tempfile.TemporaryDirectory(prefix="onefold-demo-") as temporary, bar() as told:
         folder = (keep or Path(temporary) / "aws").absolute()
         found = cloud.perform(settings, folder, _commands(quiet=as_json), told)
     if as_json:
@@ -102,27 +102,6 @@ def _commands(*, quiet: bool) -> Callable[[Path, Mapping[str, str]], Command]:
         return run
 
     return make
-
-
-@contextmanager
-def _told() -> Iterator[Callable[[Progress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"))
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("invoices", total=None, text="deploying")
-
-        def draw(now: Progress) -> None:
-            text = f"{now.sent:,} sent, {now.left:,} not finished"
-            bar.update(task, total=now.messages, completed=now.messages - now.left, text=text)
-
-        yield draw
 
 
 def _draw(rows: int, found: Outcome) -> None:

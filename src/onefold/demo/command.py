@@ -23,7 +23,9 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from onefold.demo import data
+from onefold.demo.billing_command import billing
 from onefold.demo.cloud_command import aws
+from onefold.demo.enrich_command import enrich
 from onefold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,6 +141,8 @@ def demo(
 
 
 demo.add_command(aws)
+demo.add_command(billing)
+demo.add_command(enrich)
 
 
 def _check_extra() -> None:

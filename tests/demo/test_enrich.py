@@ -1,0 +1,73 @@
+"""The enrich demo, small: night and repair under fire, the proof; planted faults that it must find; its file and figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onefold.demo import data, enrich_figures
+from onefold.demo.enrich_file import EVERY, MISSING, write_countries, write_nightly
+
+ROWS = 4_000
+
+
+def run(folder: Path, *words: str, code: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "onefold", "demo", "enrich", "--rows", str(ROWS), "--json", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_every_invoice_once_though_workers_are_killed(tmp_path: Path) -> None:
+    found = run(tmp_path, "--kills", "2", code=0)
+    assert found["faults"] == []
+    night, again = found["rounds"]
+    assert (night["status"], again["status"]) == ("failed", "succeeded")
+    assert night["malformed"] + night["failed"] > ROWS * 2 // 100
+    assert (found["twice"], found["never"], found["net"]) == (0, 0, found["net_expected"])
+    assert night["files"]["QUARANTINED"] == (ROWS // EVERY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "said"), [("salted-key", "stand in the table twice"), ("no-threshold", "the night succeeded, though")]
+)
+def test_a_planted_fault_is_found(tmp_path: Path, plant: str, said: str) -> None:
+    found = run(tmp_path, "--kills", "0", "--plant", plant, code=1)
+    assert any(said in fault for fault in found["faults"])
+
+
+def test_only_the_damaged_lines_differ(tmp_path: Path) -> None:
+    damaged = write_nightly(tmp_path, 2_600)
+    nightly = (tmp_path / "nightly.csv").read_bytes().splitlines()
+    repaired = (tmp_path / "repaired.csv").read_bytes().splitlines()
+    assert len(nightly) == len(repaired) == 2_601
+    assert [number for number in range(1, 2_602) if nightly[number - 1] != repaired[number - 1]] == damaged
+    assert damaged == [EVERY * number + 1 for number in range(1, 6)]
+
+
+def test_one_country_is_missing_at_first(tmp_path: Path) -> None:
+    file = tmp_path / "countries.json"
+    write_countries(file, complete=False)
+    short = json.loads(file.read_text())
+    write_countries(file, complete=True)
+    assert set(json.loads(file.read_text())) - set(short) == {MISSING}
+
+
+def test_the_figures_are_those_of_every_row() -> None:
+    found = enrich_figures.figures(str(data.INVOICES))
+    amounts, refused = found["amounts"], found["refused"]
+    assert isinstance(amounts, dict)
+    assert isinstance(refused, list)
+    assert len(amounts) + len(refused) == data.ROWS
+    assert sum(map(Decimal, amounts.values())) == sum(
+        one.quantity * one.unit_price for one in data.read_invoices() if one.unit_price >= 0
+    )
