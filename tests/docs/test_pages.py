@@ -117,6 +117,25 @@ def test_the_readmes_example_runs(tmp_path: Path) -> None:
     assert shell("python alone.py", tmp_path) == "charged 5 for i-1 charged 5 for i-1\n"
 
 
+def test_the_readmes_schedule_fires_and_is_reconciled(tmp_path: Path) -> None:
+    python = [text for language, _, text in blocks("README.md") if language == "python"]
+    around = (
+        "import onefold\nfrom msgspec import Struct\n\napp = onefold.App('shop')\n\n\n"
+        "class Statement(Struct):\n    customer: str\n    month: str\n\n\n"
+        "@app.job(app.queue('statements'), key='{customer}/{month}')\n"
+        "def make_statement(one: Statement) -> str:\n    return one.customer\n\n\n"
+        "def customers(at: object) -> list[str]:\n    return ['ada', 'bob']\n\n\n"
+    )
+    around = "from datetime import datetime\n" + around
+    day = "datetime.fromisoformat('2026-{}-15T00:00:00+00:00')"
+    fires = f"missed='all', start={day.format('05')}, end={day.format('06')}, tz="
+    (tmp_path / "shop.py").write_text(around + python[2].replace("tz=", fires, 1), encoding="utf-8")
+    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold scheduler shop:app --once", tmp_path)
+    shell("onefold worker shop:app --until-empty --queues shop-schedules,statements", tmp_path)
+    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold runs list shop:app", tmp_path)
+    assert "2 dispatched: 2 done" in shell("onefold reconcile monthly-billing shop:app", tmp_path)
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
 )

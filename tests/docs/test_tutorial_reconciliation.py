@@ -1,0 +1,66 @@
+"""The tutorial about reconciliation, as a reader would: its file, its commands in their order, its test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onefold.reconciling.findings import Outcome
+from onefold.reconciling.reconciler import LOOKS_MAX
+from onefold.service.repair import MISSING_MAX
+from tests.docs.test_pages import ROOT, environment, shell
+
+PAGE = "docs/tutorial-reconciliation.md"
+_BLOCK = re.compile(r'^```(python|sh)(?: title="([^"]+)"| (fails))?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+
+
+def run(script: str, folder: Path, *, fails: bool) -> str:
+    """A block; one that is marked ends with exit code 1, as the page says."""
+    if not fails:
+        return shell(script, folder)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder, env=environment(), text=True, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, f"{script}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    said: list[str] = []
+    for language, title, fails, text in _BLOCK.findall((ROOT / PAGE).read_text(encoding="utf-8")):
+        if title:
+            (tmp_path / title).write_text(text, encoding="utf-8")
+        elif language == "sh":
+            said.append(" ".join(run(text, tmp_path, fails=bool(fails)).split()))
+    dispatched, purged, lost, planned, sent, story, night, mended, doubled, twice, tested = said
+    assert "ended: 1 tick sent" in dispatched
+    assert "4 messages" in purged
+    assert "NOT AS IT SHOULD BE" in lost
+    assert "4 dispatched: 4 missing" in lost
+    assert "4 messages would be sent again. Nothing was sent." in planned
+    assert "4 messages sent again, each under its own key." in sent
+    assert "resent" in story
+    assert "reason given: queue was purged" in story
+    assert re.search(r"fired \S+ \S+ UTC, once", night)
+    assert "dispatched 4 operations once 3 took effect once not so 1 dead-lettered" in night
+    for told in ("dead", "PermanentError:", "statements-dead", "accounts", "onefold dlq show"):
+        assert told in night
+    assert "everything that was dispatched is done, and exists once" in mended
+    assert doubled == ""
+    assert "Your own check expected 4 keys and found 5: 1 too many." in twice
+    assert re.search(r"/bob: your own check found 2, expected 1", twice)
+    assert "1 passed" in tested
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert f"{LOOKS_MAX} looks at most" in text
+    assert f"{MISSING_MAX:,} missing operations at a time" in text
+    for place in ("running", "waiting", "stuck", "dead", "held", "missing"):
+        assert place in Outcome.__struct_fields__
+        assert f"*{place}*" in text
