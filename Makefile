@@ -88,6 +88,14 @@ demo: $(READY) ## 25,943 real invoices under fire: duplicates, kills, a slow par
 demo-aws: $(READY) $(TOOLS)/.ready ## The shop deployed by CloudFormation to an emulator and run in Lambda functions, under faults
 	@$(BIN)/onefold demo aws $(ARGS)
 
+.PHONY: demo-billing
+demo-billing: $(READY) ## A year of statements from thirteen ticks, under kills, to the penny
+	@$(BIN)/onefold demo billing $(ARGS)
+
+.PHONY: demo-enrich
+demo-enrich: $(READY) ## A nightly file through a map run past its threshold, repaired and redriven, under kills
+	@$(BIN)/onefold demo enrich $(ARGS)
+
 .PHONY: test
 test: $(READY) $(TOOLS)/.ready ## Every test that gates; at most 20 minutes on two cores
 	$(PYTEST) tests $(ARGS)
@@ -122,6 +130,7 @@ bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmar
 	$(BIN)/python -m benchmarks.harness --part rows --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part serving --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part aws --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part batches --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold

@@ -17,13 +17,14 @@ from tempfile import TemporaryDirectory
 from benchmarks import report
 from benchmarks import rows as worker_rows
 from benchmarks.aws import rows as aws_rows
+from benchmarks.batches import rows as batches_rows
 from benchmarks.report import Row
 from benchmarks.rows import Bench, Pair, Planned
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
 
 RUNS = 5
-PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs}
+PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs, "batches": batches_rows.pairs}
 """The parts of the page, by their names in its JSON file."""
 
 
@@ -36,6 +37,7 @@ def run_pair(pair: Pair, bench: Bench, runs: int) -> list[Row]:
     subjects: list[Figures] = []
     references: dict[str, list[Figures]] = {name: [] for name in pair.references}
     problems: dict[str, str] = {}
+    runs = min(runs, pair.runs_max or runs)
     for number in range(runs):
         say(f"{pair.rows[0].name}: run {number + 1} of {runs}, fdatasync {report.fdatasync_ms(bench.work, 20):.2f} ms")
         try:
@@ -93,7 +95,9 @@ def row(planned: Planned, subjects: Sequence[Figures], references: Sequence[Figu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
-    parser.add_argument("--part", choices=PARTS, default="rows", help="jobs and workers, the local SQS, or AWS")
+    parser.add_argument(
+        "--part", choices=PARTS, default="rows", help="jobs and workers, the local SQS, AWS, or schedules and batches"
+    )
     parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--quick", action="store_true", help="one run with few messages; the page is not written")

@@ -135,7 +135,7 @@ def fdatasync_ms(directory: Path, count: int = 200) -> float:
 
 
 def write(part: str, machine: Machine, entries: Sequence[Any]) -> None:
-    """Replaces one part (`rows`, `serving`, `aws` or `peers`) of the JSON file and writes the page anew."""
+    """Replaces one part (`peers`, or one of `SECTIONS`) of the JSON file and writes the page anew."""
     whole = json.loads(JSON_PAGE.read_text()) if JSON_PAGE.exists() else {}
     whole[part] = {"machine": asdict(machine), "entries": [asdict(entry) for entry in entries]}
     JSON_PAGE.write_text(json.dumps(whole, indent=1) + "\n")
@@ -157,25 +157,12 @@ ABOUT = (
 
 def page(whole: Mapping[str, Any]) -> str:
     parts = ["# Benchmarks", ABOUT]
-    if "rows" in whole:
-        machine = Machine(**whole["rows"]["machine"])
-        rows = [Row(**entry) for entry in whole["rows"]["entries"]]
-        parts += [
-            "## Against the same durable writes",
-            "`make bench`. " + machine.sentence(),
-            table_of_rows(rows),
-        ]
-        parts += [text for row in rows if (text := below_the_table(row))]
-    if "serving" in whole:
-        machine = Machine(**whole["serving"]["machine"])
-        rows = [Row(**entry) for entry in whole["serving"]["entries"]]
-        parts += ["## The local SQS beside other local servers", "`make bench`. " + machine.sentence(), ABOUT_SERVING]
-        parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
-    if "aws" in whole:
-        machine = Machine(**whole["aws"]["machine"])
-        rows = [Row(**entry) for entry in whole["aws"]["entries"]]
-        parts += ["## On AWS beside Powertools", "`make bench`. " + machine.sentence(), ABOUT_AWS]
-        parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
+    for part, title, about in SECTIONS:
+        if part in whole:
+            machine = Machine(**whole[part]["machine"])
+            rows = [Row(**entry) for entry in whole[part]["entries"]]
+            parts += [f"## {title}", "`make bench`. " + machine.sentence(), *([about] if about else [])]
+            parts += [table_of_rows(rows), *(text for row in rows if (text := below_the_table(row)))]
     if "peers" in whole:
         machine = Machine(**whole["peers"]["machine"])
         parts += ["## Beside other queues", "`make bench-peers`. " + machine.sentence()]
@@ -230,6 +217,19 @@ ABOUT_AWS = (
     "as AWS documents it, 5 ms later; ministack returns no items with the errors of a batch, which costs a call. Calls are "
     "all requests of the process. The worker is on the local SQS and the same DynamoDB, 5 ms on every answer of both."
 )
+
+ABOUT_BATCHES = (
+    "Schedules, dispatchers, map runs and events on the embedded engine, durable. Memory is the process's largest resident "
+    "size, so that what grows with a run shows between two sizes of it."
+)
+
+SECTIONS = (
+    ("rows", "Against the same durable writes", ""),
+    ("serving", "The local SQS beside other local servers", ABOUT_SERVING),
+    ("aws", "On AWS beside Powertools", ABOUT_AWS),
+    ("batches", "Time, fan-out and batches", ABOUT_BATCHES),
+)
+"""Parts of the page that `make bench` writes: name in the JSON file, heading, what to know first."""
 
 ABOUT_PEERS = (
     "One worker process each; jobs do nothing and carry 200 bytes; latency is measured from before the send to the "

@@ -253,11 +253,16 @@ class Planned:
 
 @dataclass(frozen=True)
 class Pair:
-    """A subject, and the references it is run alternately with, by name."""
+    """A subject, and the references it is run alternately with, by name.
+
+    Args:
+        runs_max: of what takes many minutes.
+    """
 
     subject: Measure
     rows: tuple[Planned, ...]
     references: Mapping[str, Measure] = field(default_factory=dict)
+    runs_max: int | None = None
 
 
 def pairs() -> list[Pair]:

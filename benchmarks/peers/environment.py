@@ -23,6 +23,7 @@ PYTHON = str(VENV / "bin" / "python")
 CONSTRAINTS = ROOT / "benchmarks" / "peers-constraints.txt"
 PACKAGES = (
     "huey", "taskiq", "taskiq-redis", "celery[redis]", "dbos", "aws-lambda-powertools", "boto3", "ministack", "moto[server]",
+    "croniter", "cronsim",
 )  # fmt: skip
 """boto3 because Powertools' idempotency module imports it."""
 IN_MEMORY = ("--save", "", "--appendonly", "no")
