@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from onefold import duration, errors
 from onefold.clock import Clock, SystemClock
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery
+from onefold.contracts.queue import JOB_ATTRIBUTE, Delivery
 from onefold.decide.batch import OnFailure
 from onefold.declarations import Declarations
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
 from onefold.options import checked_options
-from onefold.run.handlers import JOB_ATTRIBUTE, Job, Outgoing, Receipt
+from onefold.run.handlers import Job, Outgoing, Receipt
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Entry
+from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.testing.engine_contract import EngineContract
 
@@ -82,4 +85,44 @@ def test_an_unknown_queue_s_error_names_some_of_many() -> None:
         engine.queues.create(QueueSettings(name=f"q{number:02d}"))
     with pytest.raises(errors.NotFoundError, match=r"q00, .*q29, and more\."):
         engine.queues.open("nobody")
+    engine.close()
+
+
+def test_a_read_of_several_statements_sees_one_moment(tmp_path: Path) -> None:
+    here, there = opened(str(tmp_path / "q.db")), opened(str(tmp_path / "q.db"))
+    here.queues.create(QueueSettings(name="q"))
+
+    def counted(connection: sqlite3.Connection) -> list[int]:
+        counts = [connection.execute("SELECT count(*) FROM onefold_message").fetchone()[0]]
+        there.queues.open("q").send([Entry(body="meanwhile")])
+        return [*counts, connection.execute("SELECT count(*) FROM onefold_message").fetchone()[0]]
+
+    assert here.database.read(counted) == [0, 0]
+    assert here.queues.depth("q").visible == 1
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_what_the_queue_itself_dead_letters_is_told_to_its_run(fifo: bool) -> None:
+    clock = ManualClock()
+    engine = opened(":memory:", clock)
+    name, dead = ("q.fifo", "dead.fifo") if fifo else ("q", "dead")
+    engine.queues.create(QueueSettings(name=dead, fifo=fifo, retention_ms=1_209_600_000))
+    engine.queues.create(QueueSettings(name=name, fifo=fifo, dead_letter=dead, receives_max=2))
+    keys = [RecordKey("tenant", "job", key) for key in ("a", "b")]
+    engine.ledger.append([Row(at_ms=clock.now_ms(), event="dispatched", key=key, run="r") for key in keys])
+    of_run = {JOB_ATTRIBUTE: Attribute("job"), RUN_ATTRIBUTE: Attribute("r")}
+    group = {"group": "g", "dedup_id": "1"} if fifo else {}
+    queue = engine.queues.open(name)
+    queue.send([Entry(body="{}", key="a", attributes=of_run, **group)])  # type: ignore[arg-type]
+    for _ in range(2):
+        assert len(queue.receive(1, 1_000)) == 1
+        clock.advance(1_000)
+    assert queue.receive(1, 1_000) == []
+    assert engine.queues.depth(dead).visible == 1
+    assert engine.ledger.tally("r") == {"dead-letter": 1, "dispatched": 1}
+    (told,) = [row for row in engine.ledger.of_run("r") if row.event == "dead-letter"]
+    assert told.key == keys[0]
+    assert told.detail == {"reason": "receives", "receives": 2, "of": 2}
     engine.close()

@@ -148,4 +148,13 @@ def test_what_is_no_entry_is_refused(fields: Any) -> None:
 
 def test_instants_come_back() -> None:
     assert instant(time_text(NOW_MS)) == NOW_MS // 1000 * 1000
+    assert instant("1969-12-31T23:59:59.5Z") == -500
+
+
+def test_a_time_of_long_ago_is_one_that_can_be_read_again() -> None:
+    long_ago = entry_of({"Source": "s", "DetailType": "x", "Detail": "{}", "Time": "0001-01-01T00:00:00Z"})
+    made = sealed(long_ago, ORIGIN, ID, NOW_MS)
+    assert isinstance(made, Envelope), made
+    assert opened(made.text) == made
+    assert json.loads(made.text)["time"] == "0001-01-01T00:00:00Z"
     assert instant("2026-06-01T04:00:00.5+02:00") == 1_780_279_200_500

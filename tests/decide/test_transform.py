@@ -175,3 +175,14 @@ def test_a_pipes_text_stays_json_inside_of_quotes() -> None:
 def test_another_template_of_a_pipe_is_refused(template: str) -> None:
     with pytest.raises(UsageError):
         compile_pipe_template(template)
+
+
+@pytest.mark.parametrize("template", ['"order \\"<id>\\": placed"', '{"said": "order \\"<id>\\" : placed"}'])
+def test_a_quote_in_a_text_ends_no_name_of_a_field(template: str) -> None:
+    compile_transformation(transformer=InputTransformer(paths={"id": "$.detail.id"}, template=template))
+
+
+@pytest.mark.parametrize("template", ['{"<id>": 1}', '{"a \\"<id>\\" b": 1}'])
+def test_a_placeholder_in_the_name_of_a_field_is_refused(template: str) -> None:
+    with pytest.raises(UsageError, match="name of a field"):
+        compile_transformation(transformer=InputTransformer(paths={"id": "$.detail.id"}, template=template))

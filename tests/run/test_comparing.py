@@ -52,3 +52,9 @@ def test_rows_that_are_not_written_yet_are_not_missing() -> None:
     own = Own(what="rows", expected=10, found=7, missing=3, duplicate=0, unexpected=0, differences=())
     assert not own.differs(3)
     assert own.differs(2)
+
+
+def test_a_key_that_was_dispatched_twice_is_missing_once() -> None:
+    own = compare({"b": 1}, lambda: iter([["a", "b"], ["a", "b"]]))
+    assert (own.expected, own.found, own.missing) == (2, 1, 1)
+    assert own.differences == (Counted("a", 0),)

@@ -413,3 +413,36 @@ def test_a_job_that_takes_something_else_cannot_wait() -> None:
     with pytest.raises(errors.UsageError, match="takes dict"):
         app.job(app.queue("work"), key="{id}", when_complete="nightly")(after)
     assert app.jobs == {}
+
+
+def test_a_job_that_cannot_be_sent_keeps_no_other_run_and_no_worker() -> None:
+    app = onefold.App("shop")
+    queue, well = app.queue("after"), [False]
+
+    def key(done: CompleteRun) -> str:
+        if not well[0]:
+            raise KeyError(done.run)
+        return done.run
+
+    @app.schedule("rate(1 hour)", name="nightly")
+    def nightly(tick: onefold.Tick) -> None: ...
+
+    @app.job(queue, key=key, when_complete=nightly)
+    def after(done: CompleteRun) -> None: ...
+
+    with inline(app) as world:
+        world.tick()
+        world.run()
+        state = app.runtime().engine.state
+        (name,) = runs.open_names(state)
+        standing = runs.read(state, name)
+        assert standing is not None
+        assert "What waits for it cannot be sent" in (standing.run.failure or "")
+        assert standing.run.ended_at_ms is None
+        well[0] = True
+        world.clock.advance(completion.ALL_MS)
+        world.run()
+        standing = runs.read(state, name)
+        assert standing is not None
+        assert (standing.run.failure, standing.run.joined) == (None, True)
+        assert runs.open_names(state) == []

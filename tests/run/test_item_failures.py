@@ -110,3 +110,34 @@ def test_the_rows_of_a_caught_run_are_taken_back(tmp_path: Path) -> None:
         assert made == ["0", "2"]
         assert maps.progress(app, RUN).done == 3
         assert world.app.runtime().engine.queues.depth(operations_name).visible == 1
+
+
+@pytest.mark.parametrize(
+    ("retry", "earlier", "kind"),
+    [
+        (("NotThere",), [], "transient"),  # with or without module
+        (("other.NotThere",), [], "permanent"),
+        (("States.ALL",), [], "permanent"),
+        (("PermanentError",), ["shop.NotThere"], "transient"),
+        (("PermanentError",), ["shop.NotThere", "shop.Gone"], "permanent"),
+        (("PermanentError",), ["shop.NotThere"] * 2, "permanent"),
+    ],
+)
+def test_a_permanent_failure_is_tried_again_as_often_as_it_is_named(
+    retry: tuple[str, ...], earlier: list[str], kind: str
+) -> None:
+    named = rules(retry=(Retrier(errors=retry, attempts=2),))
+    found = named.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: earlier, 0.0)
+    assert isinstance(found, Failed)
+    assert found.kind == kind
+
+
+def test_permanent_failures_and_others_have_their_own_counts() -> None:
+    spec = rules(retry=(Retrier(errors=("PermanentError",), attempts=1), Retrier(errors=("States.ALL",), attempts=1)))
+    earlier = ["shop.NotThere"]
+    found = spec.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: earlier, 0.0)
+    assert isinstance(found, Failed)
+    assert found.kind == "permanent"
+    found = spec.judge(failed("ValueError"), DELIVERY, list, 0.0)
+    assert isinstance(found, Failed)
+    assert found.kind == "transient"

@@ -21,6 +21,8 @@ from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
 from onefold.run import runs
 from onefold.service import maps
+from onefold.service import runs as looking
+from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline
 from tests.run.map_world import RUN, BusyError, Mill, NotThereError, Row, drive
 
@@ -576,3 +578,88 @@ def test_a_job_starts_when_the_run_is_complete_and_not_before(tmp_path: Path) ->
         assert standing is not None
         assert standing.run.ended_at_ms is not None
         assert standing.run.failure is None
+
+
+def test_a_redrive_that_is_cut_short_has_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        mill.ill["1"] = always(NotThereError)
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
+        assert drive(mill, world).status == "failed"
+        mill.ill.clear()
+
+        def crash(*_: object) -> None:
+            raise errors.StorageBusy("no", todo="again")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(maps, "_turn", crash)
+            with pytest.raises(errors.StorageBusy):
+                maps.redrive(mill.app, RUN)
+        assert (maps.progress(mill.app, RUN).status, maps.progress(mill.app, RUN).round) == ("failed", 0)
+        maps.redrive(mill.app, RUN)
+        world.run_for(10_000)
+        assert maps.progress(mill.app, RUN).status == "succeeded"
+
+
+def desk_of(mill: Mill) -> Desk:
+    return Desk(mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="brief"))
+
+
+def test_runs_of_a_map_are_found_by_its_name_whatever_theirs(tmp_path: Path) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
+        drive(mill, world)
+        assert [one.run for one in looking.listed(desk_of(mill), "grind").runs] == [RUN]
+
+
+def test_to_watch_a_map_run_that_failed_comes_to_an_end(tmp_path: Path) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        mill.ill["1"] = always(NotThereError)
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
+        drive(mill, world)
+        looks = looking.watched(desk_of(mill), RUN, wait=world.clock.advance)
+        assert [one.run.stand for one in looks] == ["stopped"]
+
+
+def first_turn(world: World) -> None:
+    """The turn that sends the first items, and nothing more."""
+    turns = world.app.runtime().backend.open_queue("mill-maps")
+    world._perform(world._driver.begin(turns.receive(1)))
+
+
+def test_messages_that_are_gone_are_sent_again_by_turns_too(tmp_path: Path) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(6))
+        first_turn(world)
+        mill.app.runtime().engine.queues.purge("items")
+        world.run_for(60_000)
+        assert maps.progress(mill.app, RUN).status == "succeeded"
+        assert mill.effects == {str(number): 1 for number in range(6)}
+
+
+def test_a_run_that_is_stopped_ends_by_turns_although_messages_are_gone(tmp_path: Path) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(6))
+        first_turn(world)
+        mill.app.runtime().engine.queues.purge("items")
+        maps.stop(mill.app, RUN)
+        world.run_for(120_000)
+        assert maps.progress(mill.app, RUN).status == "aborted"
+
+
+def test_a_turn_that_was_replaced_by_one_that_has_lost_its_lease_takes_the_run_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mill_at(tmp_path) as (mill, world):
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(40))
+        begun = str(maps.progress(mill.app, RUN).started_at_ms)
+        straggler, advance = Mapper(mill.app, mill.map, RUN, chain=begun), Mapper.advance
+        steps: list[int] = []
+
+        def after_the_straggler(mapper: Mapper) -> int:
+            if not steps and mapper is not straggler:
+                steps.append(advance(straggler))  # its last: its lease is over
+            return advance(mapper)
+
+        monkeypatch.setattr(Mapper, "advance", after_the_straggler)
+        world.run_for(180_000)
+        assert maps.progress(mill.app, RUN).status == "succeeded"

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 import onefold
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Ask, Claimed, Hold, RecordKey
 from onefold.reconciling import findings
 from onefold.reconciling import reconciler as reconciling
 from onefold.reconciling.comparing import Totals, compare
 from onefold.reconciling.surveying import Survey
 from onefold.run import following, runs
-from onefold.run.handlers import RUN_ATTRIBUTE
 from onefold.testing.inline import World, inline
 
 RUN = "billing/2026-06-01T02:00:00Z"
@@ -186,6 +185,19 @@ def test_a_run_under_way_is_running_then_stuck(shop: Shop, world: World) -> None
     assert look(world).examples[0].why == "a run of it went silent; no message is left to take it over"
 
 
+def test_what_its_queue_has_buried_is_dead_though_its_record_has_no_end(shop: Shop, world: World) -> None:
+    dispatch(world, ["a"], shop.charge)
+    claim(world, RecordKey("", "charge", "a"), start=True, lease_ms=5_000)
+    queue = world.app.runtime().engine.queues.open("bills")
+    for _ in range(11):  # its workers die, again and again, until the queue itself gives it up
+        queue.receive(1, 5_000)
+        world.clock.advance(5_000)
+    found = look(world)
+    assert (found.verdict, found.dead, found.stuck) == ("disagrees", 1, 0)
+    assert (found.examples[0].place, found.examples[0].queue) == ("dead", "bills-dead")
+    assert "Received 10 times" in found.examples[0].why
+
+
 def test_a_second_run_after_a_silent_one_is_doubtful_until_the_count_says_once(shop: Shop, world: World) -> None:
     dispatch(world, ["a", "b"], shop.charge)
     claim(world, RecordKey("", "charge", "a"), start=True, lease_ms=1_000)
@@ -283,7 +295,7 @@ def test_a_run_that_says_more_than_its_ledger_disagrees(shop: Shop, world: World
 
 def begin_with_follow_ups(world: World) -> None:
     """What a scheduler does in the transaction that begins a run."""
-    world.app.deliver(following.follow_ups(world.app.reconcilers.values(), RUN, "billing", world.clock.now_ms()))
+    assert following.send_looks(world.app, RUN, "billing", world.clock.now_ms()) == []
 
 
 def declared(shop: Shop, **options: Any) -> list[reconciling.Reconciliation]:

@@ -12,6 +12,7 @@ import pytest
 import onefold
 from onefold import EventEntry
 from onefold.buses import replay as replays
+from onefold.decide.envelopes import unmarked
 from onefold.errors import ConflictError, NotFoundError, StorageBusy, UsageError
 from onefold.testing import World, inline
 
@@ -198,3 +199,30 @@ def test_a_replay_whose_archive_is_not_declared_any_more_delivers_nothing(town: 
         replays.step(town.bus, town.app.runtime(), "june")
     assert len(town.logged()) == 1
     assert world.names() == []
+
+
+def test_a_job_of_whole_envelopes_answers_a_replayed_one_from_its_record() -> None:
+    town, seen = Town(), list[str]()
+
+    @town.app.job(town.log, key="{id}")
+    def note(event: dict[str, Any]) -> None:
+        seen.append(event["id"])
+
+    with inline(town.app) as world:
+        town.put(0, 1)
+        world.run()
+        town.replay(0, 10)
+        world.run()
+        assert len(seen) == 2
+        assert "conflict" not in world.names()
+        assert world.names().count("duplicate") == 4
+        assert world.depth("log-dead").visible == 0
+
+
+def test_only_an_envelope_loses_its_replay_name() -> None:
+    assert unmarked('{"replay-name": "mine", "id": 1}') == '{"replay-name": "mine", "id": 1}'
+    assert unmarked('["replay-name"]') == '["replay-name"]'
+    fields = (
+        '"version":"0","id":"i","detail-type":"d","source":"s","account":"1","time":"t","region":"r","resources":[]'
+    )
+    assert unmarked(f'{{{fields},"replay-name":"june","detail":{{"a":1}}}}') == f'{{{fields},"detail":{{"a":1}}}}'

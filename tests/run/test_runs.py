@@ -13,7 +13,7 @@ from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import FATES
 from onefold.contracts.state import Change
-from onefold.run import runs
+from onefold.run import following, runs
 from onefold.run.runs import Counts, RunState, counts_of, is_over
 from onefold.testing import inline
 
@@ -145,3 +145,24 @@ def test_old_runs_are_removed_and_young_ones_stay(engine: Engine) -> None:
     assert runs.sweep(engine.state, 3_500, kept_ms=2_000) == 0
     left = ["a/2", "a/3", "alone-2", "b/2", "b/3"]
     assert runs.names(engine.state) == runs.open_names(engine.state) == left
+
+
+def test_what_stands_beside_an_old_run_goes_with_it(engine: Engine) -> None:
+    runs.begin(engine.state, BEGUN)
+    for prefix in (runs.MAP_PREFIX, runs.RECONCILED_PREFIX):
+        engine.state.put([Change(prefix + BEGUN.name, b"{}", 0)])
+    assert runs.sweep(engine.state, 3_000, kept_ms=2_000) == 1
+    assert engine.state.names("") == []
+
+
+def test_who_goes_on_with_a_run_that_was_begun_by_half_opens_it() -> None:
+    app = onefold.App("runs")
+    with inline(app):
+        state = app.runtime().engine.state
+        state.put(runs.began(BEGUN)[:1])  # where a put is not one step, a crash leaves the other value out
+        following.begin(app, BEGUN)
+        assert runs.open_names(state) == ["billing/1"]
+        runs.note(state, BEGUN.name, ended_at_ms=9)
+        state.put([Change(runs.OPEN_PREFIX + BEGUN.name, None, 1)])
+        following.begin(app, BEGUN)
+        assert runs.open_names(state) == [], "one that is over stays closed"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onefold import ScheduleRetry, errors
+from onefold import ScheduleRetry, Tick, errors
 from onefold.contracts.admin import QueueSettings
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.handlers import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Outgoing, Receipt
+from onefold.run.handlers import Outgoing, Receipt
 from onefold.schedules.scheduler import Scheduler
 from onefold.service import dead_letters
 from onefold.service.desk import Desk, Jobs
@@ -217,3 +218,38 @@ def test_while_the_engine_cannot_be_written_ticks_wait_for_it(tmp_path: Path) ->
         assert one.step(1_000) == 1
         assert one.ticks() == ["2026-06-01T02:00:00Z"]
         assert one.told.of("tick-refused") == []
+
+
+def test_a_dispatcher_whose_tick_was_given_up_is_seen_to_have_stopped(tmp_path: Path) -> None:
+    def dispatch(tick: Tick) -> Iterator[Outgoing]:
+        yield from ()
+
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        one.app.schedule(HOURLY, name="billing", queue=one.app.queue("other"))(dispatch)
+        one.app.close()  # queues are made when it opens
+        one.again()
+        one.step()
+        engine = one.app.runtime().engine
+        engine.queues.drop("other")
+        one.step(MINUTE_MS)
+        assert one.waiting("other-dead") == ["billing/2026-06-01T02:00:00Z"]
+        standing = runs.read(engine.state, "billing/2026-06-01T02:00:00Z")
+        assert standing is not None
+        assert (standing.run.expected, standing.run.dispatched) == (None, 0)
+        assert (standing.run.failure or "").startswith("Its tick was given up: There is no queue 'other'")
+
+
+def test_a_look_whose_queue_is_gone_stops_no_schedule_and_is_told(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        one.app.reconcile("nightly", queue=one.app.queue("looks"))
+        one.app.close()  # queues are made when it opens
+        one.again()
+        one.step()
+        one.app.runtime().engine.queues.drop("looks")
+        assert one.step(MINUTE_MS) == 1
+        assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+        (told,) = [event for event in one.told.events if event.name == "look-refused"]
+        assert told.run == "nightly/2026-06-01T02:00:00Z"
+        assert "looks" in str(told.detail["summary"])

@@ -129,6 +129,11 @@ def local(at_ms: int) -> str:
     return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def zoned(at_ms: int) -> str:
+    """An instant as `local` says it, with the zone."""
+    return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
 def day(at_ms: int) -> str:
     """The reader's own date, with the zone."""
     return _local(at_ms).strftime("%A %Y-%m-%d (%Z)")

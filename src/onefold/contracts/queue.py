@@ -11,9 +11,12 @@ Invariant: a message that `send` accepted stays until it is deleted, buried, pur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
+
+JOB_ATTRIBUTE: Final = "onefold.job"  # names the job; absent on messages that onefold did not send
+RUN_ATTRIBUTE: Final = "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see run/runs.py
 
 
 class Attribute(Struct, frozen=True, gc=False):

@@ -23,6 +23,9 @@ from onefold.errors import PayloadError, UsageError
 ENTRY_BYTES_MAX: Final = 1024 * 1024  # user guide, PutEvents: a request is smaller than 1 MB
 DETAIL_TYPE_CHARS_MAX: Final = 128  # API reference, PutEventsRequestEntry
 _TIME_BYTES: Final = 14  # user guide, "Calculating PutEvents event entry size"
+_OF_AN_ENVELOPE: Final = frozenset(
+    {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
+)
 _FIELDS: Final = ("Source", "DetailType", "Detail", "Resources", "Time", "EventBusName", "TraceHeader")
 
 
@@ -145,6 +148,18 @@ def replayed(text: str, replay: str) -> Envelope:
     return opened(msgspec.json.encode({**fields, "detail": detail}).decode())
 
 
+def unmarked(text: str) -> str:
+    """A replayed event without its `replay-name`; any other text as it is."""
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return text
+    if not fields.keys() >= _OF_AN_ENVELOPE:
+        return text
+    fields.pop("replay-name", None)
+    return msgspec.json.encode(fields).decode()
+
+
 def event_id(*tokens: str) -> str:
     """A UUID from two tokens of 16 hexadecimal digits."""
     digits = "".join(tokens)[:32]
@@ -166,7 +181,7 @@ def instant(text: str) -> int:
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return int(found.timestamp()) * limits.SECOND_MS + found.microsecond // 1000
+    return int(found.replace(microsecond=0).timestamp()) * limits.SECOND_MS + found.microsecond // 1000
 
 
 def entry_of(fields: Mapping[str, Any]) -> EventEntry:

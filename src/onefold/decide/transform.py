@@ -49,6 +49,7 @@ _STEP: Final = r"\.([A-Za-z0-9_/-]+|\*)|\[([0-9]+|\*)\]"
 _PATH: Final = rf"\$(?:{_STEP})*"
 _NAME: Final = r"[A-Za-z0-9_-]{1,256}"
 _PLACEHOLDER: Final = r"<([A-Za-z0-9_.-]+)>"
+_REST_OF_NAME: Final = r'(?:[^"\\]|\\.)*"\s*:'
 _NOTHING: Final[object] = object()
 
 _DECODER: Final = msgspec.json.Decoder(float_hook=Decimal)
@@ -251,7 +252,7 @@ def _check_template(pieces: Sequence[str | _Hole]) -> None:
             todo='Write for example {"order": <order>} or "order <order> was placed".',
         ) from None
     if any(
-        isinstance(one, _Hole) and one.quoted and isinstance(after, str) and re.match(r'[^"]*"\s*:', after)
+        isinstance(one, _Hole) and one.quoted and isinstance(after, str) and re.match(_REST_OF_NAME, after)
         for one, after in pairwise(pieces)
     ):
         raise UsageError(

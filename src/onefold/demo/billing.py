@@ -135,7 +135,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
             if not again and made > total // 2:
                 _in_the_shop("fire_again(); app.close()", variables)
                 again = True
-            told("statements", made, total, f"{made:,} of {total:,}, {sum(crew.kills.values())} kills")
+            told("statements", made, total, f"{made:,} of {total:,}, {counted(sum(crew.kills.values()), 'kill')}")
             settled = settled + 1 if _is_over(file, made, total) else 0
             if made > most:
                 most, moved_ms = made, clock.monotonic_ms()

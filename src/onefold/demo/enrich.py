@@ -33,6 +33,7 @@ from onefold.demo.progress import Draw
 from onefold.entropy import Entropy, SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.service.maps import Progress
+from onefold.watch.wording import counted
 
 APP: Final = "onefold.demo.enrich_shop:app"
 RUN: Final = "nightly/2011-12-10"
@@ -138,7 +139,7 @@ def _round(
             found: Progress = maps.progress(app, RUN)
             over = found.done + found.failed + found.malformed
             kills = crew.kills["worker"]
-            told(name, over, found.total, f"{over:,} of {found.total:,}, {found.failed:,} failed, {kills} kills")
+            told(name, over, found.total, f"{over:,} of {found.total:,}, {found.failed:,} failed, {counted(kills, 'kill')}")
             if found.over:
                 break
             if found.done > 0 and kills < settings.kills and entropy.fraction() < _KILL_CHANCE:

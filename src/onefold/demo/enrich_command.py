@@ -70,6 +70,8 @@ def _draw(found: Outcome) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from onefold.demo.enrich_shop import TOLERATED_PERCENT
+
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("round", "run", "done", "failed", "bad rows", "not sent", "killed", "seconds"):
         table.add_column(title, justify="left" if title in ("round", "run") else "right")
@@ -78,6 +80,12 @@ def _draw(found: Outcome) -> None:
         table.add_row(one.name, one.status, *(f"{count:,}" for count in counts), f"{one.seconds:,}")
     console = Console(highlight=False)
     console.print(table)
+    refused = found.rounds[-1].failed
+    if refused and found.rounds[-1].status == "succeeded":
+        console.print(
+            f"The {refused:,} that failed in the repair, too, have a negative price: no invoices, refused each time, and "
+            f"fewer than the {TOLERATED_PERCENT:g} % that are tolerated."
+        )
     net, expected = Decimal(found.net), Decimal(found.net_expected)
     console.print(f"In the table: {found.made:,} of {found.expected:,} invoices, {net:,.2f} of {expected:,.2f} pounds.")
     for fault in found.faults:

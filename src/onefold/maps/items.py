@@ -13,7 +13,9 @@ import gzip
 import hashlib
 import io
 import os
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
 
@@ -311,6 +313,24 @@ def changed(before: Identity, now: Identity) -> str | None:
     if before.whole != now.whole:
         return "its contents are others"
     return None
+
+
+@contextmanager
+def unpacking(name: str) -> Iterator[None]:
+    """Say what compression finds wrong with a file as an error of ours.
+
+    Raises:
+        UsageError: it breaks off, or is damaged.
+    """
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        broken = "breaks off in the middle" if isinstance(error, EOFError) else "is damaged, or is no gzip at all"
+        raise errors.UsageError(
+            f"{name} {broken}: {str(error).rstrip('.')}.",
+            meaning="What is behind that place cannot be read.",
+            todo="Get the file again; `gzip -t` tells whether it is whole.",
+        ) from error
 
 
 def _from(file: BinaryIO, name: str, offset: int, *, seekable: bool = False) -> BinaryIO:

@@ -16,9 +16,10 @@ from typing import BinaryIO, Protocol
 
 from onefold import errors
 from onefold.decide.mapplan import DELIMITERS, ItemReader, check_header
-from onefold.maps.items import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source
+from onefold.maps.items import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source, unpacking
 
 _SHOWN_CHARS = 2_000
+_REASONS = {"unexpected end of data": "a quote is opened and not closed"}  # of Python's csv, where they say little
 _BOMS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
@@ -76,8 +77,7 @@ def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Re
     """
     header = reader.header
     if header is None:
-        with source.open(0) as file:
-            header, first = _header(file, source.name, reader)
+        header, first = _header_in(source, reader)
         if start.index == 0:
             start = first
     elif start.index == 0:
@@ -86,6 +86,16 @@ def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Re
         start = Position(3 if bom else 0, 0, 0)
     with source.open(start.offset) as file:
         yield from _rows(_Lines(file, reader.encoding, start), reader, header, start.index)
+
+
+def header_of(source: Source, reader: ItemReader) -> tuple[str, ...]:
+    """The names of the columns: declared, or the file's first row. Errors as `read_csv`."""
+    return reader.header if reader.header is not None else _header_in(source, reader)[0]
+
+
+def _header_in(source: Source, reader: ItemReader) -> tuple[tuple[str, ...], Position]:
+    with unpacking(source.name), source.open(0) as file:
+        return _header(file, source.name, reader)
 
 
 def _rows(lines: _Lines, reader: ItemReader, header: tuple[str, ...], index: int) -> Iterator[Read]:
@@ -146,6 +156,13 @@ def _header(file: BinaryIO, name: str, reader: ItemReader) -> tuple[tuple[str, .
             f"The header of {name} cannot be read: {_reason(error, reader)}.",
             todo="Check the reader's encoding, quote and delimiter, or declare header=[...].",
         ) from error
+    if any("\0" in cell for cell in row):
+        order = "BE" if start.startswith(b"\0") else "LE"
+        raise errors.UsageError(
+            f"The header of {name} holds NUL bytes.",
+            meaning="It is text in UTF-16 without a byte order mark, or no text at all (a binary file).",
+            todo=f"Text is converted first, for example: iconv -f UTF-16{order} -t UTF-8.",
+        )
     check_header(row)
     return tuple(row), Position(lines.offset, lines.line, 0)
 
@@ -169,7 +186,7 @@ def _reason(error: Exception, reader: ItemReader) -> str:
     if isinstance(error, UnicodeDecodeError):
         byte = error.object[error.start]
         return f"byte 0x{byte:02X} at place {error.start + 1} of the line is not {reader.encoding}"
-    return str(error)
+    return _REASONS.get(str(error), str(error))
 
 
 def _shown(raw: bytes) -> str:

@@ -5,14 +5,11 @@ Never here: the formats themselves. Invariant: `count` and `read` agree on what 
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from itertools import islice
 
-from onefold import errors
 from onefold.decide.mapplan import ItemReader
-from onefold.maps.items import Item, Position, Read, Source
+from onefold.maps.items import Item, Position, Read, Source, unpacking
 from onefold.maps.items_csv import read_csv
 from onefold.maps.items_json import read_array, read_lines
 
@@ -41,15 +38,8 @@ def read(source: Source, reader: ItemReader, start: Position | None = None) -> I
 
 def _unpacked(found: Iterator[Read], name: str) -> Iterator[Read]:
     """The same; what compression finds wrong with the file is said as an error of ours."""
-    try:
+    with unpacking(name):
         yield from found
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        broken = "breaks off in the middle" if isinstance(error, EOFError) else "is damaged, or is no gzip at all"
-        raise errors.UsageError(
-            f"{name} {broken}: {str(error).rstrip('.')}.",
-            meaning="What is behind that place cannot be read.",
-            todo="Get the file again; `gzip -t` tells whether it is whole.",
-        ) from error
 
 
 def _listed(source: Source, start: Position) -> Iterator[Read]:

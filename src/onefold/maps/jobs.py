@@ -9,7 +9,7 @@ Never here: reading files, storage, when a run has failed. Invariant: an item ha
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,7 +20,8 @@ from onefold import duration, errors, limits
 from onefold.clock import Waiter
 from onefold.codec import PayloadCodec, digest, payload_type
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute
+from onefold.contracts.ledger import History
+from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import RecordKey
 from onefold.decide.delivery import Effect
@@ -44,7 +45,8 @@ from onefold.run import item_failures
 from onefold.run.context import Context
 from onefold.run.declaring import types_of
 from onefold.run.dispatcher import House, Opened
-from onefold.run.handlers import RUN_ATTRIBUTE, Job, Outgoing
+from onefold.run.events import Sink
+from onefold.run.handlers import Job, Outgoing
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
 TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was
@@ -52,18 +54,31 @@ _KEY_SHOWN_CHARS: Final = 100
 _ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that size JSON in ASCII is always taken
 
 
+class Still(Struct, frozen=True):
+    """Since when a run stands still, from one turn to the next: a turn is too short to see it by itself.
+
+    Args:
+        moved_at_ms: when something was over, or was sent, last; None: not known. empty_at_ms: since when its queue was seen
+            empty although children are not over; None: it was not.
+    """
+
+    moved_at_ms: int | None = None
+    empty_at_ms: int | None = None
+
+
 class Turn(Struct, frozen=True, kw_only=True):
     """The payload of a turn.
 
     Args:
         run: which. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
-        idle: turns before this one in which nothing happened.
+        idle: turns before this one in which nothing happened. still: since when nothing has.
     """
 
     run: str
     begun_at_ms: int
     number: int = 1
     idle: int = 0
+    still: Still = Still()
 
 
 class MapJob(Struct, frozen=True, kw_only=True):
@@ -188,6 +203,16 @@ class MapHouse(House, Protocol):
     @property
     def jobs(self) -> dict[str, Job[Any, Any]]:
         """All jobs, by name."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """What the ledger keeps."""
+        ...
+
+    @property
+    def sinks(self) -> Iterable[Sink]:
+        """What hears of events."""
         ...
 
     def runtime(self) -> OpenedHere:

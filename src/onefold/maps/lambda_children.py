@@ -21,14 +21,14 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.clock import Clock
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Queue, Refused, RetryIn, Sent, Standing
+from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, Entry, Queue, Refused, RetryIn, Sent, Standing
 from onefold.contracts.store import Store
 from onefold.decide.delivery import Failed, Outcome
 from onefold.decide.mapplan import BUSY, MapSpec
 from onefold.entropy import Entropy
 from onefold.maps.items import Item, Position
 from onefold.maps.jobs import MapJob
-from onefold.run.handlers import JOB_ATTRIBUTE, Job, Outgoing
+from onefold.run.handlers import Job, Outgoing
 from onefold.run.item_failures import ItemFailures
 from onefold.run.lambda_adapter import remaining_ms_of
 from onefold.run.lambda_crew import Crew, LambdaSettings

@@ -24,20 +24,20 @@ from onefold import errors
 from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Record
 from onefold.decide.mapplan import EXCEEDED, EXCEEDED_CAUSE, exceeded
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
 from onefold.maps.children import Child, children, taken
 from onefold.maps.items import Malformed, Source
-from onefold.maps.jobs import MapHouse, MapJob
+from onefold.maps.jobs import MapHouse, MapJob, Still
 from onefold.maps.results import write_results
 from onefold.maps.span import Span, Waiting
 from onefold.maps.state import MapState, Standing
 from onefold.run import runs
 from onefold.run.completion import Closer
-from onefold.run.handlers import AMENDS_ATTRIBUTE, RUN_ATTRIBUTE, Outgoing
+from onefold.run.handlers import AMENDS_ATTRIBUTE, Outgoing
 
 BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
 SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB
@@ -55,7 +55,8 @@ class Mapper:
     """Drives one run. For one thread at a time.
 
     Args:
-        house: the app. mapping: the declared map. run: the run's name.
+        house: the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
+        chain: of turns that follow one another, of which one at most has its lease; None: one of its own.
 
     Attributes:
         moved: something was over, or was sent, in the last step.
@@ -65,20 +66,30 @@ class Mapper:
         UsageError: the source, or the declaration, is not what it was when the run was started.
     """
 
-    def __init__(self, house: MapHouse, mapping: MapJob, run: str) -> None:
+    def __init__(
+        self,
+        house: MapHouse,
+        mapping: MapJob,
+        run: str,
+        still: Still = Still(),  # noqa: B008 - frozen
+        chain: str | None = None,
+    ) -> None:
         opened = house.runtime()
         self._house, self._mapping = house, mapping
         self._engine: Engine = opened.engine
         self._clock: Clock = opened.clock
         self._owner = opened.owner
-        self._token = opened.entropy.token()
+        token = opened.entropy.token()
+        self._chain = chain if chain is not None else token
+        self._token = f"{self._chain}/{token}"
         self._standing = map_state.must_read(self._engine.state, run)
         self.moved = False
         self._span = Span(self.state.settled_children)
         self._wait_ms = _WAIT_MS_MIN
         self._cursor = 0
-        self._moved_ms = self._noted_ms = self._clock.monotonic_ms()
-        self._empty_since_ms: int | None = None
+        self._noted_ms = self._clock.monotonic_ms()
+        self._moved_ms = self._noted_ms if still.moved_at_ms is None else self._elapsed(still.moved_at_ms)
+        self._empty_since_ms = None if still.empty_at_ms is None else self._elapsed(still.empty_at_ms)
         if self.state.over:
             return
         check_shape(mapping, self.state)
@@ -97,9 +108,23 @@ class Mapper:
         """Whether there is nothing left to drive."""
         return self.state.over
 
+    @property
+    def still(self) -> Still:
+        """Since when nothing moves, for who drives it next."""
+        ahead_ms, empty_ms = self._clock.now_ms() - self._clock.monotonic_ms(), self._empty_since_ms
+        return Still(self._moved_ms + ahead_ms, None if empty_ms is None else empty_ms + ahead_ms)
+
+    def _elapsed(self, at_ms: int) -> int:
+        """An instant of wall time on the clock that nobody sets; not later than now."""
+        return self._clock.monotonic_ms() - max(self._clock.now_ms() - at_ms, 0)
+
     def is_replaced(self) -> bool:
-        """After an OtherDriverError: whether another process drives the run; else a person has changed it (stop)."""
-        return map_state.must_read(self._engine.state, self.state.run).state.driver != self.state.driver
+        """After an OtherDriverError: whether another process drives the run; else a person has changed it (stop).
+
+        One of the same chain does not: it wrote late, after its turn was taken over, and sends no next turn.
+        """
+        driver = map_state.must_read(self._engine.state, self.state.run).state.driver
+        return driver != self.state.driver and driver.partition("/")[0] != self._chain
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -270,6 +295,7 @@ class Mapper:
             sent=told[-1][0].end,
             children=before.children + sum(child.outgoing is not None for child, _ in told),
             malformed=before.malformed + sum(len(child.malformed) for child, _ in told),
+            passed=before.passed + sum(child.items for child, record in told if _is_done(record)),
             driver=self._token,
         )
 
@@ -322,7 +348,15 @@ class Mapper:
         now_ms = self._clock.now_ms()
         after = replace(state, status=status, ended_at_ms=now_ms)
         opened = self._house.runtime()
-        write_results(self._mapping, after, self._source, opened.engine.store, opened.results(after.results))
+        try:
+            write_results(self._mapping, after, self._source, opened.engine.store, opened.results(after.results))
+        except OSError as error:
+            self._put(state)
+            raise errors.UsageError(
+                f"The results of run {state.run} cannot be written: {error}.",
+                meaning="All of its items are over; only their files are missing.",
+                todo=f"Mend {after.results}, then `onefold map resume {state.run}`.",
+            ) from error
         if status == "succeeded":
             expected = sum(self._engine.ledger.tally(state.run).values())
             runs.note(self._engine.state, state.run, expected=expected, dispatched=state.children, failure=None)
@@ -373,6 +407,10 @@ class Mapper:
             raise answer
         assert isinstance(answer, Standing)
         return answer
+
+
+def _is_done(record: Record | None) -> bool:
+    return record is not None and record.status == "completed"
 
 
 def _has_failed(record: Record) -> bool:

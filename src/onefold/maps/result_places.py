@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,12 +48,17 @@ class Folder:
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """As `ResultPlace.writing`."""
         self._path.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path / f".{name}.unfinished"
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._path / name)
+        # Two drivers of one run may end it at once; each has a file of its own until it is whole.
+        unfinished = self._path / f".{name}.{os.getpid()}-{threading.get_ident()}.unfinished"
+        try:
+            with unfinished.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._path / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
 
     def remove(self, name: str) -> bool:
         """As `ResultPlace.remove`."""

@@ -9,6 +9,7 @@ Never here: reading, sending, deciding. Invariant: whoever writes the value name
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Final, Literal
 
@@ -22,6 +23,8 @@ from onefold.run.runs import MAP_PREFIX
 
 PREFIX: Final = MAP_PREFIX
 RUN_CHARS_MAX: Final = 200  # it stands before every item's key, which has 512 characters in all
+_PAGE: Final = 100  # values of one read
+_SHOWN: Final = 3  # names, where one is not found
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
 
 Status = Literal["running", "succeeded", "failed", "aborted", "halted"]
@@ -40,6 +43,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         sent, settled: positions, see above. children: sent so far, `settled_children`: before `settled`.
         done, failed: items of these. malformed: rows before `sent` that are no items.
         seen_done, seen_failed: items known to be over by now, for people.
+        earlier: items that rounds before this one had done; passed: of these, so many lie before `sent`.
         round: how often it was redriven. clearing: a redrive has begun, and takes the last round's dead letters away.
         driver: token of who wrote it last, so that two that write the same are told apart.
         started_at_ms, round_at_ms, ended_at_ms: the run's, this round's beginning, and the end.
@@ -68,6 +72,8 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     malformed: int = 0
     seen_done: int = 0
     seen_failed: int = 0
+    earlier: int = 0
+    passed: int = 0
     round: int = 0
     clearing: bool = False
     driver: str = ""
@@ -83,6 +89,11 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def pending(self) -> int:
         """Items that were not sent."""
         return self.total - self.sent.index
+
+    @property
+    def ahead(self) -> int:
+        """Items that an earlier round has done, and that this one has not come to yet."""
+        return min(max(self.earlier - self.passed, 0), self.pending)
 
 
 class Standing(Struct, frozen=True):
@@ -120,6 +131,13 @@ def read(state: State, run: str) -> Standing | None:
     return None if found is None else Standing(msgspec.json.decode(found.value, type=MapState), found.version)
 
 
+def read_all(state: State) -> list[MapState]:
+    """All map runs, by name."""
+    names = list(state.names(PREFIX))
+    pages = (state.get(names[first : first + _PAGE]) for first in range(0, len(names), _PAGE))
+    return [msgspec.json.decode(one.value, type=MapState) for page in pages for one in page if one is not None]
+
+
 def must_read(state: State, run: str) -> Standing:
     """A map run by its name.
 
@@ -129,11 +147,13 @@ def must_read(state: State, run: str) -> Standing:
     found = read(state, run)
     if found is None:
         known = [name.removeprefix(PREFIX) for name in state.names(PREFIX)]
-        shown = ", ".join(known[-3:])
+        shown = ", ".join(difflib.get_close_matches(run, known, n=_SHOWN) or known[:_SHOWN])
         raise errors.NotFoundError(
             f"There is no map run {run!r}.",
-            meaning=f"The last of {len(known)}: {shown}." if known else "There is none at all on this engine.",
-            todo="See `onefold runs list`, or start it with `onefold map start`.",
+            meaning=f"There are {len(known)}, for example {shown}."
+            if known
+            else "There is none at all on this engine.",
+            todo="See `onefold map list`, or start it with `onefold map start`.",
         )
     return found
 

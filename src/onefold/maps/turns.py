@@ -48,7 +48,7 @@ def take(house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
     """
     opened = house.runtime()
     try:
-        mapper = Mapper(house, mapping, turn.run)
+        mapper = Mapper(house, mapping, turn.run, turn.still, chain=str(turn.begun_at_ms))
         try:
             moved = _drive(opened.clock, mapper, ctx)
         except OtherDriverError:
@@ -62,7 +62,7 @@ def take(house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
         return mapper.state.status
     idle = 0 if moved else turn.idle + 1
     wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
-    mapping.turns.send(replace(turn, number=turn.number + 1, idle=idle), delay=f"{wait_ms}ms")
+    mapping.turns.send(replace(turn, number=turn.number + 1, idle=idle, still=mapper.still), delay=f"{wait_ms}ms")
     return f"{mapper.state.sent.index} of {mapper.state.total}"
 
 

@@ -123,10 +123,14 @@ def _joined(found: Mapping[Any, Any], pages: Iterator[list[str]]) -> Iterator[Co
     """Each dispatched key with what was found of it, then what was found and never dispatched."""
     counts = {str(key): _number(count) for key, count in found.items()}
     rest = dict(counts)
+    absent: set[str] = set()
     for page in pages:
         for key in page:
-            if key in rest or key not in counts:  # else it came before: dispatched twice, and one operation
-                yield Counted(key, rest.pop(key, 0))
+            if key in rest:
+                yield Counted(key, rest.pop(key))
+            elif key not in counts and key not in absent:  # else it came before: dispatched twice, and one operation
+                absent.add(key)
+                yield Counted(key, 0)
     for key, count in rest.items():
         if count:
             yield Counted(key, count, 0)

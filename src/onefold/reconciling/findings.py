@@ -24,6 +24,7 @@ from onefold.contracts.state import Change, State
 from onefold.contracts.store import RecordKey
 from onefold.reconciling.comparing import Own
 from onefold.reconciling.surveying import Item, Place, Survey
+from onefold.run import runs
 from onefold.run.events import Event, Sinks
 from onefold.run.runs import RunState
 
@@ -182,7 +183,7 @@ def example_of(item: Item) -> Example:
 
 def state_name(run: str) -> str:
     """The name in State of a run's last outcome."""
-    return f"reconcile/{run}"
+    return runs.RECONCILED_PREFIX + run
 
 
 def read(state: State, run: str) -> Outcome | None:

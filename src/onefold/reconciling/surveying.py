@@ -28,10 +28,10 @@ from msgspec import Struct
 from onefold.contracts.admin import Peeked
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Ledger, Row
+from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
 from onefold.decide.delivery import Policy
 from onefold.run import runs
-from onefold.run.handlers import JOB_ATTRIBUTE
 
 Place = Literal["done", "running", "waiting", "stuck", "dead", "held", "missing"]
 
@@ -249,9 +249,10 @@ class Survey:
                 "held",
                 f"the outcome of its run is not known ({said})" if said else "the outcome of its run is not known",
             )
-        if record is not None and record.status == "in_progress":
-            if record.lease_until_ms > self._now_ms:
-                return "running", f"run {record.attempts} is under way"
+        if record is not None and record.status == "in_progress" and record.lease_until_ms > self._now_ms:
+            return "running", f"run {record.attempts} is under way"
+        buried = message is not None and message.queue in self._dead  # by the queue, perhaps: no record says that
+        if record is not None and record.status == "in_progress" and not buried:
             after = "no message is left to take it over"
             if message is not None:
                 after = "its message comes back and takes it over"

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from onefold import errors, limits
 from onefold.clock import Clock
 from onefold.contracts.state import Change
+from onefold.decide.failures import summary_of
 from onefold.run import runs
 from onefold.run.handlers import Job
 from onefold.run.runs import RunState
@@ -178,10 +179,21 @@ class Closer:
         except errors.TransientError:
             self.touch(name)
             raise
+        except errors.UsageError as error:
+            return self._cannot(name, error)
         self._took_ms[name] = self._clock.monotonic_ms() - since_ms
         if closed:
             self._forget(name)
         return closed
+
+    def _cannot(self, name: str, error: errors.UsageError) -> bool:
+        """What waits for a run cannot be sent: it stays open and says why; this process has other runs, and work to do."""
+        why = f"What waits for it cannot be sent: {summary_of(error)}"[:500]
+        standing = runs.read(self._engine.state, name)
+        if standing is not None and standing.run.failure != why:
+            runs.note(self._engine.state, name, failure=why)
+        self._forget(name)
+        return False
 
     def _forget(self, name: str) -> None:
         with self._lock:
@@ -204,7 +216,7 @@ class Closer:
             return False
         if not runs.is_over(standing.run, runs.count(self._engine.ledger, standing.run)):
             return False
-        after = replace(standing.run, ended_at_ms=self._clock.now_ms(), joined=True)
+        after = replace(standing.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
 
         def write() -> None:
             if not standing.run.joined:  # else: a run that was gone on with after its end

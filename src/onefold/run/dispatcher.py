@@ -26,14 +26,14 @@ from onefold import errors
 from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
 from onefold.run import following, runs
 from onefold.run.completion import Closer
 from onefold.run.context import Context
 from onefold.run.events import Event, Sinks
-from onefold.run.handlers import RUN_ATTRIBUTE, Outgoing, Receipt, positional
+from onefold.run.handlers import Outgoing, Receipt, positional
 from onefold.run.runs import RunState
 
 BATCH: Final = 500  # messages of one transaction, which holds the file of an embedded engine for some milliseconds

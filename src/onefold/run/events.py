@@ -78,6 +78,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "tick-dropped": Meaning(
         "critical", "brief", "A TICK WAS GIVEN UP: neither its queue nor a dead-letter queue took it"
     ),
+    "map-empty": Meaning("warning", "brief", "a map run was started, and its source has no items"),
     "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
     "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),
     "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
@@ -87,6 +88,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "sent": Meaning("debug", "full", "a message was accepted"),
     "reconciled": Meaning("info", "brief", "a run was looked at afterwards: everything exists, once"),
     "reconcile-failed": Meaning("error", "brief", "A RUN IS NOT AS IT SHOULD BE: missing, twice, or not done in time"),
+    "look-refused": Meaning(
+        "error", "brief", "A RUN WILL NOT BE LOOKED AT: its reconciliation's queue does not take the message"
+    ),
     "missing": Meaning(
         "error", "brief", "a reconciliation found that it was dispatched, is not done, and has no message"
     ),

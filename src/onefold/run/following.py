@@ -2,16 +2,19 @@
 
 A run is begun by the embedded scheduler, in the transaction that sends its tick; where there is none (EventBridge Scheduler,
 a map run by hand) by the first handler of its tick, or by who starts it. Its follow-ups leave before it stands, so that a
-crash in between sends them again under the same keys, and never leaves a run that nobody looks at.
-Never here: what is looked at, what a run is. Invariant: a run that stands has its follow-ups sent.
+crash in between sends them again under the same keys, and never leaves a run that nobody looks at. A look that its queue
+does not take is told, and holds up neither its run nor the other looks.
+Never here: what is looked at, what a run is. Invariant: a run that stands has every look sent that could be sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from onefold import errors
 from onefold.run import runs
+from onefold.run.events import Event
 from onefold.run.handlers import Outgoing, Receipt
 from onefold.run.runs import RunState, Standing
 
@@ -46,14 +49,38 @@ class House(Protocol):
         ...
 
 
-def follow_ups(followers: Iterable[Follower], run: str, title: str, started_at_ms: int) -> list[Outgoing]:
-    """The messages to be sent together with a run, so that it is looked at whatever becomes of it.
+def send_looks(house: House, run: str, title: str, started_at_ms: int) -> list[str]:
+    """Send the messages that look at a run later.
 
     Args:
-        followers: all that an app declares.
+        house: whose followers, and where they go.
         run: its full name. title: the schedule or the map that it is a run of. started_at_ms: when it began.
+
+    Returns:
+        Why a follower could not be sent, a text for each; empty when all were.
+
+    Raises:
+        TransientError: not sent; try again.
     """
-    return [one.follow_up(run, started_at_ms) for one in followers if one.is_for(run, title)]
+    refused: list[str] = []
+    for name, one in house.reconcilers.items():
+        if one.is_for(run, title):
+            try:
+                house.deliver([one.follow_up(run, started_at_ms)])
+            except errors.UsageError as error:
+                refused.append(f"{name}: {error.what}")
+    return refused
+
+
+def tell_refused(house: House, run: str, reasons: Sequence[str]) -> None:
+    """Tell history and sinks which looks could not be sent."""
+    opened = house.runtime()
+    for why in reasons:
+        at_ms = opened.clock.now_ms()
+        event = Event(at_ms=at_ms, name="look-refused", run=run, actor=opened.owner, detail={"summary": why})
+        opened.engine.ledger.append([event.row()])
+        if opened.sinks is not None:
+            opened.sinks.emit(event)
 
 
 def begin(house: House, run: RunState) -> Standing:
@@ -63,12 +90,12 @@ def begin(house: House, run: RunState) -> Standing:
         run: as it is begun when there is none of that name yet.
 
     Raises:
-        UsageError: a name that is empty or too long, a follow-up that its queue does not take. StorageBusy: not begun.
+        UsageError: a name that is empty or too long. StorageBusy: not begun.
     """
     engine = house.runtime().engine
     standing = runs.read(engine.state, run.name)
-    if standing is not None:
+    if standing is not None and (standing.run.ended_at_ms is not None or runs.is_open(engine.state, run.name)):
         return standing
-    if messages := follow_ups(house.reconcilers.values(), run.name, run.title, run.started_at_ms):
-        house.deliver(messages)
+    if standing is None:
+        tell_refused(house, run.name, send_looks(house, run.name, run.title, run.started_at_ms))
     return runs.begin(engine.state, run)

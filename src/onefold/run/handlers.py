@@ -17,7 +17,7 @@ from msgspec import Struct
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec
 from onefold.contracts.admin import Peeked
-from onefold.contracts.queue import Attribute, Delivery, Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Delivery, Entry
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.attempt import Facts, ProbeAnswer
 from onefold.decide.delivery import Policy
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 R = TypeVar("R")
 
-JOB_ATTRIBUTE = "onefold.job"  # names the job; absent on messages that onefold did not send
 KEY_ATTRIBUTE = "onefold.key"  # only where the sender gave the key itself
-RUN_ATTRIBUTE = "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see run/runs.py
 AMENDS_ATTRIBUTE = "onefold.amends"  # fingerprint of the payload that an operator replaced
 
 
@@ -309,7 +307,7 @@ class Job(Generic[P, R]):
             amends = attributes.get(AMENDS_ATTRIBUTE)
             facts = Facts(
                 key=RecordKey(scope, self.name, key),
-                fingerprint=codec.fingerprint(body),
+                fingerprint=codec.fingerprint(_unmarked(body)),
                 amends=str(amends.value) if amends else None,
                 message_id=delivery.message_id,
                 sent_at_ms=delivery.sent_at_ms,
@@ -360,6 +358,15 @@ class Job(Generic[P, R]):
                     meaning="Whether the effect happened stays unknown.",
                     todo="Return onefold.Done(result), onefold.NotDone() or onefold.StillUnknown(why).",
                 )
+
+
+def _unmarked(body: bytes | str) -> bytes | str:
+    """A payload without what a replay added to it: a replayed event is the same payload."""
+    if isinstance(body, bytes) or '"replay-name"' not in body:
+        return body
+    from onefold.decide.envelopes import unmarked  # only replays pay for it
+
+    return unmarked(body)
 
 
 def run_of(delivery: Delivery | Peeked) -> str | None:

@@ -18,7 +18,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import OutboxItem
 from onefold.decide.delivery import Failed, Outcome, Success
-from onefold.decide.mapplan import MapSpec, catcher, retry_ms
+from onefold.decide.mapplan import MapSpec, catcher, matches, retry_ms
 
 _PERMANENT = "PermanentError"
 
@@ -48,9 +48,11 @@ class ItemFailures(Struct, frozen=True):
         """
         if failed.kind == "dependency-down":
             return failed
-        named = any(failed.error in one.errors for one in self.spec.retry)
-        error = _PERMANENT if failed.kind == "permanent" and not named else failed.error
-        wait_ms = retry_ms(self.spec.retriers, error, earlier(), fraction)
+        error, before = failed.error, list(earlier())
+        if failed.kind == "permanent" and not self._is_named(error):
+            error = _PERMANENT
+            before = [_PERMANENT if self._was_permanent(one, failed.error) else one for one in before]
+        wait_ms = retry_ms(self.spec.retriers, error, before, fraction)
         if wait_ms is not None:
             wait_ms = min(max(wait_ms, failed.retry_in_ms or 0), limits.VISIBILITY_MS_MAX)
             return replace(failed, kind="transient", retry_in_ms=wait_ms)
@@ -61,6 +63,15 @@ class ItemFailures(Struct, frozen=True):
         where = {"Input": Raw(delivery.body.encode()), "Name": delivery.key or "", "Map": self.spec.name}
         body = json.encode(told | where).decode()
         return Success(result=json.encode(told), outbox=[OutboxItem(queue=caught.queue, body=body, key=delivery.key)])
+
+    def _is_named(self, error: str) -> bool:
+        """Whether a retrier names this very error, and not only all of them."""
+        names = [name for one in self.spec.retry for name in one.errors if not name.startswith("States.")]
+        return matches(names, error)
+
+    def _was_permanent(self, error: str, now: str) -> bool:
+        """Whether an error that was tried again was so as a PermanentError: the ledger has the name of its class."""
+        return error == now or not any(matches(one.errors, error) for one in self.spec.retriers)
 
 
 def earlier_errors(rows: Sequence[Row]) -> list[str]:

@@ -29,6 +29,7 @@ Kind = Literal["tick", "dispatch", "map"]
 PREFIX: Final = "run/"
 OPEN_PREFIX: Final = "open-run/"
 MAP_PREFIX: Final = "map/"  # how far a map run has come in its source (map_state.py)
+RECONCILED_PREFIX: Final = "reconcile/"  # what the last reconciliation found (reconciling/findings.py)
 KEPT_MS: Final = 90 * limits.DAY_MS  # as long as history, by default
 NAME_CHARS_MAX: Final = 280  # names in State have at most 300 characters (contracts/state.py)
 _PAGE: Final = 100
@@ -46,7 +47,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         expected: how many operations it has; None while they are still being dispatched.
         dispatched: messages that were enqueued so far. digest: of their keys, in order.
         ended_at_ms: when it was seen that nothing of it was left to do. joined: then, or earlier, what waited was started.
-        failure: why its dispatch failed the last time; None once it went on.
+        failure: why its dispatch failed the last time, or what waits for it could not be sent; None once it went on.
         owner: the team that owns a fix.
     """
 
@@ -229,6 +230,11 @@ def open_names(state: State) -> list[str]:
     return [name.removeprefix(OPEN_PREFIX) for name in state.names(OPEN_PREFIX)]
 
 
+def is_open(state: State, name: str) -> bool:
+    """Whether a run is among those that nobody has seen to be over; a crash may have left one of its two values out."""
+    return state.get([OPEN_PREFIX + name])[0] is not None
+
+
 def note(state: State, name: str, **changes: object) -> Standing | None:
     """Change fields of a run, whatever else changes meanwhile; as it then stands, None when there is none.
 
@@ -270,7 +276,7 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
         if standing is None or standing.run.started_at_ms > now_ms - kept_ms:
             finished_titles.add(title)
             continue
-        beside = [OPEN_PREFIX + name, MAP_PREFIX + name]
+        beside = [OPEN_PREFIX + name, MAP_PREFIX + name, RECONCILED_PREFIX + name]
         changes = [Change(place(name), None, standing.version)]
         for other, value in zip(beside, state.get(beside), strict=True):
             if value is not None:

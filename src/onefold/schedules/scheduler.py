@@ -30,7 +30,7 @@ from onefold.decide.schedule import run_name
 from onefold.decide.ticks import Standing
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.following import follow_ups
+from onefold.run.following import send_looks
 from onefold.run.handlers import Outgoing
 from onefold.schedules import undelivered
 from onefold.schedules.agenda import Agenda, Bell, Due
@@ -286,7 +286,7 @@ class Scheduler:
         wrote = Written()
         begun: list[Change] = []
         outgoing: list[Outgoing] = []
-        following: list[Outgoing] = []
+        following: list[tuple[str, str]] = []
         advanced: list[Change] = []
         unsent: list[Unsent] = []
         for name, standing, version in self._standings(names):
@@ -296,7 +296,7 @@ class Scheduler:
             for at_ms in nominal:
                 one = self._schedules[name].outgoing(at_ms)
                 begun.extend(_begun(self._schedules[name], at_ms, now_ms))
-                following.extend(follow_ups(self._house.reconcilers.values(), one.record.key, name, now_ms))
+                following.append((one.record.key, name))
                 if refused is None:
                     outgoing.append(one)
                     ticked = self._writer.event("ticked", name, {"late_ms": now_ms - at_ms}, run=one.record.key)
@@ -305,11 +305,11 @@ class Scheduler:
                     unsent.append(undelivered.first_failure(one, refused, now_ms))
         self._writer.put(begun)
         if outgoing:
-            self._house.deliver([*outgoing, *following])
+            self._house.deliver(outgoing)
             wrote.sent = len(outgoing)
-        elif following:
-            with suppress(errors.UsageError):  # what looks at the run later; its tick is what counts
-                self._house.deliver(following)
+        for run, name in following:  # what looks at the run later; its tick is what counts
+            for why in send_looks(self._house, run, name, now_ms):
+                wrote.told.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
             self._undelivered.keep(late, 0, now_ms, wrote)
         if not self._writer.put(advanced):

@@ -18,7 +18,7 @@ from msgspec import Struct, json
 
 from onefold import duration, errors, limits
 from onefold.codec import digest, encode
-from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Entry
 from onefold.contracts.store import RecordKey
 from onefold.decide.schedule import Timing, parse, run_name, zone_of
 from onefold.decide.ticks import MISSED_MAX, Missed
@@ -27,7 +27,7 @@ from onefold.options import Queue, Retry, ScheduleRetry
 from onefold.run import following, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
-from onefold.run.handlers import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Job, Outgoing, positional
+from onefold.run.handlers import Job, Outgoing, positional
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"

@@ -24,6 +24,7 @@ from onefold.contracts.queue import Attribute, Entry, Refused
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
+from onefold.run import runs
 from onefold.run.events import Event
 from onefold.run.handlers import Outgoing
 from onefold.schedules.agenda import Agenda
@@ -240,8 +241,11 @@ class Undelivered:
         """Put a tick into its dead-letter queue, or drop it; the event that says so."""
         schedule = self._schedules[one.schedule]
         dead = schedule.undelivered.dead_letter
-        # A dispatcher's tick is none of its run's operations, so its row names no key.
-        key = None if schedule.dispatches else schedule.outgoing_at(one.scheduled_at).record
+        key = None
+        if schedule.dispatches:  # its tick is none of the run's operations, so the row names no key: the run says it
+            runs.note(self._state, one.run, failure=f"Its tick was given up: {one.message}"[:500])
+        else:
+            key = schedule.outgoing_at(one.scheduled_at).record
         if dead is not None:
             entry = dead_letter(schedule, self._writer.house.name, one, why, self._writer.entropy.token())
             try:

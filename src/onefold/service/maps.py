@@ -20,6 +20,7 @@ from onefold.contracts.state import Change
 from onefold.decide.mapplan import REDRIVES_MAX
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
+from onefold.maps.columns import check_columns
 from onefold.maps.items import Identity, Position, Source
 from onefold.maps.items_reading import count
 from onefold.maps.jobs import MapHouse, MapJob, Turn
@@ -27,22 +28,28 @@ from onefold.maps.mapper import Mapper
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
 from onefold.run import runs
-from onefold.run.following import follow_ups
+from onefold.run.events import Event, Sinks, kept
+from onefold.run.following import send_looks, tell_refused
 
 if TYPE_CHECKING:
     from onefold.service.wiring import Runtime
 
 _TRIES = 20
 _MALFORMED_SHOWN = 20
+_LISTED = 20
+_UNDER_WAY = ("running", "stopping", "ending")
 
 
 class Progress(Struct, frozen=True, kw_only=True):
     """How a map run stands.
 
     Args:
-        run, map, source, status, failure, results, round: as `MapState`'s.
-        total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent.
-        started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words.
+        run, map, source, failure, results, round: as `MapState`'s.
+        status: as `MapState`'s; and of a run that sends no more while what was sent finishes: `stopping` after a person's
+            word, `ending` after too many failures.
+        total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent and not done.
+        started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words; empty where the map is not declared.
+        remark: what is worth knowing of it beside its counts; None: nothing.
     """
 
     run: str
@@ -61,11 +68,12 @@ class Progress(Struct, frozen=True, kw_only=True):
     ended_at_ms: int | None
     failure: str | None
     results: str
+    remark: str | None = None
 
     @property
     def over(self) -> bool:
         """Whether nobody drives it any more."""
-        return self.status != "running"
+        return self.status not in _UNDER_WAY
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
@@ -113,7 +121,8 @@ def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns
         turns: have workers drive it; False where the caller does.
 
     Raises:
-        NotFoundError: no such map or file. UsageError: the file is empty, breaks off, has no header ...; a bad name.
+        NotFoundError: no such map or file. UsageError: the file is empty, breaks off, has not the columns that an item
+            needs ...; a bad name.
         ConflictError: there is a run of this name.
     """
     mapping = find(app, name)
@@ -132,17 +141,24 @@ def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns
         run=run, map=name, id=opened.entropy.token(), source=place, identity=identity, shape=mapping.shape, total=total,
         started_at_ms=now_ms, round_at_ms=now_ms, results=_results(app, mapping, run),
     )  # fmt: skip
+    remark = _remark(mapping, state)
+    told = {"map": name, "source": place, "remark": remark}
+    empty = None if remark is None else Event(at_ms=now_ms, name="map-empty", run=run, actor=opened.owner, detail=told)
     begun = runs.RunState(name=run, kind="map", title=name, started_at_ms=now_ms, owner=mapping.owner)
 
     def write() -> None:
         if not opened.engine.state.put(runs.began(begun))[0]:
             _refuse_known(opened, run)
         map_state.write(opened.engine.state, state, 0)
-        app.deliver(follow_ups(app.reconcilers.values(), run, name, now_ms))
+        if empty is not None and kept(empty.name, app.history, run=run):
+            opened.engine.ledger.append([empty.row()])
+        tell_refused(app, run, send_looks(app, run, name, now_ms))
         if turns:
             mapping.turns.deliver([mapping.turns.outgoing(Turn(run=run, begun_at_ms=now_ms))])
 
     _together(opened, write)
+    if empty is not None:
+        Sinks(app.sinks).emit(empty)
     return progress(app, run)
 
 
@@ -161,9 +177,13 @@ def resume(app: MapHouse, run: str, *, turns: bool = True) -> Progress:
     check_shape(mapping, state)
     opened = _opened(app)
     check_source(opened.source(state.source), state, wholly=True)
-    _change(opened, run, lambda before: replace(before, status="running", failure=None))
-    runs.note(opened.engine.state, run, failure=None)
-    _turn(mapping, opened, run, turns)
+
+    def write() -> None:
+        _change(opened, run, lambda before: replace(before, status="running", failure=None))
+        runs.note(opened.engine.state, run, failure=None)
+        _turn(mapping, opened, run, turns)
+
+    _together(opened, write)
     return progress(app, run)
 
 
@@ -180,8 +200,8 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
     opened = _opened(app)
     if not state.over or state.status == "halted":
         raise errors.UsageError(
-            f"Run {run} is not over: {state.status}.",
-            todo=f"Wait for it, or `onefold map stop {run}`; one that is halted goes on with `onefold map resume {run}`.",
+            f"Run {run} is not over: {_status(state)}.",
+            todo=f"Wait for it, or `onefold map stop {run}`; halted, or driven by nobody: `onefold map resume {run}`.",
         )
     if state.round >= REDRIVES_MAX:
         raise errors.UsageError(
@@ -199,12 +219,16 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
     again = {
         "status": "running", "ending": None, "failure": None, "ended_at_ms": None, "clearing": True,
         "sent": Position(), "settled": Position(), "children": 0, "settled_children": 0, "done": 0, "failed": 0,
-        "malformed": 0, "seen_done": 0, "seen_failed": 0,
+        "malformed": 0, "seen_done": 0, "seen_failed": 0, "earlier": state.seen_done + state.ahead, "passed": 0,
         "source": place, "identity": identity, "total": total, "round_at_ms": now_ms,
     }  # fmt: skip
-    _change(opened, run, lambda before: replace(before, round=before.round + 1, **again), expected=state)
-    _reopen(opened, run)
-    _turn(mapping, opened, run, turns)
+
+    def write() -> None:
+        _change(opened, run, lambda before: replace(before, round=before.round + 1, **again), expected=state)
+        _reopen(opened, run)
+        _turn(mapping, opened, run, turns)
+
+    _together(opened, write)
     return progress(app, run)
 
 
@@ -266,6 +290,12 @@ def progress(app: MapHouse, run: str) -> Progress:
     return _progress(*of_run(app, run))
 
 
+def listed(app: MapHouse, limit: int = _LISTED) -> list[Progress]:
+    """The map runs that were started last, the latest first."""
+    found = sorted(map_state.read_all(_opened(app).engine.state), key=lambda state: state.started_at_ms, reverse=True)
+    return [_progress(app.maps.get(state.map), state) for state in found[:limit]]
+
+
 def quarantine(app: MapHouse, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
     """The first rows of the run's last round that are no items."""
     _, state = of_run(app, run)
@@ -280,18 +310,38 @@ def quarantine(app: MapHouse, run: str, limit: int = _MALFORMED_SHOWN) -> list[Q
     return found[:limit]
 
 
-def _progress(mapping: MapJob, state: MapState) -> Progress:
+def _progress(mapping: MapJob | None, state: MapState) -> Progress:
+    over = state.seen_done + state.seen_failed + state.malformed
+    return Progress(
+        run=state.run, map=state.map, source=state.source, status=_status(state), total=state.total,
+        done=state.seen_done + state.ahead, failed=state.seen_failed, malformed=state.malformed,
+        under_way=max(state.sent.index - over, 0), pending=state.pending - state.ahead, round=state.round,
+        threshold="" if mapping is None else _threshold(mapping), started_at_ms=state.started_at_ms, ended_at_ms=state.ended_at_ms,
+        failure=state.failure, results=state.results, remark=None if mapping is None else _remark(mapping, state),
+    )  # fmt: skip
+
+
+def _status(state: MapState) -> str:
+    if state.status != "running" or state.ending is None:
+        return state.status
+    return "stopping" if state.ending == "aborted" else "ending"
+
+
+def _threshold(mapping: MapJob) -> str:
     tolerated = mapping.spec.tolerated
     parts = [] if tolerated.count is None else [f"{tolerated.count:,} items"]
     parts += [] if tolerated.percent is None else [f"{tolerated.percent:g} %"]
-    over = state.seen_done + state.seen_failed + state.malformed
-    return Progress(
-        run=state.run, map=state.map, source=state.source, status=state.status, total=state.total,
-        done=state.seen_done, failed=state.seen_failed, malformed=state.malformed,
-        under_way=max(state.sent.index - over, 0), pending=state.pending, round=state.round,
-        threshold=" or ".join(parts) or "none", started_at_ms=state.started_at_ms, ended_at_ms=state.ended_at_ms,
-        failure=state.failure, results=state.results,
-    )  # fmt: skip
+    return " or ".join(parts) or "none"
+
+
+def _remark(mapping: MapJob, state: MapState) -> str | None:
+    """That a source without items has succeeded, as for Step Functions, may not be what was meant."""
+    if state.total:
+        return None
+    reader = mapping.spec.reader
+    if reader.format == "csv" and reader.header is None:
+        return "The file has a header and no rows: 0 items."
+    return "Nothing is there: 0 items." if reader.format == "listing" else "The file has no values in it: 0 items."
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -315,8 +365,9 @@ def _results(app: MapHouse, mapping: MapJob, run: str) -> str:
 
 
 def _measured(source: Source, mapping: MapJob) -> tuple[Identity, int]:
-    """What a source is, and how many items it has; it must not change while it is read."""
+    """What a source is, and how many items it has; it has the columns they need, and must not change while it is read."""
     identity = source.identity()
+    check_columns(source, mapping)
     total = count(source, mapping.spec.reader)
     stamp = source.stamp()
     if stamp is not None and stamp != (identity.size, identity.stamp):

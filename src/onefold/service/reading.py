@@ -18,10 +18,10 @@ from onefold import errors
 from onefold.codec import PayloadCodec
 from onefold.contracts import store, transitions
 from onefold.contracts.admin import Peeked
-from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.queue import JOB_ATTRIBUTE, Ack, Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.store import RecordKey
 from onefold.decide import guard
-from onefold.run.handlers import AMENDS_ATTRIBUTE, JOB_ATTRIBUTE, KEY_ATTRIBUTE
+from onefold.run.handlers import AMENDS_ATTRIBUTE, KEY_ATTRIBUTE
 from onefold.service.desk import Desk
 from onefold.watch.wording import age, pause
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.ledger import FATES, Row
+from onefold.contracts.state import State
 from onefold.contracts.store import RecordKey
 from onefold.run import runs
 from onefold.run.runs import Counts, RunState
@@ -152,7 +153,7 @@ def listed(
     if limit < 1:
         raise errors.UsageError(f"A page of {limit} runs has nothing on it.", todo="Ask for 1 or more.")
     state = desk.engine.state
-    names = runs.open_names(state) if unfinished else runs.names(state, f"{title}/" if title else "")
+    names = runs.open_names(state) if unfinished else _names(state, title)
     found = [one.run for one in runs.read_all(state, names) if one is not None]
     if title is not None:
         known = [one for one in found if one.title == title]
@@ -169,6 +170,14 @@ def listed(
     page = found[first : first + limit]
     more = len(found) > first + limit
     return Page(runs=tuple(_seen(desk, one) for one in page), after=page[-1].name if more else None)
+
+
+def _names(state: State, title: str | None) -> list[str]:
+    """Runs that may be of a schedule or map: those named after it, and map runs, whose names a person chose."""
+    if title is None:
+        return runs.names(state)
+    mapped = (name.removeprefix(runs.MAP_PREFIX) for name in state.names(runs.MAP_PREFIX))
+    return sorted({*runs.names(state, f"{title}/"), *mapped})
 
 
 def one(desk: Desk, name: str) -> Run:
@@ -353,7 +362,7 @@ def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
         before_ms = desk.clock.monotonic_ms()
         progress = meter.read(before_ms, one(desk, name))
         yield progress
-        if progress.run.is_over:
-            return
+        if progress.run.is_over or (progress.run.kind == "map" and progress.run.stand == "stopped"):
+            return  # a map run that failed, or was stopped, goes on only when a person says so
         took_ms = desk.clock.monotonic_ms() - before_ms
         wait(max(_LOOK_MS, took_ms * _LOOK_FACTOR))

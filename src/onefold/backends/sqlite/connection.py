@@ -294,7 +294,7 @@ class Engine:
         if connection is None:
             connection = self._reader.connection = self._connect(sqlite3.Connection)
             self._readers.append(connection)
-        return self._translated(run, connection)
+        return self._translated(_on_a_snapshot(run), connection)
 
     def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:
@@ -348,6 +348,21 @@ class Engine:
             for connection in (*self._readers, self._writer):
                 connection.close()
             self._readers.clear()
+
+
+def _on_a_snapshot(run: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
+    """All statements of `run` see the file as the first one saw it."""
+
+    def together(connection: sqlite3.Connection) -> T:
+        if connection.in_transaction:
+            return run(connection)
+        connection.execute("BEGIN")
+        try:
+            return run(connection)
+        finally:
+            connection.execute("ROLLBACK")  # nothing was written
+
+    return together
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:

@@ -12,10 +12,14 @@ import sqlite3
 from collections.abc import Sequence
 
 from onefold.backends.sqlite import groups
+from onefold.backends.sqlite.identity import key_range
+from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import Found, QueueRow, draw_ids, meta_text, read_meta
 from onefold.contracts.admin import Transferred
-from onefold.contracts.queue import Reason
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Reason
+from onefold.contracts.store import RecordKey
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
@@ -44,10 +48,39 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
         for found in worn
     ]
     transfer_in(connection, moves, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
+    for found in worn:
+        _note_in_run(connection, row, found, now_ms)
     if isinstance(connection, LentConnection):
         target = row.dead_letter.settings.name
         for found in worn:
             connection.tell(Transferred(f"{row.token}-{found.id}", row.settings.name, target, found.receives or 0))
+
+
+def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> None:
+    """Tell the history of the message's run, which is counted by its rows, that nothing works on this operation any more.
+
+    The tenant of an operation does not travel with its message; the rows of the run know it. Where two tenants of one run
+    have the key, nothing is told, and the operation stays without outcome until somebody reconciles.
+    """
+    attributes = read_meta(found.meta).attributes
+    if found.key is None or RUN_ATTRIBUTE not in attributes or JOB_ATTRIBUTE not in attributes:
+        return
+    run, job = attributes[RUN_ATTRIBUTE][1], attributes[JOB_ATTRIBUTE][1]
+    scopes = connection.execute(
+        "SELECT DISTINCT scope FROM onefold_ledger WHERE ident >= ? AND ident < ? AND key = ? AND job = ? AND run = ?",
+        (*key_range(found.key), found.key, job, run),
+    ).fetchall()
+    if len(scopes) == 1:
+        told = Row(
+            at_ms=now_ms,
+            event="dead-letter",
+            key=RecordKey(scopes[0][0], job, found.key),
+            queue=row.settings.name,
+            message_id=f"{row.token}-{found.id}",
+            run=run,
+            detail={"reason": "receives", "receives": found.receives, "of": row.settings.receives_max},
+        )
+        append_in(connection, [told])
 
 
 def transfer_in(

@@ -36,9 +36,15 @@ _LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # years end with 2199 in cron
 @click.option(
     "--from", "begin", metavar="TIME", help="First instant, for example 2027-03-01 or 2027-03-01T03:00Z; else now."
 )
-@click.option("--to", "end", metavar="TIME", help="End, not included: a time, or a duration such as 90d; else 31d later.")
+@click.option(
+    "--to", "end", metavar="TIME", help="End, not included: a time, or a duration such as 90d; else 31d later."
+)
 @click.option("--tz", metavar="ZONE", help="Zone of the local times; of a bare expression also its own, else UTC.")
-@click.option("--dst", type=click.Choice(["eventbridge", "next-valid"]), help="What a clock change does to a bare expression; else eventbridge.")
+@click.option(
+    "--dst",
+    type=click.Choice(["eventbridge", "next-valid"]),
+    help="What a clock change does to a bare expression; else eventbridge.",
+)
 @click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
 def command(
     app: str | None,

@@ -1,4 +1,4 @@
-"""`onefold map`: runs over the items of a file: start, show, resume, redrive, stop.
+"""`onefold map`: runs over the items of a file: start, list, show, resume, redrive, stop.
 
 Parsing, asking and drawing; the doing is `service/maps.py`'s. Never here: driving a run step by step, reading files.
 Invariant: an interrupt leaves the run where it is, and says how to look at it again.
@@ -15,7 +15,7 @@ import msgspec
 from onefold import errors
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
-from onefold.cli.render import Column, line, local, number
+from onefold.cli.render import Column, ago, line, number, some, zoned
 from onefold.clock import Waiter
 from onefold.maps.jobs import MapHouse
 from onefold.maps.state import OtherDriverError
@@ -23,9 +23,10 @@ from onefold.service import maps as service
 from onefold.service.maps import Progress
 from onefold.watch.wording import age
 
-command = Group("map", help="Map runs: start, show, resume, redrive, stop.", no_args_is_help=True)
+command = Group("map", help="Map runs: start, list, show, resume, redrive, stop.", no_args_is_help=True)
 
 _LOOK_MS = 250
+_IDLE_MS = 5_000  # so long nothing has begun: perhaps no worker runs
 
 _HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers do its items all the same.")
 _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
@@ -89,6 +90,19 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
     return _watched(app, run, again, here=here, detach=detach)
 
 
+@declared("list", example="onefold map list shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@click.option("--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="How many.")
+def list_runs(words: tuple[str, ...], limit: int) -> Answer:
+    """Map runs, the latest first: how each stands, and what became of its items."""
+    name, _ = target.split(words, 0, names="")
+    app = target.find_app(name).app
+    assert app is not None
+    found = service.listed(app, limit)
+    now_ms = app.runtime().clock.now_ms()
+    return Answer(found, draw=lambda: _draw_list(found, now_ms))
+
+
 @declared("show", example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are no items.")
@@ -111,7 +125,7 @@ def stop(words: tuple[str, ...]) -> Answer:
     return Answer(found, draw=lambda: _draw(found, [], again))
 
 
-for _one in (start, show, resume, redrive, stop):
+for _one in (start, list_runs, show, resume, redrive, stop):
     command.add_command(_one)
 
 
@@ -123,8 +137,8 @@ def _watched(app: MapHouse, run: str, again: str, *, here: bool, detach: bool) -
     found = service.progress(app, run)
     if not detach or here:
         with _bar() as told:
-            found = _driven(app, run, told) if here else _followed(app, run, told)
-    code = 0 if found.status in ("running", "succeeded") else 1
+            found = _driven(app, run, told) if here else _followed(app, run, told, again)
+    code = 0 if not found.over or found.status == "succeeded" else 1
     return Answer(found, draw=lambda: _draw(found, [], again), code=code)
 
 
@@ -139,15 +153,24 @@ def _driven(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progre
         ) from None
 
 
-def _followed(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+def _followed(app: MapHouse, run: str, told: Callable[[Progress], None], again: str) -> Progress:
+    """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()
+    first = found = service.progress(app, run)
+    since_ms: int | None = opened.clock.monotonic_ms()
     while True:
-        found = service.progress(app, run)
         told(found)
         if found.over:
             return found
+        if found != first or found.under_way:
+            since_ms = None
+        elif since_ms is not None and opened.clock.monotonic_ms() - since_ms >= _IDLE_MS:
+            since_ms = None
+            worker = render.with_target("onefold worker", again)
+            render.note(f"Nothing has begun yet: is a worker of {again or app.name} running? `{worker}` starts one.")
         opened.clock.wait(never, _LOOK_MS)
+        found = service.progress(app, run)
 
 
 @contextmanager
@@ -181,22 +204,38 @@ def _bad(now: Progress) -> tuple[tuple[int, str], ...]:
     return ((now.failed, "failed"), (now.malformed, "malformed"))
 
 
+def _draw_list(found: list[Progress], now_ms: int) -> None:
+    if not found:
+        line("No map run.")
+        return
+    heads = ("items", "done", "failed", "malformed", "not sent", "began")
+    columns = [Column("run", folds=True), Column("state"), *(Column(head, right=True) for head in heads)]
+    rows = [
+        (
+            one.run, one.status, number(one.total), number(one.done), some(one.failed), some(one.malformed),
+            some(one.pending), ago(now_ms - one.started_at_ms),
+        )
+        for one in found
+    ]  # fmt: skip
+    render.draw(render.table(columns, rows))
+
+
 def _draw(found: Progress, rows: list[service.Quarantined], words: str) -> None:
-    style = {"succeeded": "green", "running": ""}.get(found.status, "red")
+    style: render.Style = "" if not found.over else "green" if found.status == "succeeded" else "red"
     again = f", redriven {found.round} times" if found.round else ""
-    line(f"{found.run}: {found.status}{again}", style)  # type: ignore[arg-type]  # one of its words
+    line(f"{found.run}: {found.status}{again}", style)
     if found.failure:
         line(f"  {found.failure}", "yellow")
+    if found.remark:
+        line(f"  {found.remark}", "yellow")
     columns = [Column(head, right=True) for head in ("items", "done", "failed", "malformed", "under way", "not sent")]
     counts = (found.total, found.done, found.failed, found.malformed, found.under_way, found.pending)
     render.draw(render.table(columns, [[number(count) for count in counts]]))
     if found.ended_at_ms is not None:
         took = age(found.ended_at_ms - found.started_at_ms)
-        line(f"  began {local(found.started_at_ms)}, took {took}; tolerated: {found.threshold}")
+        line(f"  began {zoned(found.started_at_ms)}, took {took}; tolerated: {found.threshold}")
         line(f"  results: {found.results}")
-    elif found.status == "running":
-        if found.round:
-            line("  what was done before counts again as the run comes past it", "dim")
+    elif not found.over:
         line(f"  to look again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")
     if rows:
         heads = [Column("line", right=True), Column("reason", folds=True)]
@@ -213,7 +252,7 @@ def _next(found: Progress, rows_shown: bool) -> list[str]:
     if found.malformed and not rows_shown:
         steps.append(f"onefold map show {found.run} --quarantine 20   (which rows are no items, and why)")
     if found.failed:
-        steps.append("onefold dlq list   (why items failed)")
+        steps.append("onefold dlq list   (why items failed; they are redriven with their run, below, not one by one)")
     if found.status == "halted":
         steps.append(f"onefold map resume {found.run}   (when its cause is mended)")
         steps.append(f"onefold map stop {found.run}   (to redrive it instead)")

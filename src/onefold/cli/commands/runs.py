@@ -214,7 +214,8 @@ def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
 
 def _in_lines(first: service.Progress, looks: service.Looks) -> service.Progress:
     last = first
-    line(_pace(first))
+    if not first.run.is_over:
+        line(_pace(first))
     for progress in looks:
         if progress.run != last.run and not progress.run.is_over:  # how it ended is said by the answer
             line(_pace(progress))

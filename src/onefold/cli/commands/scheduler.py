@@ -59,10 +59,17 @@ class _Voice:
         if event.name == "ticked":
             render.note(f"{instant(event.at_ms)} sent {event.run}")
             return
-        detail = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+        detail = ", ".join(_told(name, value) for name, value in event.detail.items() if value is not None)
         render.note(
             f"{instant(event.at_ms)} {event.name}: {EVENTS[event.name].text}" + (f" ({detail})" if detail else "")
         )
+
+
+def _told(name: str, value: object) -> str:
+    """A detail of an event; an instant as people read it."""
+    if name in ("from_ms", "to_ms") and isinstance(value, int):
+        return f"{name.removesuffix('_ms')}={instant(value)}"
+    return f"{name}={value}"
 
 
 @declared(
