@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from onefold import errors, limits
 from onefold.clock import Clock
 from onefold.contracts.state import Change
-from onefold.decide.failures import summary_of
 from onefold.run import runs
 from onefold.run.handlers import Job
 from onefold.run.runs import RunState
@@ -188,7 +187,7 @@ class Closer:
 
     def _cannot(self, name: str, error: errors.UsageError) -> bool:
         """What waits for a run cannot be sent: it stays open and says why; this process has other runs, and work to do."""
-        why = f"What waits for it cannot be sent: {summary_of(error)}"[:500]
+        why = f"What waits for it cannot be sent: {error}"[:500]
         standing = runs.read(self._engine.state, name)
         if standing is not None and standing.run.failure != why:
             runs.note(self._engine.state, name, failure=why)
