@@ -125,7 +125,7 @@ conformance: $(READY) ## Run what shows AWS's answers, case by case, and write d
 	$(PYTEST) -m conformance --conformance tests $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
+bench: $(READY) $(TOOLS)/.ready ## Measure against bare programs and goals; writes docs/benchmarks.md and .json
 	$(BIN)/python -m benchmarks.peers --install
 	$(BIN)/python -m benchmarks.harness --part rows --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part serving --date $$(date +%F) $(ARGS)

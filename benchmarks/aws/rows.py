@@ -20,6 +20,7 @@ from benchmarks.serving import servers
 from benchmarks.trials import Figures
 from onefold.testing.wire_faults import wire_faults
 from tests.emulators import dynamodb_stub
+from tests.emulators import servers as emulators
 
 LATENCY_MS = 5
 POWERTOOLS = "Powertools for AWS Lambda"
@@ -48,12 +49,11 @@ def stub() -> Iterator[str]:
 
 @contextmanager
 def ministack() -> Iterator[str]:
-    """An emulator that returns no items with the errors of a batch, behind a wire with the same latency."""
-    with (
-        TemporaryDirectory() as place,
-        servers.ministack(Path(place)) as running,
-        wire_faults(running.url, latency_ms=LATENCY_MS) as wire,
-    ):
+    """An emulator that returns no items with the errors of a batch, behind a wire with the same latency.
+
+    The tests' own: the version among the peers answers a batch of updates with several SETs with errors.
+    """
+    with emulators.ministack() as running, wire_faults(running, latency_ms=LATENCY_MS) as wire:
         yield wire.url
 
 
