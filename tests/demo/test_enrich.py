@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from onefold.demo import data, enrich_figures
+from onefold.demo import data, enrich_command, enrich_figures
+from onefold.demo.enrich import Outcome, Round
 from onefold.demo.enrich_file import EVERY, MISSING, write_countries, write_nightly
 
 ROWS = 4_000
@@ -71,3 +73,19 @@ def test_the_figures_are_those_of_every_row() -> None:
     assert sum(map(Decimal, amounts.values())) == sum(
         one.quantity * one.unit_price for one in data.read_invoices() if one.unit_price >= 0
     )
+
+
+def test_what_fails_in_the_repaired_run_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    night = Round(
+        name="night", status="failed", done=90, failed=3, malformed=2, pending=5, files={}, kills=1, seconds=1.0
+    )
+    again = structs.replace(night, name="repair", status="succeeded", done=98, failed=2, malformed=0, pending=0)
+    found = Outcome(
+        rounds=(night, again), expected=98, made=98, twice=0, never=0, unexpected=0, wrong=0, net_expected="1", net="1",
+        faults=(),
+    )  # fmt: skip
+    enrich_command._draw(found)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The 2 that failed in the repair, too, have a negative price" in said
+    enrich_command._draw(structs.replace(found, rounds=(night, structs.replace(again, failed=0))))
+    assert "negative price" not in capsys.readouterr().out

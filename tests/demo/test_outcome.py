@@ -116,7 +116,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
         ),
         (
             judged(seen=replace(SEEN, hits=(4,))),
-            "1 kills hit a worker with work in hand; at least 2 are asked for",
+            "1 kill hit a worker with work in hand; at least 2 are asked for",
         ),
         (judged(seen=replace(SEEN, held_left=3)), "3 invoices are still held for a person"),
     ],

@@ -28,7 +28,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     assert "UnknownCountry" in told
     assert '"FAILED":[{"Key":"FAILED_0.json"' in told
     again = shell(redrive, tmp_path)
-    assert "nightly/2026-06-01: succeeded, redriven 1 times" in again
+    assert "nightly/2026-06-01: succeeded, redriven once" in again
     assert done + int(again.split()[-1]) == 200
     assert len(json.loads((tmp_path / RESULTS / "SUCCEEDED_0.json").read_text())) == 200
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from onefold.cli import render
 from tests.faces.office import Office, Open, file_url
 
 
@@ -20,3 +21,11 @@ def there(request: pytest.FixtureRequest, office: Office, tmp_path: Path) -> Ite
     url = "sqlite://:memory:" if request.param == "memory" else file_url(tmp_path)
     with office.opened(url) as open_office:
         yield open_office
+
+
+@pytest.fixture(autouse=True)
+def own_console() -> Iterator[None]:
+    """The console keeps the width of its first drawing: each test has one of its own."""
+    render.console.cache_clear()
+    yield
+    render.console.cache_clear()

@@ -86,7 +86,7 @@ def test_entries_come_from_a_file_or_standard_input(shell: Shell, monkeypatch: p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("put", "none.json", "town:app"), "none.json cannot be read"),
+        (("put", "none.json", "town:app"), "none.json cannot be read: No such file or directory."),
         (("put", "[1, 2", "town:app"), "The entries are not JSON"),
         (("put", "[1]", "town:app"), "An entry is an object"),
         (("put", '{"source": "x"}', "town:app"), "An entry has no field 'source'"),

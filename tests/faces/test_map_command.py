@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from rich.console import Console
 
 from onefold.cli import main, render
 from onefold.cli.commands import map_
+from onefold.clock import ManualClock
 from onefold.service import maps
 
 MILL = Path(__file__).with_name("mill.py")
@@ -161,3 +164,77 @@ def test_what_cannot_be_is_said_with_a_way_out(shell: Shell) -> None:
     assert "no map run 'x'" in shell("map", "show", "x", "mill:app", code=1)
     assert "Missing option" in shell("map", "start", "grind", "mill:app", code=2)
     assert "no command 'begin'" in shell("map", "begin", code=2)
+
+
+def test_a_file_without_the_columns_is_refused_at_once(shell: Shell) -> None:
+    (shell.folder / "wrong.csv").write_text("ident;name\n1;a\n")
+    said = shell("map", "start", "grind", "mill:app", "--items", "wrong.csv", "--name", RUN, "--detach", code=1)
+    assert "has no column id: its header is ident;name; the key {id} needs id." in said
+    assert "Is the delimiter ';'?" in said
+    assert shell("map", "list", "mill:app").strip() == "No map run."
+
+
+def test_a_file_with_a_header_alone_is_said_to_have_no_rows(shell: Shell) -> None:
+    shell.items(0)
+    said = shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    assert "The file has a header and no rows: 0 items." in said
+    shell.work()
+    said = shell("map", "show", RUN, "mill:app")
+    assert "nightly/1: succeeded" in said
+    assert "The file has a header and no rows: 0 items." in said
+
+
+def test_map_runs_are_listed(shell: Shell) -> None:
+    shell.items(3)
+    for name in ("b/1", "a/1"):
+        shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", name, "--detach")
+    shell.work()
+    rows = [row.split() for row in shell("map", "list", "mill:app").splitlines()[2:]]
+    assert [row[:4] for row in rows] == [["a/1", "succeeded", "3", "3"], ["b/1", "succeeded", "3", "3"]]
+    assert [one["run"] for one in shell.json("map", "list", "mill:app", "--limit", "1")] == ["a/1"]
+
+
+def test_a_run_that_failed_says_where_its_dead_letters_belong_and_when_it_began(shell: Shell) -> None:
+    shell.items(10)
+    for number in (3, 4, 5):
+        (shell.folder / f"bad-{number}").touch()
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    shell.work()
+    said = shell("map", "show", RUN, "mill:app")
+    assert "they are redriven with their run, below, not one by one" in said
+    assert re.search(r"began \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+, took", said)
+
+
+def test_a_run_that_is_stopped_while_it_goes_on_is_stopping(shell: Shell) -> None:
+    shell.items(100)
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    said = shell("map", "stop", RUN, "mill:app")
+    assert "nightly/1: stopping" in said
+    assert "to look again: onefold map show nightly/1 mill:app" in said
+
+
+@pytest.mark.parametrize(("moves", "count"), [(False, 1), (True, 0)])
+def test_where_nothing_begins_it_is_asked_whether_a_worker_runs(
+    moves: bool, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, looks = ManualClock(0), iter(range(10))
+
+    def progress(_app: object, _run: str) -> maps.Progress:
+        look = next(looks)
+        return maps.Progress(
+            run=RUN, map="grind", source="in.csv", status="succeeded" if look == 9 else "running", total=40,
+            done=look if moves else 0, failed=0, malformed=0, under_way=0, pending=0, round=0, threshold="none",
+            started_at_ms=0, ended_at_ms=None, failure=None, results="",
+        )  # fmt: skip
+
+    class App:
+        name = "mill"
+
+        def runtime(self) -> Any:
+            return SimpleNamespace(clock=clock, never=lambda: None)
+
+    monkeypatch.setattr(maps, "progress", progress)
+    monkeypatch.setattr(clock, "wait", lambda _waiter, _ms: clock.advance(2_000))
+    assert map_._followed(App(), RUN, lambda _: None, "mill:app").status == "succeeded"  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert said.count("Nothing has begun yet: is a worker of mill:app running? `onefold worker mill:app`") == count

@@ -207,6 +207,26 @@ def test_batches_are_one_call_and_fail_together(tmp_path: Path) -> None:
     assert json.loads(files[0]["Input"]) == {"Items": [{"id": str(one), "qty": one} for one in range(4)]}
 
 
+def test_batches_that_are_done_are_not_cut_anew_by_a_repaired_source(tmp_path: Path) -> None:
+    app, calls = onefold.App("batches"), list[list[str]]()
+
+    @app.map(app.queue("items"), key="{id}", batch=Batch(items_max=4), results=str(tmp_path / "r"))
+    def grind(rows: list[Row]) -> None:
+        calls.append([row.id for row in rows])
+
+    mill = Mill(tmp_path)
+    mill.app, mill.map = app, grind
+    with inline(app) as world:
+        maps.start(app, "grind", run=RUN, items=mill.file(10, bad={9: "nine"}), turns=False)
+        assert drive(mill, world).status == "failed"
+        done = len(calls)
+        with pytest.raises(errors.UsageError, match="are done"):
+            maps.redrive(app, RUN, items=mill.file(10), turns=False)
+        world.run()
+        assert maps.progress(app, RUN).status == "failed"
+        assert len(calls) == done
+
+
 def test_two_rows_of_one_key_are_one_item_or_a_conflict(tmp_path: Path) -> None:
     with mill_at(tmp_path, tolerated_count=1) as (mill, world):
         items = mill.file(5, bad={1: "0,0", 2: "0,9"})

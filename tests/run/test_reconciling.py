@@ -163,6 +163,17 @@ def test_a_dead_letter_is_named_with_its_queue_reason_and_owner(shop: Shop, worl
     assert example.message_id is not None
 
 
+def test_a_dead_letter_that_is_gone_is_missing_and_was_a_dead_letter(shop: Shop, world: World) -> None:
+    dispatch(world, ["a", "b"], shop.charge)
+    shop.ill["b"] = onefold.PermanentError("no such card")
+    world.run()
+    lose(world, "b")
+    (example,) = look(world).examples
+    assert example.place == "missing"
+    assert example.why.startswith("it was a dead letter, and its message is gone, purged or expired perhaps")
+    assert example.why.endswith("no such card")
+
+
 def test_a_held_outcome_is_no_missing_one(shop: Shop, world: World) -> None:
     dispatch(world, ["a"], shop.pay)
     shop.ill["a"] = onefold.OutcomeUnknown("the bank did not answer")

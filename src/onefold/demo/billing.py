@@ -31,6 +31,7 @@ from onefold.demo.crew import Crew
 from onefold.demo.progress import Draw
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
+from onefold.watch.wording import counted
 
 APP: Final = "onefold.demo.billing_shop:app"
 SCHEDULERS, WORKERS = 2, 3

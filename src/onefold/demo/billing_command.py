@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from onefold.demo.progress import bar
+from onefold.watch.wording import counted
 
 if TYPE_CHECKING:
     from onefold.demo.billing import Outcome
@@ -73,9 +74,9 @@ def _draw(found: Outcome) -> None:
         )  # fmt: skip
     console = Console(highlight=False)
     console.print(table)
-    killed = ", ".join(f"{count} {name}s" for name, count in sorted(found.kills.items())) or "nobody"
+    killed = ", ".join(counted(count, name) for name, count in sorted(found.kills.items())) or "nobody"
     console.print(
-        f"Killed: {killed}; {found.interrupted} dispatches were ended in the middle. {found.seconds:,} s.",
+        f"Killed: {killed}; dispatches that ended in the middle: {found.interrupted}. {found.seconds:,} s.",
         soft_wrap=True,
     )
     console.print(

@@ -139,7 +139,8 @@ def _round(
             found: Progress = maps.progress(app, RUN)
             over = found.done + found.failed + found.malformed
             kills = crew.kills["worker"]
-            told(name, over, found.total, f"{over:,} of {found.total:,}, {found.failed:,} failed, {counted(kills, 'kill')}")
+            text = f"{over:,} of {found.total:,}, {found.failed:,} failed, {counted(kills, 'kill')}"
+            told(name, over, found.total, text)
             if found.over:
                 break
             if found.done > 0 and kills < settings.kills and entropy.fraction() < _KILL_CHANCE:

@@ -21,6 +21,7 @@ from onefold.demo.person import Settled
 from onefold.demo.runs import Run, Settings
 from onefold.demo.tally import Tally
 from onefold.demo.verdict import DeadLetter, DeadLetters, Effects, judge_dead_letters, judge_effects
+from onefold.watch import wording
 
 SHOWN_MAX = 5
 """Faults of one kind that are told one by one; the others are counted."""
@@ -164,7 +165,8 @@ def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
     faults = []
     if len(seen.hits) < settings.kills_min:
         faults.append(
-            f"{len(seen.hits)} kills hit a worker with work in hand; at least {settings.kills_min} are asked for"
+            f"{wording.counted(len(seen.hits), 'kill')} hit a worker with work in hand; at least {settings.kills_min} "
+            "are asked for"
         )
     if seen.held_left:
         faults.append(f"{seen.held_left} invoices are still held for a person")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import csv
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Protocol
 
 from onefold import errors
@@ -152,19 +152,24 @@ def _header(file: BinaryIO, name: str, reader: ItemReader) -> tuple[tuple[str, .
     try:
         row = next((row for row in _parser(lines, reader) if row), [])
     except (csv.Error, UnicodeDecodeError) as error:
+        _refuse_nul(lines.taken, name)
         raise errors.UsageError(
             f"The header of {name} cannot be read: {_reason(error, reader)}.",
             todo="Check the reader's encoding, quote and delimiter, or declare header=[...].",
         ) from error
-    if any("\0" in cell for cell in row):
-        order = "BE" if start.startswith(b"\0") else "LE"
+    _refuse_nul(lines.taken, name)
+    check_header(row)
+    return tuple(row), Position(lines.offset, lines.line, 0)
+
+
+def _refuse_nul(header: Sequence[bytes], name: str) -> None:
+    if any(b"\0" in raw for raw in header):
+        order = "BE" if header[0].startswith(b"\0") else "LE"
         raise errors.UsageError(
             f"The header of {name} holds NUL bytes.",
             meaning="It is text in UTF-16 without a byte order mark, or no text at all (a binary file).",
             todo=f"Text is converted first, for example: iconv -f UTF-16{order} -t UTF-8.",
         )
-    check_header(row)
-    return tuple(row), Position(lines.offset, lines.line, 0)
 
 
 class _Joined:

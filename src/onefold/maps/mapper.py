@@ -24,12 +24,13 @@ from onefold import errors
 from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
+from onefold.contracts.queue import RUN_ATTRIBUTE
 from onefold.contracts.store import Record
 from onefold.decide.mapplan import EXCEEDED, EXCEEDED_CAUSE, exceeded
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
 from onefold.maps.children import Child, children, taken
+from onefold.maps.fates import amended, amending, fate_of, has_failed, is_over
 from onefold.maps.items import Malformed, Source
 from onefold.maps.jobs import MapHouse, MapJob, Still
 from onefold.maps.results import write_results
@@ -37,7 +38,7 @@ from onefold.maps.span import Span, Waiting
 from onefold.maps.state import MapState, Standing
 from onefold.run import runs
 from onefold.run.completion import Closer
-from onefold.run.handlers import AMENDS_ATTRIBUTE, Outgoing
+from onefold.run.handlers import Outgoing
 
 BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
 SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB
@@ -47,8 +48,6 @@ _WAIT_MS_MAX: Final = 250
 _NOTE_MS: Final = 1_000  # how often progress is written when nothing is sent
 _LOST_MS: Final = 5_000  # nothing in the queue for so long, and children that are not over: their messages are gone
 _QUIET_MS: Final = 60_000  # a run that is ending waits so long for its last children, if nothing moves
-
-Fate = str | None  # "done", "failed", or None: not over
 
 
 class Mapper:
@@ -196,7 +195,7 @@ class Mapper:
 
     def _sent_under(self, record: Record | None) -> int:
         """The fence that a failed record had when this round sent its child; the ledger has it."""
-        if not self.state.round or record is None or not _has_failed(record):
+        if not self.state.round or record is None or not has_failed(record):
             return 0
         rows = self._engine.ledger.of_key(record.key)
         mine = [row for row in rows if row.event == "redrive" and row.detail.get("round") == self.state.round]
@@ -207,9 +206,9 @@ class Mapper:
         if child.outgoing is None:
             self._span.add(None, child.end)
             return
-        amends = _amended(child.outgoing, record) if self.state.round else None
+        amends = amended(child.outgoing, record) if self.state.round else None
         waiting = Waiting(child.record, child.outgoing.fingerprint, amends, child.items, fence)
-        fate = _fate(record, waiting)
+        fate = fate_of(record, waiting)
         if fate is None:
             self._span.add(waiting, child.end)
         else:
@@ -227,7 +226,7 @@ class Mapper:
         records = self._engine.store.read([waiting.record for _, waiting in looked], self._clock.now_ms())
         over = 0
         for (number, waiting), record in zip(looked, records, strict=True):
-            fate = _fate(record, waiting)
+            fate = fate_of(record, waiting)
             if fate is not None:
                 self._span.settle(number, failed=fate == "failed")
                 over += 1
@@ -276,7 +275,7 @@ class Mapper:
         rows: list[Row] = []
         for child, record in told:
             rows += [self._row_of(bad, now_ms) for bad in child.malformed]
-            if child.outgoing is None or (record is not None and _is_over(child, record)):
+            if child.outgoing is None or (record is not None and is_over(child, record)):
                 continue
             one = amending(child.outgoing, record)
             outgoing.append(one)
@@ -290,12 +289,14 @@ class Mapper:
                 )
             )  # fmt: skip
         before = self._counted()
+        met = sum(child.items for child, record in told if record is not None and record.status == "completed")
         after = replace(
             before,
             sent=told[-1][0].end,
             children=before.children + sum(child.outgoing is not None for child, _ in told),
             malformed=before.malformed + sum(len(child.malformed) for child, _ in told),
-            passed=before.passed + sum(child.items for child, record in told if _is_done(record)),
+            passed=before.passed + met,
+            seen_done=before.seen_done + met,
             driver=self._token,
         )
 
@@ -353,7 +354,7 @@ class Mapper:
         except OSError as error:
             self._put(state)
             raise errors.UsageError(
-                f"The results of run {state.run} cannot be written: {error}.",
+                f"The results of run {state.run} cannot be written: {error.strerror or error}.",
                 meaning="All of its items are over; only their files are missing.",
                 todo=f"Mend {after.results}, then `onefold map resume {state.run}`.",
             ) from error
@@ -409,53 +410,6 @@ class Mapper:
         return answer
 
 
-def _is_done(record: Record | None) -> bool:
-    return record is not None and record.status == "completed"
-
-
-def _has_failed(record: Record) -> bool:
-    """Whether it failed for good; a redrive opens it again."""
-    return record.status == "failed" and record.budget_closed
-
-
-def _fate(record: Record | None, waiting: Waiting) -> Fate:
-    """What a record says of a child that was sent: done, failed for good, or not over."""
-    if record is None:
-        return None
-    if record.fingerprint != waiting.fingerprint:
-        # Another payload under the same key: another row of the file was first, or this one replaces it now.
-        return None if record.fingerprint == waiting.amends and record.status != "completed" else "failed"
-    if record.status == "completed":
-        return "done"
-    if record.status == "unknown" and record.parked:
-        return "failed"
-    return "failed" if _has_failed(record) and record.fence > waiting.fence else None
-
-
-def _is_over(child: Child, record: Record) -> bool:
-    """Whether a redrive has nothing to send for a child: it is done, or nothing can be done for it."""
-    assert child.outgoing is not None
-    amends = _amended(child.outgoing, record)
-    waiting = Waiting(child.record, child.outgoing.fingerprint, amends, child.items, record.fence)
-    return _fate(record, waiting) is not None
-
-
 def _is_of(attributes: Any, run: str) -> bool:
     named = attributes.get(RUN_ATTRIBUTE)
     return named is not None and named.value == run
-
-
-def _amended(outgoing: Outgoing, record: Record | None) -> str | None:
-    """The payload that a message replaces: its item failed before, and stands otherwise in the file now."""
-    if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
-        return None
-    return record.fingerprint
-
-
-def amending(outgoing: Outgoing, record: Record | None) -> Outgoing:
-    """The message, saying which payload it replaces."""
-    amends = _amended(outgoing, record)
-    if amends is None:
-        return outgoing
-    attributes = {**outgoing.entry.attributes, AMENDS_ATTRIBUTE: Attribute(amends)}
-    return replace(outgoing, entry=replace(outgoing.entry, attributes=attributes))

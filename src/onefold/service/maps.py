@@ -194,7 +194,8 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
         items: the whole source, repaired, as path or s3:// URL; unless given, the run's own, which must not have changed.
 
     Raises:
-        NotFoundError: no such run or file. UsageError: it is not over; nothing is left to do; redriven 1,000 times.
+        NotFoundError: no such run or file. UsageError: it is not over; nothing is left to do; redriven 1,000 times;
+            another source for a run in batches of which some are done.
     """
     mapping, state = of_run(app, run)
     opened = _opened(app)
@@ -209,6 +210,12 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
         )
     if items is None and state.done == state.total:
         raise errors.UsageError(f"Run {run} has nothing left to do: all {state.total} items are done.")
+    if items is not None and mapping.spec.batch is not None and state.done:
+        raise errors.UsageError(
+            f"Run {run} gives its items to the handler in batches, and {state.done} of them are done.",
+            meaning="A batch is one effect, known by its items: a repaired source would cut other batches.",
+            todo="Redrive it without another source, and start a run of its own over the repaired items alone.",
+        )
     check_shape(mapping, state)
     place = state.source if items is None else _absolute(items)
     source = opened.source(place)
@@ -316,8 +323,9 @@ def _progress(mapping: MapJob | None, state: MapState) -> Progress:
         run=state.run, map=state.map, source=state.source, status=_status(state), total=state.total,
         done=state.seen_done + state.ahead, failed=state.seen_failed, malformed=state.malformed,
         under_way=max(state.sent.index - over, 0), pending=state.pending - state.ahead, round=state.round,
-        threshold="" if mapping is None else _threshold(mapping), started_at_ms=state.started_at_ms, ended_at_ms=state.ended_at_ms,
-        failure=state.failure, results=state.results, remark=None if mapping is None else _remark(mapping, state),
+        threshold="" if mapping is None else _threshold(mapping), started_at_ms=state.started_at_ms,
+        ended_at_ms=state.ended_at_ms, failure=state.failure, results=state.results,
+        remark=None if mapping is None else _remark(mapping, state),
     )  # fmt: skip
 
 

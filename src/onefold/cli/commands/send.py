@@ -72,4 +72,5 @@ def read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFoundError(f"The file {name} cannot be read: {error}.", todo="Check its name and rights.") from error
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise NotFoundError(f"The file {name} cannot be read: {why}.", todo="Check its name and rights.") from error
