@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from onefold.cli import main, render
+from onefold.cli import main, outcomes, render
 from onefold.clock import SystemClock
+from onefold.reconciling.findings import Outcome
 from tests.faces.month import DUE_MS, RUN, Month, opened
 
 BILLING = Path(__file__).with_name("billing.py")
@@ -235,3 +236,22 @@ def test_why_of_one_operation_stays_as_it_is(shell: Shell) -> None:
     said = flat(shell("why", "2026-06/a", "billing:app"))
     assert said.startswith("charge 2026-06/a Done at")
     assert shell.json("why", RUN, "billing:app")["stories"][0]["job"] == "monthly_billing"
+
+
+def test_an_app_without_a_run_is_told_that_a_run_is_missing(shell: Shell) -> None:
+    assert "RUN is missing: billing:app is an app" in shell("reconcile", "billing:app", code=2)
+
+
+@pytest.mark.parametrize(("is_map", "step"), [(True, "onefold map redrive nightly/1"), (False, "onefold dlq list")])
+def test_dead_letters_of_a_map_run_are_redriven_with_the_run(
+    is_map: bool, step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Outcome(
+        run="nightly/1", name="", look=0, at_ms=0, verdict="disagrees", expected=1, dispatched=1, done=0, running=0,
+        waiting=0, stuck=0, dead=1, held=0, missing=0, twice=0, doubtful=0, own=None, findings=(), examples=(),
+    )  # fmt: skip
+    render.console.cache_clear()
+    outcomes.draw(found, "shop:app", is_map=is_map)
+    steps = [text for text in capsys.readouterr().out.splitlines() if "onefold " in text]
+    assert len(steps) == 1
+    assert step in steps[0]

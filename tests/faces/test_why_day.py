@@ -199,9 +199,35 @@ def test_a_name_that_nobody_knows_gets_a_near_one(month: Opened) -> None:
         assert "Did you mean monthly_billing?" in str(caught.value)
 
 
-def test_a_schedule_that_fires_often_is_cut_and_counted(month: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_fire_for_one_reason_is_one_row_where_it_does_not_fit(
+    month: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with month("a") as there:
         there.fire()
         monkeypatch.setattr(days, "RUNS_MAX", 4)
         found = why(there, "2026")
-        assert (len(found.runs), found.not_shown) == (4, 8)
+        assert [(one.fired, one.count) for one in found.runs] == [("before", 5), ("fired", 1), ("ahead", 6)]
+        assert (found.runs[0].planned, found.runs[0].until) == ("2026-01-01 03:00:00 GMT", "2026-05-01 03:00:00 BST")
+        assert (found.not_shown, found.is_right) == (0, True)
+
+
+def test_a_run_that_is_not_as_it_should_be_is_judged_wherever_it_stands(
+    month: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with month("a b") as there:
+        there.dispatch()
+        there.lose("b")
+        there.world.run()
+        monkeypatch.setattr(days, "RUNS_MAX", 1)
+        found = why(there, "2026")
+        assert RUN in [one.run for one in found.runs]
+        assert (found.wrong, found.wrong_not_shown, found.is_right) == (1, 0, False)
+
+
+def test_what_nobody_looked_at_is_never_right(month: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    with month("a") as there:
+        there.fire()
+        assert why(there, "2026").is_right
+        monkeypatch.setattr(days, "JUDGED_MAX", 0)
+        found = why(there, "2026")
+        assert (found.unjudged, found.not_shown, found.is_right) == (1, 1, False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from onefold.cli import render
 from onefold.cli.outcomes import VERDICTS, draw_examples
 from onefold.cli.render import Column, line
-from onefold.service.days import Day, DayRun
+from onefold.service.days import Day, DayRun, is_right
 from onefold.watch.wording import age, counted
 
 _TROUBLES_MAX = 3  # runs told in full where there are several
@@ -26,7 +26,6 @@ _PLACES = (
     ("held", "held"),
     ("missing", "missing"),
 )
-_RIGHT = frozenset({"done"})
 _UNFIRED = {"ahead": "not yet", "before": "no", "not-fired": "NO"}
 
 
@@ -45,11 +44,11 @@ def draw(day: Day, words: str) -> None:
     if not day.runs:
         line(f"  Nothing was planned in {day.range.text}, and nothing began.")
         return
-    if len(day.runs) == 1:
+    if len(day.runs) == 1 and not day.not_shown and day.runs[0].count == 1:
         _draw_run(day.runs[0], words)
         return
     _draw_table(day)
-    troubles = [one for one in day.runs if one.fired == "fired" and not _is_right(one)]
+    troubles = [one for one in day.runs if one.fired == "fired" and not is_right(one)]
     for one in troubles[:_TROUBLES_MAX]:
         line()
         line(one.run, "bold")
@@ -61,23 +60,6 @@ def draw(day: Day, words: str) -> None:
         render.todo([_look(day, one) for one in others[:_OTHERS_MAX]], words)
         if len(others) > _OTHERS_MAX:
             line(f"  and {len(others) - _OTHERS_MAX:,} more")
-
-
-def is_right(day: Day) -> bool:
-    """Whether everything that was planned until now fired once, and took effect once."""
-    return all(_is_right(one) for one in day.runs)
-
-
-def _is_right(one: DayRun) -> bool:
-    if one.fired in ("ahead", "before"):
-        return True
-    state = one.state
-    if state is None or state.failure is not None or state.expected is None:
-        return False
-    last = one.reconciled
-    if last is not None and last.own is not None and last.own.differs(last.dispatched - last.done):
-        return False  # what the user's own check finds, only another look can clear
-    return not any(count for place, count in one.counts.items() if place not in _RIGHT)
 
 
 def _look(day: Day, one: DayRun) -> str:
@@ -93,7 +75,7 @@ def _is_map(one: DayRun) -> bool:
 
 def _draw_table(day: Day) -> None:
     columns = [
-        Column("run" if any(_is_map(one) for one in day.runs) else "planned"),
+        Column("run" if any(_is_map(one) for one in day.runs) else "planned", folds=any(one.until for one in day.runs)),
         Column("fired"),
         Column("dispatched", right=True),
         Column("once", right=True),
@@ -101,17 +83,34 @@ def _draw_table(day: Day) -> None:
     ]
     rows = [
         (
-            one.run if _is_map(one) else one.planned or one.began,
+            one.run if _is_map(one) else _planned(one),
             _fired_word(one),
             render.number(one.dispatched) if one.state is not None else None,
             render.number(one.counts.get("done", 0)) if one.state is not None else None,
-            _others(one) or (one.tick if one.fired != "fired" else None) or None,
+            _others(one) or (_unfired(one) if one.fired != "fired" else None) or None,
         )
         for one in day.runs
     ]
     render.draw(render.table(columns, rows))
-    if day.not_shown:
-        line(f"  and {day.not_shown:,} more; ask about a shorter time.")
+    if right := day.not_shown - day.wrong_not_shown - day.unjudged:
+        line(f"  and {right:,} more that are as they should be")
+    if day.wrong_not_shown:
+        line(f"  and {day.wrong_not_shown:,} more that are NOT as they should be; ask about a shorter time.", "red")
+    if day.unjudged:
+        line(f"  {day.unjudged:,} more were not looked at; ask about a shorter time.", "red")
+
+
+def _planned(one: DayRun) -> str | None:
+    """One instant, or the first and the last of several, with the zone or day twice where they differ."""
+    if one.planned is None or one.until is None:
+        return one.planned or one.began
+    first, last = one.planned.split(), one.until.split()
+    end = last[1:] if first[0] == last[0] else last
+    return f"{' '.join(first if first[2] != last[2] else first[:2])} to {' '.join(end)}"
+
+
+def _unfired(one: DayRun) -> str:
+    return f"{one.count:,} ticks{': ' if one.tick else ''}{one.tick}" if one.count > 1 else one.tick
 
 
 def _fired_word(one: DayRun) -> str:
@@ -128,7 +127,7 @@ def _late(one: DayRun) -> str:
 
 
 def _others(one: DayRun) -> str:
-    told = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place not in _RIGHT and one.counts.get(place)]
+    told = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place != "done" and one.counts.get(place)]
     if one.state is not None and one.state.failure is not None:
         told.insert(0, "dispatch failed")
     elif one.state is not None and one.state.expected is None:
@@ -182,9 +181,11 @@ def _draw_next(one: DayRun, words: str) -> None:
         steps.append(f"onefold reconcile {one.run} --repair   (what would be sent again)")
     dead = [left for left in one.left if left.place == "dead" and left.message_id is not None]
     steps += [f"onefold dlq show {left.message_id}" for left in dead[:_DEAD_MAX]]
-    if one.counts.get("dead", 0) > _DEAD_MAX:
+    if one.counts.get("dead", 0) > _DEAD_MAX and _is_map(one):
+        steps.append(f"onefold map redrive {one.run}   (mend the cause first)")
+    elif one.counts.get("dead", 0) > _DEAD_MAX:
         steps.append("onefold dlq list   (all of them by reason; mend the cause, then onefold dlq redrive)")
-    if _is_map(one) and not _is_right(one):
+    if _is_map(one) and not is_right(one):
         steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
     steps += [f"onefold held show {left.key}" for left in one.left if left.place == "held"][:2]
     if one.reconciled is not None and one.reconciled.verdict != "agrees":

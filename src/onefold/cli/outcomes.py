@@ -18,12 +18,13 @@ VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
 }
 
 
-def draw(outcome: Outcome, words: str, *, repairs: bool = False) -> None:
+def draw(outcome: Outcome, words: str, *, repairs: bool = False, is_map: bool = False) -> None:
     """One outcome: the verdict, the figures, what is not as it should be, and what to do next.
 
     Args:
         words: how to name the target on a command line again.
         repairs: a repair is told below, and need not be proposed.
+        is_map: it is a map run, whose dead letters go with the run.
     """
     text, style = VERDICTS[outcome.verdict]
     by = f"   by {outcome.name}" if outcome.name else ""
@@ -44,7 +45,7 @@ def draw(outcome: Outcome, words: str, *, repairs: bool = False) -> None:
     draw_examples(outcome.examples)
     for one in differences:
         line(f"  {one.key}: your own check found {one.found:,}, expected {one.expected:,}")
-    if todo := _next(outcome, repairs=repairs):
+    if todo := _next(outcome, repairs=repairs, is_map=is_map):
         line()
         line("Next:")
         render.todo(todo, words)
@@ -93,14 +94,16 @@ def draw_examples(examples: tuple[Example, ...]) -> None:
     render.draw(render.table(columns, rows))
 
 
-def _next(outcome: Outcome, *, repairs: bool) -> list[str]:
+def _next(outcome: Outcome, *, repairs: bool, is_map: bool) -> list[str]:
     steps = []
     if outcome.verdict == "disagrees" and outcome.expected is None:
         steps.append(f"onefold runs show {outcome.run}   (where its dispatch stands, and how it goes on)")
     lost = outcome.missing or any(one.place == "stuck" and one.message_id is None for one in outcome.examples)
     if lost and not repairs:
         steps.append(f"onefold reconcile {outcome.run} --repair   (what would be sent again)")
-    if outcome.dead:
+    if outcome.dead and is_map:
+        steps.append(f"onefold map redrive {outcome.run}   (mend the cause first)")
+    elif outcome.dead:
         steps.append("onefold dlq list   (mend the cause, then onefold dlq redrive)")
     if outcome.held:
         steps.append("onefold held list   (find out whether the effect happened, then onefold held settle)")

@@ -309,4 +309,7 @@ def _last_word(history: Sequence[Row], said: str) -> str:
     gone = next((row for row in reversed(history) if row.event in ("removed", "purge", "discarded")), None)
     if gone is not None:
         return f"its message was {gone.event} by {gone.actor or 'somebody'}"
+    if any(row.event == "dead-letter" for row in history):
+        gone_too = "it was a dead letter, and its message is gone, purged or expired perhaps"
+        return f"{gone_too}; last heard: {said}" if said else gone_too
     return f"its message is gone; last heard: {said}" if said else "its message is gone, and nothing ever claimed it"

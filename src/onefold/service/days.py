@@ -9,8 +9,9 @@ Never here: one operation's story (`stories.py`), output. Invariant: asking chan
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal
@@ -36,9 +37,11 @@ from onefold.schedules.scheduling import Schedule
 from onefold.service import stories
 from onefold.service.desk import Desk
 
-RUNS_MAX: Final = 31  # of one answer; a schedule that fires more often is asked about for a shorter time
+RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
+JUDGED_MAX: Final = 2_000  # runs of one answer that are walked through; what is beyond them is told to be unjudged
 LEFT_MAX: Final = 20  # operations that are not done, named for each run
-_PLANNED_MAX: Final = 10_000  # planned instants of a range that are counted
+_PLANNED_MAX: Final = 600_000  # planned instants of a range that are looked at: a year of minutes has 527,040
+_PAGE: Final = 500  # runs that are read at once
 _TITLES_MAX: Final = 1_000  # runs whose titles a misspelt name is compared with
 _FIRST_ROWS: Final = 100  # of a run, among which are those of its tick
 _TROUBLE: Final = ("tick-refused", "tick-dropped", "dead-letter")
@@ -62,12 +65,13 @@ class Range(Struct, frozen=True, kw_only=True):
 
 
 class DayRun(Struct, frozen=True, kw_only=True):
-    """One planned instant, or one run that no plan foresaw.
+    """One planned instant, one run that no plan foresaw, or several instants in a row that did not fire for one reason.
 
     Args:
         run: its name.
         fired: whether it began; `ahead`: its time has not come; `before`: nobody had the schedule yet.
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
+        count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
         tick: where its tick stands, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
@@ -83,6 +87,8 @@ class DayRun(Struct, frozen=True, kw_only=True):
     planned: str | None
     began_at_ms: int | None = None
     began: str | None = None
+    count: int = 1
+    until: str | None = None
     times: int | None = None
     tick: str = ""
     todo: tuple[str, ...] = ()
@@ -101,7 +107,10 @@ class Day(Struct, frozen=True, kw_only=True):
         schedule: its name, or that of a map job. declared: whether the app that was named declares it.
         expression, owner: of the declaration.
         range: what was asked about. now_ms: when.
-        runs: by time. not_shown: how many more there are in the range.
+        runs: by time: the first that are right, and the first that are not.
+        not_shown: instants and runs of the range that are not among them.
+        wrong: instants and runs that are not as they should be; wrong_not_shown: those of them that are not among `runs`.
+        unjudged: instants and runs that nobody looked at, because there are too many.
     """
 
     schedule: str
@@ -112,6 +121,27 @@ class Day(Struct, frozen=True, kw_only=True):
     now_ms: int
     runs: tuple[DayRun, ...]
     not_shown: int
+    wrong: int
+    wrong_not_shown: int
+    unjudged: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything that was planned until now fired once, and took effect once; False where that is not known."""
+        return not (self.wrong or self.unjudged)
+
+
+def is_right(one: DayRun) -> bool:
+    """Whether a planned instant, or a run, is as it should be by now."""
+    if one.fired in ("ahead", "before"):
+        return True
+    state = one.state
+    if state is None or state.failure is not None or state.expected is None:
+        return False
+    last = one.reconciled
+    if last is not None and last.own is not None and last.own.differs(last.dispatched - last.done):
+        return False  # what the user's own check finds, only another look can clear
+    return not any(count for place, count in one.counts.items() if place != "done")
 
 
 def range_of(text: str, zone: str = "UTC") -> Range:
@@ -172,10 +202,7 @@ def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> 
     began = looked.began(names)
     if schedule is None and not looked.known:
         raise _unknown(desk, schedules, name)
-    planned = looked.planned()
-    every = sorted(
-        {*began, *planned}, key=lambda run: planned[run] if run in planned else planned_or_begun_ms(began[run])
-    )
+    told = looked.told(began)
     return Day(
         schedule=name,
         declared=schedule is not None,
@@ -183,8 +210,11 @@ def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> 
         owner=schedule.owner if schedule is not None else None,
         range=asked,
         now_ms=desk.now_ms(),
-        runs=tuple(looked.run(run, began.get(run), planned.get(run)) for run in every[:RUNS_MAX]),
-        not_shown=len(every) - RUNS_MAX if len(every) > RUNS_MAX else 0,
+        runs=tuple(told.runs),
+        not_shown=told.right_not_shown + told.wrong_not_shown + told.unjudged,
+        wrong=told.wrong,
+        wrong_not_shown=told.wrong_not_shown,
+        unjudged=told.unjudged,
     )
 
 
@@ -208,6 +238,26 @@ def _unknown(desk: Desk, schedules: Mapping[str, Schedule], name: str) -> errors
     )
 
 
+class _Told:
+    """The rows of an answer, of which only the first right and the first wrong ones are kept; all are counted."""
+
+    def __init__(self) -> None:
+        self.runs: list[DayRun] = []
+        self.wrong = self.right_not_shown = self.wrong_not_shown = self.unjudged = 0
+        self._shown = {True: 0, False: 0}
+
+    def add(self, one: DayRun) -> None:
+        right = is_right(one)
+        self.wrong += 0 if right else one.count
+        if self._shown[right] < RUNS_MAX:
+            self._shown[right] += 1
+            self.runs.append(one)
+        elif right:
+            self.right_not_shown += one.count
+        else:
+            self.wrong_not_shown += one.count
+
+
 class _Looked:
     """What is asked about one schedule and range."""
 
@@ -225,36 +275,82 @@ class _Looked:
 
     # -- which runs ------------------------------------------------------------------------------------------------------
 
-    def began(self, names: Sequence[str]) -> dict[str, RunState]:
-        """The runs of the range that began, by name."""
-        found = [one.run for one in runs.read_all(self._desk.engine.state, names) if one is not None]
-        found = [run for run in found if run.title == self._name]
-        self.known = bool(found)
-        self._first_ms = min(map(planned_or_begun_ms, found), default=None)
-        return {run.name: run for run in found if self._range.from_ms <= planned_or_begun_ms(run) < self._range.to_ms}
+    def began(self, names: Sequence[str]) -> dict[str, int]:
+        """The runs of the range that began, by name, with the instant that says when; read a page at a time."""
+        began: dict[str, int] = {}
+        for first in range(0, len(names), _PAGE):
+            for one in runs.read_all(self._desk.engine.state, names[first : first + _PAGE]):
+                if one is None or one.run.title != self._name:
+                    continue
+                at_ms = planned_or_begun_ms(one.run)
+                self.known = True
+                self._first_ms = at_ms if self._first_ms is None else min(at_ms, self._first_ms)
+                if self._range.from_ms <= at_ms < self._range.to_ms:
+                    began[one.run.name] = at_ms
+        return began
 
-    def planned(self) -> dict[str, int]:
-        """The planned instants of the range by the name of their run; at most so many as are counted."""
+    def _planned(self) -> Iterator[int]:
+        """The planned instants of the range, ascending."""
         if self._schedule is None:
-            return {}
+            return iter(())
         timing = self._schedule.timing
         anchor_ms = self._standing.anchor_ms if self._standing is not None else timing.start_ms
         if anchor_ms is None and isinstance(timing.expression, Rate):
-            return {}  # it counts from when a scheduler first saw it, and none has
-        instants = between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
-        return {run_name(self._name, at_ms): at_ms for at_ms in islice(instants, _PLANNED_MAX)}
+            return iter(())  # it counts from when a scheduler first saw it, and none has
+        return between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
+
+    def _instants(self, began: Mapping[str, int]) -> Iterator[tuple[int, str, bool]]:
+        """Instants, names of runs, and whether each began, by time."""
+        every = ((at_ms, run_name(self._name, at_ms)) for at_ms in self._planned())
+        planned = ((at_ms, name, False) for at_ms, name in every if name not in began)
+        return heapq.merge(planned, sorted((at_ms, name, True) for name, at_ms in began.items()))
+
+    def told(self, began: Mapping[str, int]) -> _Told:
+        """All of the range. Where it does not fit, instants in a row that did not fire for one reason are one row."""
+        told = _Told()
+        folds = sum(1 for _ in islice(self._instants(began), RUNS_MAX + 1)) > RUNS_MAX
+        judged = 0
+        last: tuple[Fired, str, str, int, int, int] | None = None  # what did not fire: why, its run, from, until, count
+        instants = self._instants(began)
+        for at_ms, name, is_begun in islice(instants, _PLANNED_MAX):
+            why_not: tuple[Fired, str] = ("fired", "") if is_begun else self._unfired(at_ms)
+            if last is not None and folds and why_not == last[:2]:
+                last = (*last[:4], at_ms, last[5] + 1)
+                continue
+            if last is not None:
+                told.add(self._unfired_row(*last))
+            last = None if is_begun else (*why_not, name, at_ms, at_ms, 1)
+            if is_begun and judged < JUDGED_MAX:
+                told.add(self.run(name))
+                judged += 1
+            elif is_begun:
+                told.unjudged += 1
+        if last is not None:
+            told.add(self._unfired_row(*last))
+        told.unjudged += sum(1 for _ in instants)
+        return told
 
     # -- one run ---------------------------------------------------------------------------------------------------------
 
-    def run(self, name: str, state: RunState | None, planned_at_ms: int | None) -> DayRun:
-        """What became of a planned instant, or of a run."""
-        planned_at_ms = state.nominal_at_ms if planned_at_ms is None and state is not None else planned_at_ms
-        if state is None:
-            assert planned_at_ms is not None
-            fired, why_not = self._unfired(planned_at_ms)
+    def _unfired_row(self, fired: Fired, why_not: str, run: str, from_ms: int, until_ms: int, count: int) -> DayRun:
+        return DayRun(
+            run=run,
+            fired=fired,
+            planned_at_ms=from_ms,
+            planned=self._said(from_ms),
+            count=count,
+            until=self._said(until_ms) if count > 1 else None,
+            tick=why_not,
+        )
+
+    def run(self, name: str) -> DayRun:
+        """What became of a run that began."""
+        (standing,) = runs.read_all(self._desk.engine.state, [name])
+        if standing is None:  # swept away since it was listed
             return DayRun(
-                run=name, fired=fired, planned_at_ms=planned_at_ms, planned=self._local(planned_at_ms), tick=why_not
+                run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was swept away just now"
             )
+        state, planned_at_ms = standing.run, standing.run.nominal_at_ms
         survey = Survey(self._desk.engine, name, self._desk.now_ms(), self._policies)
         left: list[Example] = []
         others = 0

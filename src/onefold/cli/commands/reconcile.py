@@ -11,6 +11,7 @@ import click
 from onefold.cli import options, outcomes, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
+from onefold.maps import state as map_state
 from onefold.reconciling.findings import Outcome
 from onefold.service import reconcile as service
 from onefold.service.repair import Plan, Repair
@@ -41,6 +42,8 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     if yes and not repair:
         raise click.UsageError("--yes goes with --repair.")
     app, (text,) = target.split(words, 1, names="RUN")
+    if target.is_app(text):
+        raise click.UsageError(f"RUN is missing: {text} is an app. See `onefold runs list {text}`.")
     found = target.find(app, url)
     if repair and found.app is None:
         raise click.UsageError(
@@ -69,7 +72,8 @@ def _draw_looks(looks: list[Outcome], found: target.Target, *, repairs: bool = F
     for place, outcome in enumerate(looks):
         if place:
             line()
-        outcomes.draw(outcome, found.words, repairs=repairs)
+        is_map = map_state.read(found.desk.engine.state, outcome.run) is not None
+        outcomes.draw(outcome, found.words, repairs=repairs, is_map=is_map)
 
 
 # -- the repair ------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     except UsageError as error:
         raise UsageError(error.what, todo=f"{error.todo} An app is named as module:attribute.") from None
     answer = days.why(found.desk, found.app.schedules if found.app is not None else {}, name, text)
-    return Answer(answer, draw=lambda: day.draw(answer, found.words), code=int(not day.is_right(answer)))
+    return Answer(answer, draw=lambda: day.draw(answer, found.words), code=int(not answer.is_right))
 
 
 def _draw(answer: stories.Answer, words: str) -> None:
