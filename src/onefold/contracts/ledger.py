@@ -27,6 +27,9 @@ FATES: Final = frozenset(
 )  # fmt: skip
 """Events that say how an operation stands. All others are only passed through on the way; see `Ledger.tally`."""
 
+DONE: Final = frozenset({"completed", "duplicate"})
+"""Those of `FATES` that nothing takes back: what became of another message of the same key is no news of the operation."""
+
 
 class Row(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that happened.
@@ -79,9 +82,10 @@ class Ledger(Protocol):
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where: for each event, those whose row it is that tells.
 
-        An operation's last row of the run tells whose event is one of `FATES`; while it has none of these, its last row.
-        So a straggler's `lease-lost`, or a message that is dispatched a second time, changes nothing about what is done.
-        Rows without a key count nowhere.
+        An operation's last row of the run tells whose event is one of `DONE`; while it has none of these, the last one of
+        `FATES`; while it has none of these either, its last row. So neither a straggler's `lease-lost`, nor a message that
+        is dispatched a second time, nor the dead letter of another message under the same key changes anything about what
+        is done. Rows without a key count nowhere.
         """
         ...
 
@@ -94,10 +98,19 @@ class Ledger(Protocol):
         ...
 
 
+def tells(event: str, before: str | None) -> bool:
+    """Whether a later row of an operation tells how it stands, instead of the one that told before; see `Ledger.tally`."""
+    return before is None or _weight(event) >= _weight(before)
+
+
+def _weight(event: str) -> int:
+    return (event in FATES) + (event in DONE)
+
+
 def tally_of(rows: Iterable[Row]) -> dict[str, int]:
     """As `Ledger.tally`, from all rows of a run, oldest first; keeps one word per operation in memory."""
     stands: dict[RecordKey, str] = {}
     for row in rows:
-        if row.key is not None and (row.event in FATES or stands.get(row.key) not in FATES):
+        if row.key is not None and tells(row.event, stands.get(row.key)):
             stands[row.key] = row.event
     return dict(Counter(stands.values()))

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.contracts.ledger import FATES, Row
+from onefold.contracts.ledger import Row, tells
 from onefold.contracts.state import State
 from onefold.contracts.store import RecordKey
 from onefold.run import runs
@@ -127,11 +128,13 @@ class Progress(Struct, frozen=True, kw_only=True):
         run: as it stands.
         per_second: operations settled (while it is dispatched: messages sent) over the last 30 seconds; None at the first
             look. eta_ms: until nothing is left, at that rate; None where it cannot be told.
+        ended: nothing is left to do but by a person: the last look.
     """
 
     run: Run
     per_second: float | None
     eta_ms: int | None
+    ended: bool = False
 
 
 # -- one run and many ------------------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
         return Shown(run=run, in_flight=None, open=(), open_count=None, restarts=None)
     last: dict[RecordKey, Row] = {}
     for row in rows:
-        if row.key is not None and (row.event in FATES or row.key not in last or last[row.key].event not in FATES):
+        if row.key is not None and tells(row.event, last[row.key].event if row.key in last else None):
             last[row.key] = row
     not_done = [row for row in last.values() if runs.fate_of(row.event) != "done"]
     busy = _in_flight(desk, [row.key for row in not_done if row.key is not None])
@@ -361,8 +364,35 @@ def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
     while True:
         before_ms = desk.clock.monotonic_ms()
         progress = meter.read(before_ms, one(desk, name))
+        progress = msgspec.structs.replace(progress, ended=progress.run.is_over or _is_left_to_a_person(desk, progress.run))
         yield progress
-        if progress.run.is_over or (progress.run.kind == "map" and progress.run.stand == "stopped"):
-            return  # a map run that failed, or was stopped, goes on only when a person says so
+        if progress.ended:
+            return
         took_ms = desk.clock.monotonic_ms() - before_ms
         wait(max(_LOOK_MS, took_ms * _LOOK_FACTOR))
+
+
+def _is_left_to_a_person(desk: Desk, run: Run) -> bool:
+    """Whether a run that stopped while it was dispatched goes on only when a person says so, and nothing of it is going on."""
+    if run.stand != "stopped":
+        return False
+    if run.kind == "map":
+        return True  # it failed, or was stopped
+    if run.settled < run.expected:
+        return False
+    tick = RecordKey("", run.title, run.run)
+    given_up_ms = _given_up_ms(desk, run, tick)
+    if given_up_ms is None:
+        return False
+    return not any(row.event == "redrive" and row.at_ms >= given_up_ms for row in desk.engine.ledger.of_key(tick))
+
+
+def _given_up_ms(desk: Desk, run: Run, tick: RecordKey) -> int | None:
+    """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None: it was not."""
+    (record,) = desk.engine.store.read([tick], desk.now_ms())
+    if record is not None:
+        is_dead = record.status == "failed" and record.budget_closed
+        return record.updated_at_ms if is_dead or record.parked else None
+    rows = [] if run.dispatched else desk.engine.ledger.of_run(run.run)
+    given_up = (row.at_ms for row in rows if row.key is None and row.event in ("dead-letter", "tick-dropped"))
+    return max(given_up, default=None)

@@ -127,6 +127,15 @@ class LedgerContract:
         self.ledger.append([row("lease-lost", NOW + 1, run="r"), row("dispatched", NOW + 2, run="r")])
         assert self.ledger.tally("r") == {"completed": 1}
 
+    def test_another_message_under_the_key_of_what_is_done_takes_nothing_back(self) -> None:
+        done, known, refused = (RecordKey("", "j", name) for name in "abc")
+        self.ledger.append([row("conflict", key=refused, run="r"), row("completed", NOW + 1, key=done, run="r")])
+        self.ledger.append([row("duplicate", NOW + 1, key=known, run="r"), row("conflict", NOW + 2, key=done, run="r")])
+        self.ledger.append([row(event, NOW + 3, key=known, run="r") for event in ("dead-letter", "redrive", "retry")])
+        assert self.ledger.tally("r") == {"completed": 1, "duplicate": 1, "conflict": 1}
+        self.ledger.append([row("completed", NOW + 4, key=refused, run="r")])
+        assert self.ledger.tally("r") == {"completed": 2, "duplicate": 1}
+
     def test_a_dead_letter_that_was_sent_again_stands_as_what_came_of_it(self) -> None:
         self.ledger.append([row("dead-letter", run="r"), row("redrive", NOW + 1, run="r")])
         assert self.ledger.tally("r") == {"redrive": 1}

@@ -15,7 +15,7 @@ import msgspec
 from onefold.backends.postgres.connection import Link, Server, ask
 from onefold.backends.postgres.identity import ident, key_range, packed, unpacked
 from onefold.backends.postgres.rows import arrays
-from onefold.contracts.ledger import FATES, Row
+from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
 
 _APPEND: Final = """
@@ -40,7 +40,7 @@ ORDER BY 1, 2 LIMIT %s
 _TALLY: Final = """
 SELECT event, count(*) FROM (
     SELECT DISTINCT ON (ident) event FROM onefold.ledger WHERE run = %s AND ident IS NOT NULL
-    ORDER BY ident, event = ANY (%s) DESC, at_ms DESC, id DESC
+    ORDER BY ident, event = ANY (%s) DESC, event = ANY (%s) DESC, at_ms DESC, id DESC
 ) AS standing GROUP BY event
 """
 _Detail = dict[str, str | int | bool | None]
@@ -115,7 +115,7 @@ class PostgresLedger:
 
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where."""
-        values = (packed(run), sorted(FATES))
+        values = (packed(run), sorted(DONE), sorted(FATES))
         rows = self._server.run(lambda link: ask(link, self._server.sql(_TALLY), values))
         return {unpacked(event): count for event, count in rows}
 

@@ -15,7 +15,7 @@ import msgspec
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.identity import ident, key_range
-from onefold.contracts.ledger import FATES, Row
+from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
 
 _INSERT: Final = """
@@ -24,9 +24,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
 _WALK: Final = _SELECT.replace("SELECT", "SELECT id,", 1) + " WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
+_FATES, _DONE = (", ".join(f"'{event}'" for event in sorted(events)) for events in (FATES, DONE))
 _TALLY: Final = f"""
 SELECT event, count(*) FROM (
-    SELECT event, max((event IN ({", ".join(f"'{event}'" for event in sorted(FATES))})) << 62 | id)
+    SELECT event, max((event IN ({_FATES})) + (event IN ({_DONE})) << 61 | id)
     FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
 ) GROUP BY event
 """  # beside max(), a bare column is of the row that has the maximum

@@ -58,14 +58,15 @@ def _draw_page(page: service.Page, found: target.Target) -> None:
     if not page.runs:
         line("No run.")
         return
+    trouble = ("failed", "dead", "unknown", "missing")
+    shown = [head for head in trouble if any(getattr(one, head) for one in page.runs)]  # a run's name needs the room
     columns = [Column("run", folds=True), Column("state")]
-    columns += [Column(head, right=True) for head in ("done", "of", "failed", "dead", "unknown", "missing")]
-    columns.append(Column("began", right=True))
+    columns += [Column(head, right=True) for head in ("done", "of", *shown, "began")]
     now_ms = found.desk.now_ms()
     rows = [
         (
-            one.run, one.stand, number(one.done), number(one.expected), some(one.failed), some(one.dead),
-            some(one.unknown), some(one.missing), ago(now_ms - one.started_at_ms),
+            one.run, one.stand, number(one.done), number(one.expected), *(some(getattr(one, head)) for head in shown),
+            ago(now_ms - one.started_at_ms),
         )
         for one in page.runs
     ]  # fmt: skip
@@ -101,8 +102,8 @@ def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
     run, now_ms = shown.run, found.desk.now_ms()
     line(run.run, "bold")
     kinds = {"tick": "tick", "dispatch": "dispatcher", "map": "map run"}
-    began = f"{render.local(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
-    planned = f", planned for {render.local(run.nominal_at_ms)}" if run.nominal_at_ms is not None else ""
+    began = f"{render.zoned(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
+    planned = f", planned for {render.zoned(run.nominal_at_ms)}" if run.nominal_at_ms is not None else ""
     line(f"  {kinds.get(run.kind, run.kind)} of {run.title}{planned}, began {began}")
     if run.owner is not None:
         line(f"  owner {run.owner}")
@@ -176,7 +177,8 @@ def _said(run: service.Run) -> str:
 def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
     """Follow a run until nothing is left to do, with its rate and the time left; with --json, answer then.
 
-    Exits with 0 when all of it is done, with 1 when some of it is left to a person, or when it is interrupted before.
+    Exits with 0 when all of it is done, with 1 when some of it is left to a person, and with 130 when it is interrupted
+    before. A dispatcher whose tick is dead-lettered or held is left to a person too.
     """
     found, (name,) = _target(words, url, 1)
     desk = found.desk
@@ -198,8 +200,11 @@ def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
 
 def _draw_end(run: service.Run, found: target.Target) -> None:
     line(_said(run), _COLOURS.get(run.stand, ""))
+    steps = [f"onefold runs show {run.run}   (what is left, and what to do)"]
+    if run.stand == "stopped" and run.kind == "dispatch":
+        steps = [f"onefold why {run.run}   (its tick)", f"onefold dlq redrive --key {run.run}   (to go on, once it is mended)"]
     if run.stand != "complete":
-        render.todo([f"onefold runs show {run.run}   (what is left, and what to do)"], found.words)
+        render.todo(steps, found.words)
 
 
 def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
@@ -214,10 +219,10 @@ def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
 
 def _in_lines(first: service.Progress, looks: service.Looks) -> service.Progress:
     last = first
-    if not first.run.is_over:
+    if not first.ended:
         line(_pace(first))
     for progress in looks:
-        if progress.run != last.run and not progress.run.is_over:  # how it ended is said by the answer
+        if progress.run != last.run and not progress.ended:  # how it ended is said by the answer
             line(_pace(progress))
         last = progress
     return last
