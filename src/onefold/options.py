@@ -43,7 +43,8 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
     """
     code: Any = function.__code__  # inspect.signature would take 0.1 ms of every import
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
-    what = f"{function.__qualname__.removesuffix('.__init__')}()"
+    name = function.__qualname__.removesuffix(".__init__")
+    what = f"{name.replace('Declarations.', 'app.').replace('App.', 'app.')}()"  # as it is written
 
     @functools.wraps(function)
     def checked(*args: A.args, **kwargs: A.kwargs) -> R:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import raw, report
+from benchmarks.aws import rows as aws_rows
+from benchmarks.batches import rows as batches_rows
 from benchmarks.harness import run_pair
 from benchmarks.rows import Bench, Pair, Planned, above, below, pairs, ratio_at_least, ratio_at_most
 from benchmarks.serving import rows as serving_rows
@@ -39,7 +41,7 @@ def test_names_are_unique_and_every_reference_is_measured() -> None:
 
 
 def test_explanations_are_of_rows_that_exist() -> None:
-    every = [*pairs(), *serving_rows.pairs()]
+    every = [*pairs(), *serving_rows.pairs(), *aws_rows.pairs(), *batches_rows.pairs()]
     assert report.explanations().keys() <= {row.name for pair in every for row in pair.rows}
 
 

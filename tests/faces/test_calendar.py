@@ -104,6 +104,33 @@ def test_what_the_clocks_skip_is_told_or_moved(shell: Shell) -> None:
     assert "Sun 2027-03-14 02:30      -                 nightly: 02:30 is skipped" in drawn
 
 
+def test_what_is_skipped_comes_before_what_fires_at_that_instant(shell: Shell) -> None:
+    words = (
+        "--expression",
+        "cron(*/30 1-2 28 3 ? 2027)",
+        "--tz",
+        "Europe/London",
+        "--from",
+        "2027-03-28",
+        "--to",
+        "1d",
+    )
+    rows = [(row["local"][11:16], row["fires"]) for row in shell.json(*words)["rows"]]
+    assert rows == [("01:00", False), ("02:00", True), ("02:30", True)]
+
+
+def test_a_time_that_comes_twice_says_which_one_fires(shell: Shell) -> None:
+    words = ("--tz", "Europe/London", "--from", "2027-10-31", "--to", "4h")
+    hourly = shell.json("--expression", "cron(30 * * * ? *)", *words)["rows"]
+    assert [(row["utc"][11:16], row["note"]) for row in hourly] == [
+        ("23:30", ""), ("00:30", "01:30 comes twice; fires the first time"), ("02:30", ""),
+    ]  # fmt: skip
+    elapsed = shell.json("--expression", "rate(1 hour)", *words)["rows"]
+    assert [(row["local"][11:], row["note"]) for row in elapsed] == [
+        ("00:00:00+01:00", ""), ("01:00:00+01:00", ""), ("01:00:00+00:00", ""), ("02:00:00+00:00", ""),
+    ]  # fmt: skip
+
+
 def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(shell: Shell) -> None:
     drawn = shell(TARGET, "--from", "2027-03-01", "--to", "60d", "--rows", "5")
     lines = drawn.splitlines()

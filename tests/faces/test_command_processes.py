@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -90,6 +91,22 @@ def running_worker(
     assert worker.stdout is not None
     assert worker.stdout.readline() == "running\n"
     return worker
+
+
+def test_a_worker_says_once_which_delayed_messages_it_waits_for(
+    started: list[subprocess.Popen[str]], folder: Path, environment: dict[str, str]
+) -> None:
+    words = ("send", "slow:app", "wait", '{"name": "later"}', "--delay", "10m")
+    assert run(folder, environment, *words).returncode == 0
+    worker = start(started, folder, environment, "worker", "slow:app", "--until-empty", "--no-progress")
+    assert worker.stderr is not None
+    assert re.fullmatch(
+        r"waiting for 1 delayed message in queue, due \d\d:\d\d \(in 9m\d+s\)\n", worker.stderr.readline()
+    )
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 0
+    assert "waiting" not in rest
 
 
 def told_draining(worker: subprocess.Popen[str]) -> None:

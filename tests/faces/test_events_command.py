@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onefold.buses import replay
 from onefold.cli import main
 
 TOWN = """
@@ -108,6 +109,32 @@ def test_what_cannot_be_done_is_said(shell: Shell, words: tuple[str, ...], said:
     assert "to do:" in shell.said
 
 
+def test_an_empty_list_of_entries_is_wrong_usage(shell: Shell) -> None:
+    for empty in ("[]", '{"Entries": []}'):
+        assert shell("put", empty, "town:app", code=2) == ""
+        assert "There are 0 events in the entries; nothing was put." in shell.said
+
+
+def test_a_running_replay_is_cancelled_once(shell: Shell) -> None:
+    shell("put", json.dumps([PLACED]), "town:app")
+    import town  # type: ignore[import-not-found]
+
+    replay.begin(town.orders, town.app.runtime(), "all", 0, 2**40, name="r")
+    ended = "Replay r of all: cancelled; 0 events, 0 messages.\n"
+    assert shell("cancel", "r", "town:app") == ended
+    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was cancelled before.\n{ended}"
+
+
+def test_fields_that_are_spelt_as_in_an_entry_are_told_how_an_event_has_them(shell: Shell) -> None:
+    pattern, event = '{"Source": ["shop"]}', '{"Source": "shop", "DetailType": "x", "detail": {}}'
+    drawn = shell("test", "--pattern", pattern, "--event", event)
+    assert "The pattern has Source" in drawn
+    assert "The event has DetailType" in drawn
+    assert "it is detail-type." in drawn
+    answer = shell.json("test", "--pattern", '{"source": ["shop"]}', "--event", '{"source": "shop"}')
+    assert (answer["matches"], answer["hints"]) == (True, [])
+
+
 def test_rules_are_listed_and_asked_about_an_event(shell: Shell) -> None:
     drawn = shell("rules", "town:app")
     assert "to-billing" in drawn
@@ -139,7 +166,7 @@ def test_an_archive_is_shown_and_replayed(shell: Shell) -> None:
     told = "Replay r of all: completed; 1 event, 2 messages.\n"
     assert shell("replay", "all", "town:app", "--name", "r", *JUNE) == told
     assert shell("replays", "town:app") == told
-    assert shell("cancel", "r", "town:app") == told
+    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was completed before.\n{told}"
     shell("replay", "all", "town:app", "--name", "r", *JUNE, code=1)
     assert "exists: completed" in shell.said
 

@@ -155,6 +155,18 @@ def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world
     assert runs.show(desk, RUN).in_flight == 0
 
 
+def test_a_refused_message_under_the_key_of_a_done_one_is_not_in_the_way(
+    billing: Billing, world: World, desk: Desk
+) -> None:
+    billing.customers = customers(2)
+    billing.tick.send(Tick())
+    world.run()
+    row = Row(at_ms=world.clock.now_ms() + 1, event="conflict", key=RecordKey("", "charge", "c-00001"), run=RUN)
+    billing.runtime.engine.ledger.append([Row(at_ms=row.at_ms - 1, event="completed", key=row.key, run=RUN), row])
+    shown = runs.show(desk, RUN)
+    assert (shown.run.stand, shown.run.done, shown.run.dead, shown.open) == ("complete", 2, 0, ())
+
+
 def test_a_run_too_long_to_look_at_each_has_its_counts(
     billing: Billing, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +267,32 @@ def test_watching_ends_when_nothing_is_left_to_do(billing: Billing, world: World
     assert waits == [1_000]
 
 
+def test_watching_ends_where_a_stopped_dispatch_goes_on_only_when_a_person_says_so(
+    billing: Billing, world: World, desk: Desk
+) -> None:
+    def look() -> runs.Progress:
+        return next(runs.watched(desk, RUN, wait=lambda _: None))
+
+    billing.customers = customers(15)
+    billing.before = lambda customer: 1 // (customer != "c-00012")
+    billing.tick.send(Tick())
+    world.run()
+    assert (look().run.stand, look().ended) == ("stopped", False)  # its tick will be tried again
+    world.run_for(20_000)
+    assert (look().run.stand, look().run.done, look().ended) == ("stopped", 10, True)
+    assert [one.ended for one in runs.watched(desk, RUN, wait=lambda _: None)] == [True]
+    desk.record("redrive", key=RecordKey("", "billing", RUN))
+    assert not look().ended
+
+
+def test_watching_ends_where_no_queue_took_the_tick(billing: Billing, world: World, desk: Desk) -> None:
+    begin(billing, 1)
+    values.note(billing.runtime.engine.state, RUN, failure="Its tick was given up: too large")
+    assert not next(runs.watched(desk, RUN, wait=lambda _: None)).ended
+    desk.record("tick-dropped", run=RUN)
+    assert next(runs.watched(desk, RUN, wait=lambda _: None)).ended
+
+
 def test_watching_what_is_not_there_fails_at_once(desk: Desk) -> None:
     with pytest.raises(errors.NotFoundError):
         next(runs.watched(desk, "nobody", wait=lambda _: None))
@@ -311,6 +349,33 @@ def test_the_three_commands_from_dispatch_to_the_end(shell: Path, capsys: pytest
     assert "over, and 1 operation not done" in watched
     answer = json.loads(run(capsys, "runs", "watch", RUN, "bills_app:app", "--json", code=1))
     assert answer["run"]["stand"] == "ended"
+
+
+def test_columns_with_nothing_in_them_leave_their_room_to_the_names(
+    shell: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import bills_app
+
+    begin(bills_app.billing, 1, "nightly-mails")
+    table = run(capsys, "runs", "list", "bills_app:app")
+    assert table.splitlines()[0].split() == ["run", "state", "done", "of", "began"]
+    assert "nightly-mails/2026-06-01T02:00:00Z  dispatching" in table
+    key = RecordKey("", "charge", "a")
+    row = Row(at_ms=NOMINAL_MS, event="dispatched", key=key, run="nightly-mails/2026-06-01T02:00:00Z")
+    bills_app.billing.runtime.engine.ledger.append([row])
+    assert run(capsys, "runs", "list", "bills_app:app").splitlines()[0].split()[-2:] == ["missing", "began"]
+
+
+def test_a_stopped_dispatch_says_what_to_do_next(shell: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import bills_app
+
+    begin(bills_app.billing, 1)
+    values.note(bills_app.billing.runtime.engine.state, RUN, failure="ValueError: no table")
+    bills_app.billing.runtime.engine.ledger.append([Row(at_ms=NOMINAL_MS, event="tick-dropped", run=RUN)])
+    said = run(capsys, "runs", "watch", RUN, "bills_app:app", code=1)
+    assert said.count("stopped after 0 messages: ValueError: no table") == 1
+    assert f"onefold dlq redrive --key {RUN} bills_app:app" in said
+    assert "planned for 2026-06-01 02:00:00 UTC" in run(capsys, "runs", "show", RUN, "bills_app:app")
 
 
 def test_pages_of_the_command_name_the_next(shell: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,28 @@ def test_once_sends_what_is_due_and_says_what_comes_next(folder: Path, environme
     assert second.stderr == ""
 
 
+def test_schedules_without_a_further_tick_are_named(
+    folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]]
+) -> None:
+    past = BOOKS.replace("cron(0 3 1 1 ? 2199)", "cron(0 3 1 1 ? 2020)")
+    (folder / "books.py").write_text(past)
+    said = "no further tick: late, cron(0 3 1 1 ? 2020)\n"
+    assert said in run(folder, environment, "scheduler", "books:app", "--once").stdout
+    answer = json.loads(run(folder, environment, "scheduler", "books:app", "--once", "--json").stdout)
+    assert answer["ended"] == [{"schedule": "late", "expression": "cron(0 3 1 1 ? 2020)"}]
+    one = subprocess.Popen(
+        [*ONEFOLD, "scheduler", "books:app"], cwd=folder, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    started.append(one)
+    assert one.stderr is not None
+    for line in iter(one.stderr.readline, ""):
+        if line == said:
+            break
+    else:
+        pytest.fail("it was not said")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_good_order(
     folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]], number: signal.Signals

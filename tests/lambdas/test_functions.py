@@ -304,7 +304,7 @@ def test_misbehaviour_of_all_kinds_at_a_time_ends_in_one_outcome_each() -> None:
     }
 
     async def body() -> None:
-        async with rig("naughty:any_of", timeout_ms=2_000, machine_max=4) as made:
+        async with rig("naughty:any_of", timeout_ms=5_000, machine_max=4) as made:
             names = list(kinds) * 2
             outcomes = await asyncio.gather(*(made.invoke({"how": name}) for name in names))
             assert [type(outcome) for outcome in outcomes] == [kinds[name] for name in names]

@@ -45,6 +45,16 @@ def work(tick: Tick) -> None:
         ({"retry": ScheduleRetry(attempts=186)}, "retry.attempts=186"),
         ({"retry": ScheduleRetry(age="59s")}, "retry.age"),
         ({"queue": "bills"}, "'bills' is not a queue"),
+        ({"expression": "cron(0 3 31 2 ? *)"}, r"cron\(0 3 31 2 \? \*\) never fires"),
+        ({"expression": "cron(30 1 28 3 ? 2027)", "tz": "Europe/London"}, "or the clocks of Europe/London skip it"),
+        (
+            {
+                "expression": "cron(0 3 1 1 ? *)",
+                "start": datetime(2026, 2, 1, tzinfo=UTC),
+                "end": datetime(2026, 3, 1, tzinfo=UTC),
+            },
+            "fits it between its start and its end",
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused(options: dict[str, Any], said: str) -> None:
@@ -57,9 +67,23 @@ def test_what_cannot_be_right_is_refused(options: dict[str, Any], said: str) -> 
     assert app.jobs == {}
 
 
+@pytest.mark.parametrize("expression", ["cron(0 3 1 1 ? 2020)", "at(2020-01-01T00:00:00)"])
+def test_what_has_fired_in_its_time_may_stay_declared(expression: str) -> None:
+    app = an_app()
+    assert app.schedule(expression)(work).expression == expression
+    assert list(app.schedules) == ["work"]
+
+
 def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
-    with pytest.raises(errors.UsageError, match="Did you mean 'missed'"):
+    with pytest.raises(errors.UsageError, match=r"^app.schedule\(\) has no option 'mised'") as caught:
         an_app().schedule("rate(1 day)", mised="skip")  # type: ignore[call-arg]
+    assert caught.value.todo == "Did you mean 'missed'?"
+
+
+def test_a_decorator_without_its_expression_says_how_it_is_written() -> None:
+    with pytest.raises(errors.UsageError, match=r"@app\.schedule of work has no expression") as caught:
+        an_app().schedule(work)  # type: ignore[arg-type]
+    assert '@app.schedule("cron(' in caught.value.todo
 
 
 def test_two_schedules_cannot_have_one_name() -> None:

@@ -58,6 +58,10 @@ class Agenda:
         """When there is something to look at next, or earlier; None: never."""
         return self._heap[0].at_ms if self._heap else None
 
+    def has(self, place: str) -> bool:
+        """Whether a place is to be looked at some time."""
+        return place in self._instants
+
     def next(self, count: int) -> list[Due]:
         """What is due next, in order; at most `count`."""
         return heapq.nsmallest(count, (Due(at_ms, place) for place, at_ms in self._instants.items()))

@@ -88,6 +88,10 @@ class Scheduler:
         """What is due next, in order; at most `count`."""
         return self._agenda.next(count)
 
+    def ended(self) -> list[str]:
+        """Which schedules have no further tick, sorted; for a scheduler that was started."""
+        return [name for name in sorted(self._schedules) if not self._agenda.has(PREFIX + name)]
+
     def run(self, resting: Callable[[], None] | None = None) -> None:
         """Send ticks as they become due, until told to stop.
 

@@ -20,7 +20,8 @@ from onefold import duration, errors, limits
 from onefold.codec import digest, encode
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Entry
 from onefold.contracts.store import RecordKey
-from onefold.decide.schedule import Timing, parse, run_name, zone_of
+from onefold.decide.expressions import Cron
+from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of
 from onefold.decide.ticks import MISSED_MAX, Missed
 from onefold.duration import Duration
 from onefold.options import Queue, Retry, ScheduleRetry
@@ -207,6 +208,11 @@ class Declares(House, Protocol):
 
 def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
     """What `App.schedule` does; arguments and errors as there."""
+    if callable(expression):
+        raise errors.UsageError(
+            f"@app.schedule of {getattr(expression, '__name__', expression)!s:.80} has no expression.",
+            todo='Write @app.schedule("cron(0 3 1 * ? *)") or @app.schedule("rate(5 minutes)").',
+        )
     given = _Options(**options)
     window_ms = duration.to_ms(given.window, "window", most_ms=WINDOW_MS_MAX)
     if window_ms % limits.MINUTE_MS:
@@ -219,6 +225,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
         window_ms=window_ms,
         dst=given.dst,
     )
+    _check_fires(expression, timing)
     if given.missed not in get_args(Missed):
         raise errors.UsageError(f"missed={given.missed!r} is not known.", todo="It is skip, last or all.")
     if type(given.missed_max) is not int or not 1 <= given.missed_max <= MISSED_MAX:
@@ -265,6 +272,19 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
         return made
 
     return declared
+
+
+def _check_fires(expression: str, timing: Timing) -> None:
+    """Refuse what can never fire. What has fired, or might have, is no mistake: an app lives longer than a date in it."""
+    if isinstance(timing.expression, Cron) and next_after(timing, -limits.DAY_MS, anchor_ms=0) is None:
+        bounds = " between its start and its end" if timing.start_ms is not None or timing.end_ms is not None else ""
+        skips = timing.zone != "UTC" and timing.dst == "eventbridge"
+        raise errors.UsageError(
+            f"{expression} never fires.",
+            meaning=f"No time from 1970 to 2199 fits it{bounds}"
+            + (f", or the clocks of {timing.zone} skip it." if skips else "."),
+            todo="Mend its day, month, weekday or year; `onefold calendar --expression ...` shows when one fires.",
+        )
 
 
 def _own_queue(app: Declares) -> Queue:

@@ -86,7 +86,7 @@ def calendar(
     if zone is not None:
         zone_of(zone)
     streams = [_rows(name, timing, from_ms, to_ms, zone) for name, timing in timings.items()]
-    rows = list(islice(merge(*streams, key=lambda row: row.at_ms), rows_max + 1))
+    rows = list(islice(merge(*streams, key=_order), rows_max + 1))
     more = rows.pop() if len(rows) > rows_max else None
     fired = {row.schedule for row in rows if row.fires}
     silent = [name for name in timings if name not in fired] if more is None else []
@@ -105,13 +105,20 @@ def _rows(name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str 
     ticks = (_tick(name, timing, at_ms, zone) for at_ms in between(timing, from_ms, to_ms, anchor_ms=from_ms))
     if timing.dst == "next-valid":
         return ticks
-    return merge(ticks, _skips(name, timing, from_ms, to_ms), key=lambda row: row.at_ms)
+    return merge(ticks, _skips(name, timing, from_ms, to_ms), key=_order)
+
+
+def _order(row: Row) -> tuple[int, bool]:
+    """By instant; what the clocks skip then is earlier on their face than what fires then."""
+    return row.at_ms, row.fires
 
 
 def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Row:
     notes = []
     if timing.dst == "next-valid" and (moved := [wall for _, wall in skipped(timing, at_ms, at_ms + 1)]):
         notes.append(f"for {_span(moved)}, which the clocks skip")
+    if not isinstance(timing.expression, Rate) and (twice := _comes_twice(at_ms, timing.zone)):
+        notes.append(f"{twice} comes twice; fires the first time")
     if timing.window_ms:
         notes.append(f"within {to_text(timing.window_ms)}")
     local = datetime.fromtimestamp(at_ms // 1_000, zone_of(zone or timing.zone))
@@ -125,6 +132,13 @@ def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Row
         key=run_name(name, at_ms) if name is not None else None,
         note=", ".join(notes),
     )
+
+
+def _comes_twice(at_ms: int, zone: str) -> str | None:
+    """The time of day of an instant, where the zone's clocks show it again later; else None."""
+    local = datetime.fromtimestamp(at_ms // 1_000, zone_of(zone))
+    first, second = local.replace(fold=0).utcoffset(), local.replace(fold=1).utcoffset()
+    return None if first == second else f"{local:%H:%M}"
 
 
 def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterator[Row]:

@@ -6,7 +6,7 @@ Invariant: nothing but `put`, `replay` and `cancel` changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from onefold.decide.patterns import compile_pattern, event_of, matches
 
 _PAGE = 500
 _EVER_MS = 2**62
+_SPELT = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Resources": "resources", "Time": "time"}
 
 
 class WithBuses(Protocol):
@@ -45,10 +46,11 @@ class WithBuses(Protocol):
 
 
 class Tested(Struct, frozen=True):
-    """Whether a pattern matches an event; why it does not."""
+    """Whether a pattern matches an event; why it does not, and what is spelt as no event has it."""
 
     matches: bool
     reasons: tuple[Reason, ...]
+    hints: tuple[str, ...]
 
 
 class RuleLine(Struct, frozen=True, kw_only=True):
@@ -93,8 +95,18 @@ def tested(pattern: str, event: str) -> Tested:
     Raises:
         UsageError: the pattern is none; the event is no JSON object.
     """
-    compiled, found = compile_pattern(pattern), event_of(_object(event, "The event"))
-    return Tested(matches(compiled, found), tuple(reasons(compiled, found)))
+    compiled, value = compile_pattern(pattern), _object(event, "The event")
+    found = event_of(value)
+    asked = [name for name, _ in compiled.root.fields]
+    hints = [*_misspelt("The event", value), *_misspelt("The pattern", asked)]
+    return Tested(matches(compiled, found), tuple(reasons(compiled, found)), tuple(hints))
+
+
+def _misspelt(what: str, names: Iterable[str]) -> Iterator[str]:
+    """What to say of fields that are spelt as in an entry for PutEvents; in an event they are not."""
+    for name in names:
+        if name in _SPELT:
+            yield f"{what} has {name}: so an entry for PutEvents spells it; in an event that travels it is {_SPELT[name]}."
 
 
 def bus_of(app: WithBuses, name: str | None) -> Bus:
@@ -226,9 +238,15 @@ def planned(app: WithBuses, bus: Bus, archive: str, from_ms: int, to_ms: int) ->
     return bus.archives_of(app.runtime()).holdings(_archive(bus, archive).place, from_ms, to_ms).count
 
 
-def cancel(app: WithBuses, bus: Bus, name: str) -> Replay:
-    """End a running replay; what it has delivered stays."""
-    return replays.cancel(bus, app.runtime(), name)
+def cancel(app: WithBuses, bus: Bus, name: str) -> tuple[Replay, bool]:
+    """End a running replay; what it has delivered stays. The replay, and whether it was running until now.
+
+    Raises:
+        NotFoundError: no such replay.
+    """
+    running = {one.name for one in listed(app, bus.name) if one.state == "running"}
+    ended = replays.cancel(bus, app.runtime(), name)
+    return ended, name in running and ended.state == "cancelled"
 
 
 def listed(app: WithBuses, bus: str | None = None) -> list[Replay]:

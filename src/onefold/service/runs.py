@@ -364,7 +364,9 @@ def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
     while True:
         before_ms = desk.clock.monotonic_ms()
         progress = meter.read(before_ms, one(desk, name))
-        progress = msgspec.structs.replace(progress, ended=progress.run.is_over or _is_left_to_a_person(desk, progress.run))
+        progress = msgspec.structs.replace(
+            progress, ended=progress.run.is_over or _is_left_to_a_person(desk, progress.run)
+        )
         yield progress
         if progress.ended:
             return
@@ -373,7 +375,7 @@ def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
 
 
 def _is_left_to_a_person(desk: Desk, run: Run) -> bool:
-    """Whether a run that stopped while it was dispatched goes on only when a person says so, and nothing of it is going on."""
+    """Whether a run that stopped while it was dispatched goes on only when a person says so, and nothing of it runs."""
     if run.stand != "stopped":
         return False
     if run.kind == "map":

@@ -35,6 +35,13 @@ class Upcoming(Struct, frozen=True, kw_only=True):
     in_ms: int
 
 
+class Ended(Struct, frozen=True, kw_only=True):
+    """A schedule that has no further tick: its name, and its expression as it was written."""
+
+    schedule: str
+    expression: str
+
+
 def make_scheduler(house: House, schedules: Mapping[str, Schedule], *, sinks: Iterable[Sink] = ()) -> Scheduler:
     """A scheduler for an app's schedules, ready to `run()`.
 
@@ -68,6 +75,11 @@ def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: in
             )
         )  # fmt: skip
     return found
+
+
+def ended(scheduler: Scheduler, schedules: Mapping[str, Schedule]) -> list[Ended]:
+    """The schedules of a started scheduler that have no further tick, by name."""
+    return [Ended(schedule=name, expression=schedules[name].expression) for name in scheduler.ended()]
 
 
 @contextmanager

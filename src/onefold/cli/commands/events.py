@@ -66,6 +66,8 @@ def put(words: tuple[str, ...], bus: str | None) -> Answer:
     """
     app, (entries,) = _app(words, "ENTRIES")
     answers = service.put(service.bus_of(app, bus), _text(entries))
+    if not answers:
+        raise click.UsageError("There are 0 events in the entries; nothing was put.")
     failed = sum(one.event_id is None for one in answers)
     value = {"FailedEntryCount": failed, "Entries": answers}
     return Answer(value, draw=lambda: _draw_put(answers), code=1 if failed else 0)
@@ -123,6 +125,8 @@ def _draw_test(found: service.Tested) -> None:
     line("matches" if found.matches else "does not match", "green" if found.matches else "yellow")
     for one in found.reasons:
         line(f"  {one}")
+    for hint in found.hints:
+        line(hint, "yellow")
 
 
 # -- archives and replays --------------------------------------------------------------------------------------------
@@ -246,8 +250,14 @@ def replays(words: tuple[str, ...], bus: str | None) -> Answer:
 def cancel(words: tuple[str, ...], bus: str | None) -> Answer:
     """End a replay that is not over; what it has delivered stays."""
     app, (name,) = _app(words, "REPLAY")
-    ended = service.cancel(app, service.bus_of(app, bus), name)
-    return Answer(ended, draw=lambda: _draw_replay(ended))
+    ended, was_running = service.cancel(app, service.bus_of(app, bus), name)
+
+    def draw() -> None:
+        if not was_running:
+            line(f"Nothing was cancelled: the replay was {ended.state} before.", "yellow")
+        _draw_replay(ended)
+
+    return Answer(ended, draw=draw)
 
 
 # -- what targets refused --------------------------------------------------------------------------------------------

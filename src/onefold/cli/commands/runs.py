@@ -103,8 +103,9 @@ def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
     line(run.run, "bold")
     kinds = {"tick": "tick", "dispatch": "dispatcher", "map": "map run"}
     began = f"{render.zoned(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
-    planned = f", planned for {render.zoned(run.nominal_at_ms)}" if run.nominal_at_ms is not None else ""
-    line(f"  {kinds.get(run.kind, run.kind)} of {run.title}{planned}, began {began}")
+    line(f"  {kinds.get(run.kind, run.kind)} of {run.title}, began {began}")
+    if run.nominal_at_ms is not None:
+        line(f"  planned for {render.zoned(run.nominal_at_ms)}")
     if run.owner is not None:
         line(f"  owner {run.owner}")
     line(f"  {_said(run)}", _COLOURS.get(run.stand, ""))
@@ -202,7 +203,10 @@ def _draw_end(run: service.Run, found: target.Target) -> None:
     line(_said(run), _COLOURS.get(run.stand, ""))
     steps = [f"onefold runs show {run.run}   (what is left, and what to do)"]
     if run.stand == "stopped" and run.kind == "dispatch":
-        steps = [f"onefold why {run.run}   (its tick)", f"onefold dlq redrive --key {run.run}   (to go on, once it is mended)"]
+        steps = [
+            f"onefold why {run.run}   (its tick)",
+            f"onefold dlq redrive --key {run.run}   (to go on, once it is mended)",
+        ]
     if run.stand != "complete":
         render.todo(steps, found.words)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,7 +23,7 @@ from onefold.cli.render import line
 from onefold.run.events import EVENTS, Event, Sink
 from onefold.schedules.scheduler import Scheduler
 from onefold.service import schedules
-from onefold.service.schedules import Upcoming
+from onefold.service.schedules import Ended, Upcoming
 from onefold.watch.sinks import LogSink
 from onefold.watch.wording import age, counted, instant
 
@@ -35,11 +35,13 @@ class Report(Struct, frozen=True, kw_only=True):
 
     Args:
         sent: how many ticks. runs: their names, of a single pass; next: what comes then.
+        ended: schedules that have no further tick.
     """
 
     sent: int
     runs: tuple[str, ...]
     next: tuple[Upcoming, ...]
+    ended: tuple[Ended, ...]
 
 
 class _Voice:
@@ -100,7 +102,8 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
         with _signals(scheduler.stop):
             scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
     comes = tuple(schedules.upcoming(scheduler, app.schedules, app.now_ms(), _SAID))
-    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes)
+    over = tuple(schedules.ended(scheduler, app.schedules))
+    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, ended=over)
     return Answer(report, draw=lambda: _draw(report))
 
 
@@ -137,6 +140,8 @@ class _Next:
         said = [(one.schedule, one.at) for one in comes]
         if self._said is None:
             render.note(f"{counted(len(self._app.schedules), 'schedule')} on {self._app.url}")
+            for text in _without_ticks(schedules.ended(self._scheduler, self._app.schedules)):
+                render.note(text)
         if self._said is None or said[:1] != self._said[:1]:
             for one in comes:
                 render.note(f"next: {_sentence(one)}")
@@ -149,11 +154,21 @@ def _sentence(one: Upcoming) -> str:
     return f"{one.schedule} at {one.local}, in {age(one.in_ms)}"
 
 
+def _without_ticks(ended: Sequence[Ended]) -> Iterator[str]:
+    """A line for each schedule that has no further tick."""
+    for one in ended[:_SAID]:
+        yield f"no further tick: {one.schedule}, {one.expression}"
+    if len(ended) > _SAID:
+        yield f"no further tick: {len(ended) - _SAID:,} more"
+
+
 def _draw(report: Report) -> None:
     line(f"ended: {counted(report.sent, 'tick')} sent")
     for run in report.runs:
         line(f"  {run}")
     for one in report.next:
         line(f"next: {_sentence(one)}", "dim")
+    for text in _without_ticks(report.ended):
+        line(text, "yellow")
     if not report.next:
         line("next: nothing; no schedule has a further tick", "yellow")

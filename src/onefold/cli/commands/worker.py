@@ -12,14 +12,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from onefold import limits
+from onefold import errors, limits
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
@@ -72,7 +72,12 @@ _DEFAULTS = WorkerSettings()
     help="Only these queues, with commas between; all that have a job unless given.",
 )
 @click.option("--schedules", is_flag=True, help="Be a scheduler too: send the ticks of the app's schedules.")
-@click.option("--until-empty", is_flag=True, help="End when nothing is left: not waiting, not in flight, not delayed.")
+@click.option(
+    "--until-empty",
+    is_flag=True,
+    help="End when nothing is left: not waiting, not in flight, not delayed. Delayed messages, such as the looks of "
+    "app.reconcile, are waited for until they are due; which, and how long, is said on standard error.",
+)
 @click.option(
     "--lease",
     type=options.DURATION,
@@ -155,7 +160,10 @@ def command(
     progress = nullcontext() if quiet else _progress(worker, found.desk)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
-    with _signals(worker), progress, ticking:
+    names = queues.split(",") if queues is not None else {job.policy.queue for job in found.app.jobs.values()}
+    says = until_empty and log != "json"
+    waiting = _delayed(worker, found.desk, sorted({one.strip() for one in names})) if says else nullcontext()
+    with _signals(worker), progress, ticking, waiting:
         report = worker.run()
     found.unfinished = bool(report.left)
     found.app.close(unfinished=report.code != 0)
@@ -275,6 +283,53 @@ def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(limits.SECOND_MS / 1000)
+
+
+@contextmanager
+def _delayed(worker: Worker, desk: Desk, queues: list[str]) -> Iterator[None]:
+    """Say what is waited for when only delayed messages are left, again when it is something else."""
+    ended = threading.Event()
+
+    def look() -> None:
+        said: tuple[object, ...] = ()
+        while not desk.clock.wait(ended, _DEPTH_MS):
+            with suppress(errors.TransientError):  # the worker has the same trouble, and tells of it
+                counts = {} if worker.snapshot().in_hand else _only_delayed(desk, queues)
+                instants = [at_ms for name in counts if (at_ms := desk.engine.queues.next_ready_ms(name)) is not None]
+                due_ms = min(instants, default=None)  # SQS does not tell
+                if counts and said != (*counts, due_ms):
+                    said = (*counts, due_ms)
+                    render.note(_waited_for(counts, due_ms, desk.now_ms()))
+
+    thread = threading.Thread(target=look, name="onefold-delayed", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(limits.SECOND_MS / 1000)
+
+
+def _only_delayed(desk: Desk, queues: list[str]) -> dict[str, int]:
+    """How many delayed messages each queue has; nothing while there are others."""
+    found: dict[str, int] = {}
+    for name in queues:
+        depth = desk.engine.queues.depth(name)
+        if depth.visible or depth.in_flight:
+            return {}
+        if depth.delayed:
+            found[name] = depth.delayed
+    return found
+
+
+def _waited_for(counts: Mapping[str, int], due_ms: int | None, now_ms: int) -> str:
+    """`waiting for 1 delayed message in reconcile-x, due 10:46 (in 29m58s)`."""
+    count = sum(counts.values())
+    said = f"waiting for {counted(count, 'delayed message')} in {', '.join(counts)}"
+    if due_ms is None:
+        return said
+    at = render.zoned(due_ms) if due_ms - now_ms >= limits.DAY_MS else render.clock_time(due_ms)[:5]
+    return f"{said}, {'due' if count == 1 else 'the first due'} {at} (in {render.ago(due_ms - now_ms)})"
 
 
 def _sentence(counts: Snapshot, waiting: int | None) -> str:
