@@ -28,3 +28,19 @@ class TestSqliteMemory(LedgerContract):
         self.ledger = SqliteLedger(engine)
         yield
         engine.close()
+
+
+def test_a_tally_sorts_in_a_temporary_file_and_leaves_the_connection_as_it_was(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "ledger.db")
+    ledger = SqliteLedger(engine)
+    asked: list[str] = []
+    settings = "SELECT (SELECT temp_store FROM pragma_temp_store), (SELECT cache_size FROM pragma_cache_size)"
+    before = engine.read(lambda connection: connection.execute(settings).fetchone())
+    engine.read(lambda connection: connection.set_trace_callback(asked.append))
+    assert ledger.tally("r") == {}
+    tallied = next(place for place, one in enumerate(asked) if "GROUP BY ident" in one)
+    assert "PRAGMA temp_store=FILE" in asked[:tallied]
+    assert "BEGIN" not in asked[asked.index("PRAGMA temp_store=FILE") - 2 : tallied]
+    engine.read(lambda connection: connection.set_trace_callback(None))
+    assert engine.read(lambda connection: connection.execute(settings).fetchone()) == before
+    engine.close()

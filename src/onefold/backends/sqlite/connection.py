@@ -279,8 +279,12 @@ class Engine:
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
-    def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def read(self, run: Callable[[sqlite3.Connection], T], *, snapshot: bool = True) -> T:
         """Run `run(connection)` on a snapshot; never waits for writers and never blocks them.
+
+        Args:
+            snapshot: False for a single question that sets how it is answered (PRAGMA): it is a snapshot by itself, and
+                inside a transaction SQLite does not change where it sorts.
 
         Raises:
             StorageError, StorageBusy: as for `write`.
@@ -294,7 +298,7 @@ class Engine:
         if connection is None:
             connection = self._reader.connection = self._connect(sqlite3.Connection)
             self._readers.append(connection)
-        return self._translated(_on_a_snapshot(run), connection)
+        return self._translated(_on_a_snapshot(run) if snapshot else run, connection)
 
     def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:

@@ -63,7 +63,7 @@ def _row(values: tuple) -> Row:  # type: ignore[type-arg]  # one type per column
 
 
 def _tally(connection: sqlite3.Connection, run: str) -> dict[str, int]:
-    if connection.in_transaction:  # inside one SQLite cannot change where it sorts
+    if connection.in_transaction:  # a writer's, where SQLite cannot change where it sorts
         return dict(connection.execute(_TALLY, (run,)).fetchall())
     (cache,) = connection.execute("PRAGMA cache_size").fetchone()
     connection.execute("PRAGMA temp_store=FILE")
@@ -109,7 +109,7 @@ class SqliteLedger:
 
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where; sorts a run that is longer than the cache in a temporary file."""
-        return self._engine.read(lambda connection: _tally(connection, run))
+        return self._engine.read(lambda connection: _tally(connection, run), snapshot=False)
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""
