@@ -31,7 +31,8 @@ T = TypeVar("T")
 APPLICATION_ID = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
 BUSY_MS_DEFAULT = 10_000  # how long a write waits for another process before StorageBusy
 WAL_PAGES = 10_000  # checkpoint after 40 MB: 10-30 % more throughput than SQLite's 1,000, measured
-_CACHE_KIB = 64 * 1024
+_CACHE_KIB = 64 * 1024  # of the one writer
+_READER_CACHE_KIB = 2 * 1024  # of each reader, of which a busy process has many; what one sorts beyond it is in a file
 # Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
 _BEGIN = "BEGIN IMMEDIATE /*onefold*/"
 _COMMIT = "COMMIT /*onefold*/"
@@ -111,6 +112,12 @@ class Engine:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._waiting:
+                    return self._run_alone(run, synced)
+            finally:
+                self._turn.release()
         work = _Work(run, synced)
         self._waiting.append(work)
         with self._turn:
@@ -119,6 +126,21 @@ class Engine:
         if work.error is not None:
             raise work.error
         return work.value  # type: ignore[return-value]  # done without error: run's own answer
+
+    def _run_alone(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
+        """As `_run_waiting`, for one caller that has met no other."""
+        try:
+            self._sync(synced)
+            self._begin()
+            try:
+                value = run(self._writer)
+                self._writer.execute(_COMMIT)
+            except BaseException:
+                self._roll_back()
+                raise
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from None
+        return value
 
     def _run_waiting(self) -> None:
         batch: list[_Work[Any]] = []
@@ -168,7 +190,7 @@ class Engine:
         return value
 
     def _sync(self, full: bool) -> None:
-        if full is not self._syncs:
+        if full is not self._syncs and not self.in_memory:
             self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._syncs = full
 
@@ -178,12 +200,14 @@ class Engine:
 
     def _begin(self) -> None:
         self._check_open()
-        end_ms = self._real_clock.monotonic_ms() + self._busy_ms
+        end_ms: int | None = None
         while True:
             try:
                 self._writer.execute(_BEGIN)
             except sqlite3.OperationalError as error:
-                if _primary(error) != sqlite3.SQLITE_BUSY or self._real_clock.monotonic_ms() >= end_ms:
+                now_ms = self._real_clock.monotonic_ms()
+                end_ms = now_ms + self._busy_ms if end_ms is None else end_ms
+                if _primary(error) != sqlite3.SQLITE_BUSY or now_ms >= end_ms:
                     raise
                 self._real_clock.wait(self._never, 1)
             else:
@@ -279,12 +303,8 @@ class Engine:
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
-    def read(self, run: Callable[[sqlite3.Connection], T], *, snapshot: bool = True) -> T:
+    def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Run `run(connection)` on a snapshot; never waits for writers and never blocks them.
-
-        Args:
-            snapshot: False for a single question that sets how it is answered (PRAGMA): it is a snapshot by itself, and
-                inside a transaction SQLite does not change where it sorts.
 
         Raises:
             StorageError, StorageBusy: as for `write`.
@@ -298,7 +318,7 @@ class Engine:
         if connection is None:
             connection = self._reader.connection = self._connect(sqlite3.Connection)
             self._readers.append(connection)
-        return self._translated(_on_a_snapshot(run) if snapshot else run, connection)
+        return self._translated(_on_a_snapshot(run), connection)
 
     def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:
@@ -321,11 +341,13 @@ class Engine:
                 cached_statements=512,
                 factory=kind,
             )
-            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-            connection.execute("PRAGMA temp_store=MEMORY")
             if reads_only:
+                connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
+                connection.execute("PRAGMA temp_store=FILE")
                 connection.execute("PRAGMA query_only=ON")
             else:
+                connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+                connection.execute("PRAGMA temp_store=MEMORY")
                 self._prepare_writer(connection)
         except (sqlite3.Error, OSError) as error:
             raise translate(error, self.path) from error

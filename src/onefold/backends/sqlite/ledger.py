@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.identity import ident, key_range
+from onefold.backends.sqlite.identity import ident
+from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
 
@@ -31,7 +32,6 @@ SELECT event, count(*) FROM (
     FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
 ) GROUP BY event
 """  # beside max(), a bare column is of the row that has the maximum
-_TALLY_KIB: Final = 8 * 1024  # of pages and again of sorting, however long the run is
 _Detail = dict[str, str | int | bool | None]
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -60,19 +60,6 @@ def _row(values: tuple) -> Row:  # type: ignore[type-arg]  # one type per column
         actor=actor,
         detail={} if detail is None else _DETAIL.decode(detail),
     )
-
-
-def _tally(connection: sqlite3.Connection, run: str) -> dict[str, int]:
-    if connection.in_transaction:  # a writer's, where SQLite cannot change where it sorts
-        return dict(connection.execute(_TALLY, (run,)).fetchall())
-    (cache,) = connection.execute("PRAGMA cache_size").fetchone()
-    connection.execute("PRAGMA temp_store=FILE")
-    connection.execute(f"PRAGMA cache_size=-{_TALLY_KIB}")
-    try:
-        return dict(connection.execute(_TALLY, (run,)).fetchall())
-    finally:
-        connection.execute(f"PRAGMA cache_size={cache}")
-        connection.execute("PRAGMA temp_store=MEMORY")
 
 
 class SqliteLedger:
@@ -109,7 +96,7 @@ class SqliteLedger:
 
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run stand where; sorts a run that is longer than the cache in a temporary file."""
-        return self._engine.read(lambda connection: _tally(connection, run), snapshot=False)
+        return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
         """Rows with from_ms <= at_ms < to_ms, oldest first."""
