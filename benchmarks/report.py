@@ -205,10 +205,11 @@ def explanations() -> dict[str, str]:
 
 ABOUT_SERVING = (
     "SQS's JSON protocol over HTTP. The client costs next to nothing: prepared requests on keep-alive connections, so that "
-    "the server is what is measured; with one connection it is the whole way there and back, with 16 what it can do. In "
-    "memory: nothing survives the process, as with the other servers. Durable: a send is on disk before it is answered, and "
-    "stands beside the other server's figure in memory, which has nothing durable to compare. A backlog is in the queue "
-    "while the rates are measured where the row says so."
+    "the server is what is measured; with one connection it is the whole way there and back, for which the client waits "
+    "without sleeping (what waking it costs is no server's doing), with 16 what it can do. In memory: nothing survives the "
+    "process, as with the other servers. Durable: a send is on disk before it is answered, and stands beside the other "
+    "server's figure in memory, which has nothing durable to compare. A backlog is in the queue while the rates are "
+    "measured where the row says so."
 )
 
 

@@ -1,10 +1,16 @@
 """Milliseconds that importing a Lambda's guard takes in a fresh process, boto3 and what it imports not counted.
 
-`python -m benchmarks.aws.cold --subject onefold` prints one JSON line. onefold: declaring an app with a job, its handler,
-and all that a first batch on SQS and DynamoDB needs (tests/aws/test_cold_import.py watches that it imports nothing more).
-Powertools: batch processor and idempotency with its DynamoDB layer, which import all they need. Each has what a function's
-package holds of it: typing_extensions is a dependency of Powertools, not of onefold, whose msgspec does without. The sizes
-are those of the same packages without compiled caches.
+`python -m benchmarks.aws.cold --subject onefold` prints one JSON line. Counted for both is every module that a first batch
+on SQS and DynamoDB needs, compiled caches present, whether it is imported before that batch or by it:
+
+    onefold     all of them, and declaring an app with a job, its key and its handler, which executes code of theirs. What
+                opening an engine would import is named, because opening itself makes clients.
+    Powertools  batch processor and idempotency with its DynamoDB layer, which import all they need; making the processor and
+                the configuration. Making the layer, decorating and the first record import nothing more; they do not count.
+
+Beyond these, a first batch of either loads what boto3's HTTP client needs; tests/aws/test_cold_import.py watches both.
+Each has what a function's package holds of it: typing_extensions is a dependency of Powertools, not of onefold, whose
+msgspec does without. The sizes are those of the same packages without compiled caches.
 Never here: clients. Invariant: nothing of either is imported before the clock starts.
 """
 

@@ -3,8 +3,9 @@
 `python -m benchmarks.serving.lean --url URL --rounds N` prints messages a second for each kind of call as one JSON line.
 A round sends 200 messages one by one, receives and deletes them one by one, then 1,000 in batches of 10; the queue is
 empty after each, because some servers slow down as messages accumulate; `--share 0.2` makes a round a fifth of that. With
-`--connections C` as many requests are under way at once. A connection that the server closes is opened again, and the
-request repeated.
+`--connections C` as many requests are under way at once. With one connection the client does not sleep while it waits,
+for the first millisecond, but asks its socket again and again: what it costs the kernel to wake it is no server's doing. A
+connection that the server closes is opened again, and the request repeated.
 Never here: another server's API; only SQS's JSON protocol.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import selectors
+import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ SINGLE = 200
 BATCHES = 100
 BATCH = 10
 BODY = "x" * 200
+PATIENCE_S = 60
+AWAKE_S = 1e-3
 _SIGNATURE = "AWS4-HMAC-SHA256 Credential=bench/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0000"
 
 
@@ -33,42 +36,60 @@ class Connection:
         self.address = (host, port)
         self.request = b""
         self.socket = self._open()
-        self.buffer = bytearray()
+        self.got = b""
+        self.closes = False  # the answer before said that it is the last one of its connection
 
     def _open(self) -> socket.socket:
         opened = socket.create_connection(self.address, timeout=60)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setblocking(False)
         return opened
 
     def send(self, request: bytes) -> None:
         self.request = request
-        if b"\r\nconnection: close" in bytes(self.buffer).lower():  # what the answer before said
+        if self.closes:
             self.again()
             return
-        self.buffer.clear()
+        self.got = b""
         try:
-            self.socket.sendall(request)
+            self._send_all()
         except OSError:
             self.again()
+
+    def _send_all(self) -> None:
+        rest = self.request
+        while rest:
+            try:
+                rest = rest[self.socket.send(rest) :]
+            except BlockingIOError:
+                continue
 
     def again(self) -> None:
         """Opens the connection anew and repeats the request."""
         self.socket.close()
         self.socket = self._open()
-        self.buffer.clear()
-        self.socket.sendall(self.request)
+        self.got, self.closes = b"", False
+        self._send_all()
 
     def read(self) -> bytes | None:
         """Returns the answer's body when it is whole, else None; raises ConnectionError when the server closed."""
-        part = self.socket.recv(262_144)
+        try:
+            part = self.socket.recv(262_144)
+        except BlockingIOError:
+            return None
         if not part:
             raise ConnectionError
-        self.buffer += part
-        return body_of(self.buffer)
+        self.got = self.got + part if self.got else part
+        return self._body()
 
-    def ask(self, request: bytes) -> bytes:
+    def ask(self, request: bytes, *, awake: bool = True) -> bytes:
+        """Asks, and returns the answer's body; `awake`: without sleeping for the first millisecond."""
         self.send(request)
-        for _ in range(1_000):
+        now = time.monotonic()
+        sleeps, ends = now + AWAKE_S * awake, now + PATIENCE_S
+        while now < ends:
+            if now >= sleeps:
+                select.select([self.socket], [], [], PATIENCE_S)
             try:
                 body = self.read()
             except ConnectionError:
@@ -76,24 +97,24 @@ class Connection:
                 continue
             if body is not None:
                 return body
+            now = time.monotonic()
         raise ConnectionError("the server never gave a whole answer")
 
-
-def body_of(buffer: bytearray) -> bytes | None:
-    """Returns the body of the one HTTP answer in the buffer; None while a part of it is missing."""
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    head = bytes(buffer[:end]).lower()
-    if not head.startswith((b"http/1.1 200", b"http/1.0 200")):
-        raise SystemExit(f"not answered: {bytes(buffer[:400])!r}")
-    at = head.find(b"content-length:")
-    if at >= 0:
-        length = int(head[at + 15 :].split(b"\r\n", 1)[0])
-        return bytes(buffer[end + 4 :]) if len(buffer) >= end + 4 + length else None
-    if b"chunked" in head:
-        return unchunked(bytes(buffer[end + 4 :])) if buffer.endswith(b"0\r\n\r\n") else None
-    raise SystemExit(f"an answer without a length: {head!r}")
+    def _body(self) -> bytes | None:
+        """Returns the body of the one HTTP answer that is there; None while a part of it is missing."""
+        head, found, body = self.got.partition(b"\r\n\r\n")
+        if not found:
+            return None
+        head = head.lower()
+        if not head.startswith((b"http/1.1 200", b"http/1.0 200")):
+            raise SystemExit(f"not answered: {self.got[:400]!r}")
+        self.closes = b"\r\nconnection: close" in head
+        at = head.find(b"content-length:")
+        if at >= 0:
+            return body if len(body) >= int(head[at + 15 :].split(b"\r\n", 1)[0]) else None
+        if b"chunked" in head:
+            return unchunked(body) if body.endswith(b"0\r\n\r\n") else None
+        raise SystemExit(f"an answer without a length: {head!r}")
 
 
 def unchunked(text: bytes) -> bytes:
@@ -135,30 +156,37 @@ class Client:
         return time.perf_counter() - started, answers
 
     def _at_once(self, requests: Iterator[bytes]) -> Iterator[bytes]:
-        with selectors.DefaultSelector() as selector:
-            for connection in self.connections:
-                request = next(requests, None)
-                if request is not None:
-                    connection.send(request)
-                    selector.register(connection.socket, selectors.EVENT_READ, connection)
-            while selector.get_map():
-                for key, _ in selector.select(60):
-                    connection = key.data
+        waiting: dict[int, Connection] = {}
+        with select.epoll() as poll:
+
+            def watch(connection: Connection) -> None:
+                number = connection.socket.fileno()
+                waiting[number] = connection
+                poll.register(number, select.EPOLLIN)
+
+            for connection, request in zip(self.connections, requests, strict=False):
+                connection.send(request)
+                watch(connection)
+            while waiting:
+                for number, _ in poll.poll(PATIENCE_S):
+                    connection = waiting[number]
+                    used = connection.socket
                     try:
                         answer = connection.read()
                     except ConnectionError:
-                        selector.unregister(key.fileobj)
+                        answer = None
                         connection.again()
-                        selector.register(connection.socket, selectors.EVENT_READ, connection)
-                        continue
-                    if answer is None:
-                        continue
-                    yield answer
-                    request = next(requests, None)
-                    if request is None:
-                        selector.unregister(key.fileobj)
-                    else:
+                    if answer is not None:
+                        yield answer
+                        request = next(requests, None)
+                        if request is None:
+                            del waiting[number]
+                            poll.unregister(number)
+                            continue
                         connection.send(request)
+                    if connection.socket is not used:  # opened anew; the poll has forgotten the one before
+                        del waiting[number]
+                        watch(connection)
 
 
 def handles(answers: Sequence[bytes]) -> list[list[str]]:

@@ -8,7 +8,8 @@ Invariant: two processes that import the same declarations agree on every queue,
 from __future__ import annotations
 
 import os
-import re
+import string
+import threading
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from onefold.service.lambda_runtime import LambdaHandler
     from onefold.service.wiring import Runtime
 
-_APP_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_NAME_CHARS_MAX = 40
+_NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 
 
 class App(Declarations):
@@ -58,7 +60,7 @@ class App(Declarations):
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        if not _APP_NAME.fullmatch(str(name)):
+        if not 1 <= len(str(name)) <= _NAME_CHARS_MAX or not _NAME_SIGNS.issuperset(str(name)):
             raise errors.UsageError(f"{name!r} is not a name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _.")
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
@@ -69,11 +71,12 @@ class App(Declarations):
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._runtime: Runtime | None = None
+        self._opening = threading.Lock()
 
     # -- doing -------------------------------------------------------------------------------------------------------
 
     def runtime(self, url: str | None = None) -> Runtime:
-        """The opened engine, with all declared queues created; opened at the first call.
+        """The opened engine, with all declared queues created; opened at the first call, once, whatever thread that is in.
 
         Args:
             url: another engine than the app's own, for a Lambda handler; what is open already stays.
@@ -81,16 +84,20 @@ class App(Declarations):
         Raises:
             StorageError: the file cannot be used. ConflictError: a queue exists with other settings.
         """
-        if self._runtime is None:
-            from onefold.service.wiring import Runtime
+        opened = self._runtime
+        if opened is not None:
+            return opened
+        with self._opening:
+            if self._runtime is None:
+                from onefold.service.wiring import Runtime
 
-            declared = [
-                settings
-                for queue in self.queues.values()
-                for settings in (queue.dead_letter, queue.held, queue.settings)
-            ]
-            self._runtime = Runtime(url or self.url, declared, clock=self._clock, entropy=self._entropy)
-        return self._runtime
+                declared = [
+                    settings
+                    for queue in self.queues.values()
+                    for settings in (queue.dead_letter, queue.held, queue.settings)
+                ]
+                self._runtime = Runtime(url or self.url, declared, clock=self._clock, entropy=self._entropy)
+            return self._runtime
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Accept messages durably; all or none. Used by `Job.send`.

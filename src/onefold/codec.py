@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from math import isfinite
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -30,12 +29,6 @@ from onefold.errors import PayloadError, UsageError
 T = TypeVar("T")
 
 _EXACT_CHARS = 16  # 15 digits and a point: every such decimal is a double of its own (IEEE 754, DBL_DIG = 15)
-_SHOWN_CHARS = 60
-# Patterns for errors; compiled when there is one.
-_PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
-_VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
-_STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
-_NOTHING = object()
 
 
 class _Decoder(Protocol):
@@ -65,14 +58,15 @@ _SORTED = msgspec.json.Encoder(order="sorted", decimal_format="string", enc_hook
 _UNSORTED = msgspec.json.Encoder(enc_hook=_to_builtins)
 _EXACT = msgspec.json.Decoder(float_hook=_number)
 _EXACT_SORTED = msgspec.json.Encoder(order="sorted", decimal_format="number")
-_ANY = msgspec.json.Decoder()
 
 
 def _encode_unsorted(value: object) -> bytes:
     try:
         data = _UNSORTED.encode(value)
     except (TypeError, ValueError) as error:
-        raise _no_json(value, error) from None
+        from onefold import payload_errors  # here and below: while payloads fit, nobody waits for it
+
+        raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
 
 
@@ -85,7 +79,9 @@ def canonical(text: bytes | str) -> bytes:
     try:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
     except (ValueError, ArithmeticError, RecursionError) as error:
-        raise _malformed(text, error) from None
+        from onefold import payload_errors
+
+        raise payload_errors.malformed(text, error) from None
 
 
 def digest(canonical_text: bytes) -> str:
@@ -132,16 +128,20 @@ class PayloadCodec(Generic[T]):
         UsageError: a type that has no JSON form.
     """
 
-    __slots__ = ("_decoder", "_result", "annotation", "name")
+    __slots__ = ("_decoder", "_result", "annotation")
 
     def __init__(self, annotation: Any = Any, result: Any = Any) -> None:
         self.annotation = Any if annotation is object else annotation
-        self.name = type_name(self.annotation)
-        self._decoder: _Decoder = _decoder_of(self.annotation, self.name)
+        self._decoder: _Decoder = _decoder_of(self.annotation)
         self._result: PayloadCodec[Any] | None = None if result is annotation else payload_type(result)
 
     def __repr__(self) -> str:
         return f"<codec of {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The payload's type, for people."""
+        return type_name(self.annotation)
 
     def encode(self, value: T) -> bytes:
         """Canonical JSON of `value`.
@@ -165,16 +165,21 @@ class PayloadCodec(Generic[T]):
         except TypeError:  # keys that are no strings (msgspec sorts only those), or no JSON form at all
             data = _encode_unsorted(value)
         except ValueError as error:
-            raise _no_json(value, error) from None
+            from onefold import payload_errors
+
+            raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
         try:
             back = self._decoder.decode(data)
         except ValueError as error:
-            endless = _not_finite(value, "$")
-            raise (_unequal(*endless, None, self.name) if endless else _misfit(data, error, self.name)) from None
+            from onefold import payload_errors
+
+            raise payload_errors.unreadable(value, data, error, self.name) from None
         if back != value:
-            found = _difference(value, back, "$")
-            if found is not None:
-                raise _unequal(*found, self.name)
+            from onefold import payload_errors
+
+            wrong = payload_errors.unequal(value, back, self.name)
+            if wrong is not None:
+                raise wrong
         return data
 
     def encode_result(self, value: object) -> bytes:
@@ -195,7 +200,9 @@ class PayloadCodec(Generic[T]):
         try:
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
-            raise _misfit(data, error, self.name) from None
+            from onefold import payload_errors
+
+            raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
         """What the handler returned, from a record; errors as `decode`."""
@@ -263,7 +270,7 @@ class _ModelDecoder:
         return cast(Any, self._model).model_validate_json(data)
 
 
-def _decoder_of(annotation: Any, name: str) -> _Decoder:
+def _decoder_of(annotation: Any) -> _Decoder:
     if _is_model(annotation):
         return _ModelDecoder(annotation)
     try:
@@ -275,7 +282,7 @@ def _decoder_of(annotation: Any, name: str) -> _Decoder:
     except (TypeError, ValueError, NameError) as error:
         reason = str(error).rstrip(".") + "."
     raise UsageError(
-        f"The type {name} cannot be a payload or result: {reason}",
+        f"The type {type_name(annotation)} cannot be a payload or result: {reason}",
         todo="Use a dataclass, a TypedDict, a msgspec.Struct, a pydantic model, or builtins, dates, Decimal, UUID and Enum.",
     )
 
@@ -296,172 +303,3 @@ def _strangers(known: object, seen: set[int]) -> Iterator[Any]:
         for name in known.__struct_fields__:
             if isinstance(part := getattr(known, name), tuple | list | msgspec.Struct):
                 yield from _strangers(part, seen)
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
-
-
-def _place(path: str) -> str:
-    return "The value" if path == "$" else f"The field {path}"
-
-
-def _malformed(text: bytes | str, error: Exception) -> PayloadError:
-    shown = f"It begins with {_shown(text[:_SHOWN_CHARS])}." if text else "It is empty."
-    if isinstance(error, RecursionError):
-        return PayloadError(
-            "The payload is nested too deeply.",
-            meaning=shown,
-            todo="Send a flatter form; some hundred levels are possible.",
-        )
-    reason = "a number is out of range" if isinstance(error, ArithmeticError) else str(error)
-    return PayloadError(
-        f"The payload is not JSON: {reason.removeprefix('JSON is malformed: ').rstrip('.')}.",
-        meaning=shown,
-        todo="Send JSON text in UTF-8; if another program wrote this message, declare its form with source=.",
-    )
-
-
-def _misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
-    """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
-    found = _pydantic_errors(error)
-    at = ""
-    if match := re.search(_PATH, str(error)):
-        at = match["path"]
-    if found is not None:
-        place, reason, value = found
-        if place is None:
-            return _malformed(text, ValueError(reason))
-        at += place
-        shown = f"The value there is {_shown(value)}." if value is not error else ""
-    elif isinstance(error, msgspec.ValidationError):
-        reason = re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
-        shown = _value_at(text, at)
-    else:
-        return _malformed(text, error)
-    return PayloadError(
-        f"{_place('$' + at)} does not fit {name}: {reason.rstrip('.')}.",
-        meaning=shown,
-        todo=f"Send what {name} declares, or change the type if this form is meant.",
-    )
-
-
-def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
-    """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError."""
-    for one in (error, error.__cause__):
-        if one is not None and type(one).__module__.partition(".")[0] == "pydantic_core" and hasattr(one, "errors"):
-            complaints = one.errors(include_url=False, include_context=False)
-            first = complaints[0]
-            if first["type"] == "json_invalid":
-                return None, first["msg"].removeprefix("Invalid JSON: "), None
-            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-            return place, first["msg"] + more, first["input"]
-    return None
-
-
-def _value_at(text: bytes | str, path: str) -> str:
-    """The value a path of msgspec points to, as a sentence; empty where the path does not name one place."""
-    try:
-        value = _ANY.decode(text)
-        for name, index, any_key in re.findall(_STEP, path):
-            if any_key:
-                if not isinstance(value, Mapping) or len(value) != 1:
-                    return ""
-                value = next(iter(value.values()))
-            else:
-                value = value[name] if name else value[int(index)]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-    return f"The value there is {_shown(value)}."
-
-
-def _no_json(value: object, error: Exception) -> PayloadError:
-    path, culprit = _culprit(value, "$")
-    what = "is text that is not valid Unicode" if isinstance(error, UnicodeError) else "has no JSON form"
-    return PayloadError(
-        f"{_place(path)} {what}: its type is {type(culprit).__qualname__}.",
-        meaning=f"The value there is {_shown(culprit)}.",
-        todo="Use builtins, dates, Decimal, UUID, Enum, dataclasses, Structs or pydantic models.",
-    )
-
-
-def _culprit(value: object, path: str) -> tuple[str, object]:
-    """The innermost part of a value that cannot be encoded."""
-    for step, part in _parts(value):
-        try:
-            _UNSORTED.encode(part)
-        except (TypeError, ValueError):
-            return _culprit(part, path + step)
-    return path, value
-
-
-def _not_finite(value: object, path: str) -> tuple[str, object] | None:
-    """The first NaN or infinity in a value: JSON turns them into null."""
-    if isinstance(value, float):
-        return None if isfinite(value) else (path, value)
-    found = (_not_finite(part, path + step) for step, part in _parts(value))
-    return next((one for one in found if one is not None), None)
-
-
-def _parts(value: object) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield f".{key}", part
-    elif isinstance(value, list | tuple | set | frozenset):
-        for number, part in enumerate(value):
-            yield f"[{number}]", part
-    elif _has_fields(type(value)):
-        for name in _field_names(type(value)):
-            if hasattr(value, name):
-                yield f".{name}", getattr(value, name)
-
-
-def _field_names(cls: Any) -> tuple[str, ...]:
-    if issubclass(cls, msgspec.Struct):
-        return tuple(cls.__struct_fields__)
-    return tuple(cls.__dataclass_fields__ if hasattr(cls, "__dataclass_fields__") else cls.model_fields)
-
-
-def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
-    """The first place where two values differ: what stood there and what came back.
-
-    Containers, and classes without an __eq__ of their own, are compared part by part.
-    """
-    if value == back:
-        return None
-    pairs: list[tuple[str, Any, Any]]
-    if isinstance(value, Mapping) and isinstance(back, Mapping):
-        missing = next((key for key in value if key not in back), None)
-        if missing is not None:
-            return f"{path}.{missing}", value[missing], _NOTHING
-        pairs = [(f".{key}", value[key], back[key]) for key in value]
-    elif isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
-        pairs = [(f"[{number}]", mine, theirs) for number, (mine, theirs) in enumerate(zip(value, back, strict=True))]
-    elif _has_fields(type(value)) and type(back) is type(value):
-        names = _field_names(type(value))
-        pairs = [(f".{name}", getattr(value, name, None), getattr(back, name, None)) for name in names]
-    else:
-        return path, value, back
-    found = (_difference(mine, theirs, path + step) for step, mine, theirs in pairs)
-    return next((one for one in found if one is not None), None)
-
-
-def _unequal(path: str, value: object, back: object, name: str) -> PayloadError:
-    kind, became = type(value).__qualname__, type(back).__qualname__
-    if back is _NOTHING:
-        what = f"{name} has no place for the field {path}: it would be lost."
-        todo = "Send what the type declares, or add the field to it; keys of plain objects are text."
-    elif isinstance(value, float) and back is None:
-        what = f"{_place(path)} is {value}, which JSON does not have."
-        todo = "Send None, or a text, where there is no number."
-    else:
-        what = f"{_place(path)} would not come back equal: {kind} would become {became}."
-        todo = "Declare its exact type, or send it in a form that JSON has."
-        if became == name:
-            todo = f"Pass a value of type {name}."
-    return PayloadError(what, meaning=f"The value there is {_shown(value)}.", todo=todo)

@@ -8,18 +8,14 @@ Invariant: a declaration that is refused has declared nothing.
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from onefold import duration, errors, limits
-from onefold.codec import payload_type
-from onefold.contracts.admin import QueueSettings
+from onefold import errors, limits
 from onefold.contracts.ledger import History
-from onefold.contracts.rules import check_settings, check_target
 from onefold.decide.delivery import AfterFailure, Effect
-from onefold.decide.keys import KeyFunction, key_rule
+from onefold.decide.keys import KeyFunction
 from onefold.duration import Duration
 from onefold.options import (
     FUNCTION,
@@ -33,10 +29,9 @@ from onefold.options import (
     Throttle,
     checked_options,
 )
-from onefold.run.completion import title_of
 from onefold.run.context import Context
-from onefold.run.declaring import group_rule, limit_of, lists_of, policy_of, types_of, warn_of_volatile_key
-from onefold.run.handlers import Found, Job, Outgoing, Receipt, Rules
+from onefold.run.declaring import declare_job, lists_of, queue_of
+from onefold.run.handlers import Found, Job, Outgoing, Receipt
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -55,7 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 
 
@@ -135,43 +129,11 @@ class Declarations(ABC):
                 declared then.
             ConflictError: declared before with other settings.
         """
-        dead = dead_letter or DeadLetter()
-        if not isinstance(name, str):
-            raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
-        suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
-        stem = name.removesuffix(suffix)
-        dead_name = f"{(dead.name or stem + '-dead').removesuffix(suffix)}{suffix}"
-        companion = functools.partial(
-            QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup
-        )
-        keep_ms = duration.to_ms(
-            dead.retention, "dead_letter.retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
-        )
-        if type(dead.after) is not int or not 1 <= dead.after <= limits.RECEIVES_MAX:
-            raise errors.UsageError(f"dead_letter.after={dead.after!r} is out of range.", todo="It may be 1 to 1000.")
-        declared = Queue(
-            settings=QueueSettings(
-                name=stem + suffix,
-                fifo=fifo,
-                visibility_ms=duration.to_ms(visibility, "visibility", most_ms=limits.VISIBILITY_MS_MAX),
-                retention_ms=duration.to_ms(
-                    retention, "retention", least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX
-                ),
-                delay_ms=duration.to_ms(delay, "delay", most_ms=limits.DELAY_MS_MAX),
-                message_bytes_max=max_bytes,
-                dead_letter=dead_name,
-                receives_max=dead.after,
-                held=f"{stem}-held{suffix}",
-                content_dedup=content_dedup,
-                dedup_scope=dedup_scope,
-            ),
-            dead_letter=companion(name=dead_name, retention_ms=keep_ms),
-            held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
-            function=function,
-        )
-        for settings in (declared.settings, declared.dead_letter, declared.held):
-            check_settings(settings)
-        check_target(declared.settings, declared.dead_letter)
+        declared = queue_of(
+            name, fifo=fifo, visibility=visibility, retention=retention, delay=delay,
+            dead_letter=dead_letter or DeadLetter(), max_bytes=max_bytes, content_dedup=content_dedup,
+            dedup_scope=dedup_scope, function=function,
+        )  # fmt: skip
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:
             raise errors.ConflictError(
@@ -229,48 +191,12 @@ class Declarations(ABC):
             UsageError: an option that cannot be right; says which, and what to do.
         """
         self._own(queue)
-        if source != "json":
-            from onefold.run.sources import check_source  # what opens envelopes, for jobs whose messages have some
-
-            check_source(source, "this job")
-        lists = lists_of(transient, permanent, unknown)
-        pauses = retry or Retry()
-        policy = policy_of(queue, effect, on_unknown, timeout, pauses, after_failure, keep, owner)
-
-        def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
-            annotation, returned = types_of(handler)
-            job_name = name or handler.__name__
-            if not str(job_name).isprintable() or len(str(job_name)) > JOB_NAME_CHARS_MAX:
-                raise errors.UsageError(
-                    f"{job_name!r:.80} is not a name for a job.",
-                    todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters.",
-                )
-            if job_name in self.jobs:
-                raise errors.ConflictError(f"Job {job_name} is declared twice.", todo="Give one of them another name=.")
-            job: Job[Any, Any] = Job(
-                handler,
-                name=job_name,
-                policy=policy(job_name),
-                rules=Rules(
-                    payload=payload_type(annotation, result=returned),
-                    key=key_rule(key, annotation, what=f"key of {job_name}"),
-                    tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
-                    group=group_rule(queue, group, annotation, job_name),
-                    source=source,
-                ),
-                sender=self,
-                probe=on_unknown if callable(on_unknown) else None,
-                classes=lists,
-                limit=limit_of(throttle, annotation, job_name),
-                unique=unique,
-            )
-            job.starts_after = title_of(when_complete, annotation, job_name)
-            warn_of_volatile_key(job)
-            functools.update_wrapper(job, handler)
-            self.jobs[job_name] = job
-            return job
-
-        return declare
+        declared: Decorator = declare_job(
+            self, queue, key=key, name=name, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
+            timeout=timeout, retry=retry or Retry(), throttle=throttle, after_failure=after_failure, keep=keep, owner=owner,
+            unique=unique, when_complete=when_complete, source=source, classes=lists_of(transient, permanent, unknown),
+        )  # fmt: skip
+        return declared
 
     def _own(self, queue: Queue) -> None:
         if not isinstance(queue, Queue):
@@ -313,7 +239,7 @@ class Declarations(ABC):
             queue: where its ticks wait; unless given, the queue `<app>-schedules`, declared with the first schedule.
             missed: for ticks whose time passed while no scheduler ran: `skip` them, send the `last`, or send `all`, of
                 which at most the `missed_max` (1 to 1,000) latest; with `all` and a start in the past a new one owes the
-                ticks since then, otherwise it begins now.
+                ticks since then, otherwise it begins now. A new one-time schedule that lies in the past owes its tick.
             dst: clock changes: `eventbridge` skips what the change skips, `next-valid` fires at the first valid instant.
             window: flexible window after the planned time, 1 m to 24 h, in which a tick is sent; 0 s: at its time.
             start, end: no tick before and after; aware datetimes. A rate begins at its start.
@@ -377,7 +303,7 @@ class Declarations(ABC):
             UsageError: an option that cannot be right; says which, and what is allowed.
         """
         from onefold.maps.jobs import Options, declare  # only who maps pays for readers and rules
-        from onefold.maps.turns import take
+        from onefold.maps.turns import Turns
 
         self._own(queue)
         return declare(
@@ -388,7 +314,7 @@ class Declarations(ABC):
                 tolerated_count=tolerated_count, tolerated_percent=tolerated_percent, retry=retry, catch=catch,
                 effect=effect, timeout=timeout, results=results, owner=owner,
             ),
-            take,
+            Turns().take,
         )  # fmt: skip
 
     @checked_options

@@ -1,20 +1,20 @@
-"""Durations as people write them: `"30m"`, `"1h30m"`, `"250ms"`, or a `timedelta`. Never a bare number.
+"""Durations as people write them: `"30m"`, `"1h30m"`, `"250ms"`, or a `timedelta`. Never a bare number. And instants.
 
 A number without a unit is how seconds and milliseconds get mixed up, so it is refused. Everything inside onefold is
-integer milliseconds; this is the one door. Never here: dates, cron, time zones.
+integer milliseconds; this is the one door. Never here: texts of dates, cron, time zones.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from onefold import errors
 
 Duration = str | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"(\d+)(ms|s|m|h|d)")
+_DIGITS = "0123456789"
 
 
 def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None = None) -> int:
@@ -30,8 +30,8 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
     """
     if isinstance(value, timedelta):
         found_ms = round(value.total_seconds() * 1000)
-    elif (parts := _PART.findall(str(value))) and _PART.sub("", value) == "":
-        found_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    elif (read_ms := _read_ms(str(value))) is not None:
+        found_ms = read_ms
     else:
         raise errors.UsageError(
             f"{what}={value!r} is not a duration.", todo='Write a number with a unit, for example "30s", "5m", "1h30m".'
@@ -40,6 +40,20 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
         most = "no upper bound" if most_ms is None else to_text(most_ms)
         raise errors.UsageError(f"{what}={value!r} is out of range.", todo=f"It may be {to_text(least_ms)} to {most}.")
     return found_ms
+
+
+def _read_ms(text: str) -> int | None:
+    """Whole numbers with units, summed; None for any other form. No pattern: compiling one would cost each cold start."""
+    total_ms, rest = 0, text
+    while rest:
+        behind = rest.lstrip(_DIGITS)
+        number = rest.removesuffix(behind)
+        rest = behind.lstrip("dhms")
+        unit = behind.removesuffix(rest)
+        if not number or unit not in _UNITS_MS:
+            return None
+        total_ms += int(number) * _UNITS_MS[unit]
+    return total_ms if text else None
 
 
 def to_text(ms: int) -> str:
@@ -52,3 +66,19 @@ def to_text(ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2])
+
+
+def instant_ms(at: Any, what: str) -> int:
+    """An aware datetime in UTC milliseconds.
+
+    Args:
+        at: as the user gave it. what: the name of the setting, for the error.
+
+    Raises:
+        UsageError: no datetime, or one without a zone.
+    """
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise errors.UsageError(
+            f"{what}={at!r} is no instant.", todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC)."
+        )
+    return round(at.timestamp() * 1000)

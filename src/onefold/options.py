@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 from msgspec import Struct, StructMeta
 
 from onefold import errors
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.backoff import Jitter
 from onefold.decide.keys import KeyFunction
 from onefold.duration import Duration
@@ -33,6 +33,22 @@ def _refuse_unknown(given: Iterable[str], known: Sequence[str], what: str) -> No
                 f"{what} has no option {name!r}.",
                 todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}.",
             )
+
+
+def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
+    """Refuse a value that is none of those allowed, with the one that was probably meant.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    if value not in allowed:
+        from difflib import get_close_matches  # only a typing error pays for it
+
+        near = get_close_matches(str(value), allowed, n=1)
+        raise errors.UsageError(
+            f"{what}={value!r} is not known.",
+            todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
+        )
 
 
 def checked_options(function: Callable[A, R]) -> Callable[A, R]:

@@ -20,7 +20,7 @@ from onefold.maps.mapper import Mapper
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.emulators import servers
-from tests.run.map_world import RUN, Mill, drive
+from tests.maps.map_world import RUN, Mill, drive
 
 pytestmark = pytest.mark.slow
 BUCKET = "nightly"

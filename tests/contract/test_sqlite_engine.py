@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +103,20 @@ def test_a_read_of_several_statements_sees_one_moment(tmp_path: Path) -> None:
     assert here.queues.depth("q").visible == 1
     here.close()
     there.close()
+
+
+def test_the_reader_of_a_thread_that_has_ended_is_closed(tmp_path: Path) -> None:
+    engine = opened(str(tmp_path / "engine.db"))
+    engine.queues.settings()
+    open_files = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        thread = threading.Thread(target=engine.queues.settings)
+        thread.start()
+        thread.join()
+    assert (
+        len(os.listdir("/proc/self/fd")) <= open_files + 1
+    )  # SQLite keeps one descriptor for the next to open the file
+    engine.close()
 
 
 @pytest.mark.parametrize("fifo", [False, True])

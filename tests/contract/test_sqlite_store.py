@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.identity import ident, key_range
+from onefold.backends.sqlite.identity import ident
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore, claim_in, write_in
@@ -21,6 +21,7 @@ from onefold.backends.sqlite.sweep import (
     sweep_in,
 )
 from onefold.clock import ManualClock
+from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold, RecordKey, Running

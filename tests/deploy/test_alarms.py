@@ -99,6 +99,10 @@ def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
     ]  # fmt: skip
     assert [arn.rpartition(":")[2] for arn in may["FindQueues"]] == ["*"]
     assert not {"LookIntoDeadLetters", "FindQueues"} & {one.sid for one in functions["charge",].statements}
+    (note,) = plan("shop", "shop:app", declares, Stack(prefix="p-")).notes
+    assert "queue that begins with p-, and fail at another app's." in note
+    assert note.endswith("as --prefix p-shop-")
+    assert plan("shop", "shop:app", declares, Stack(prefix="p-shop-")).notes == ()
 
 
 def test_lines_of_the_log_hold_the_phrases_that_are_counted_and_others_do_not() -> None:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+
+import botocore.session
+from botocore import xform_name
 
 from onefold.deploy import iam
 from onefold.deploy.iam import GRANTS, Statement
 from onefold.deploy.stack import Stack
 from tests.deploy import timed
 from tests.deploy.declared import KEY, WIDE, demo, planned, wide
+
+BACKEND = Path(iam.__file__).parents[1] / "backends" / "aws"
+# Calls that need other actions than one of their own name (service authorization reference).
+ACTIONS_OF = {
+    "dynamodb:BatchExecuteStatement": ("dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
+    "dynamodb:TransactWriteItems": ("dynamodb:PutItem", "dynamodb:UpdateItem"),
+    "s3:DeleteObjects": ("s3:DeleteObject",),
+    "sqs:ChangeMessageVisibilityBatch": ("sqs:ChangeMessageVisibility",),
+    "sqs:DeleteMessageBatch": ("sqs:DeleteMessage",),
+    "sqs:SendMessageBatch": ("sqs:SendMessage",),
+}
+OPERATORS = {
+    "dynamodb:CreateTable", "dynamodb:DeleteItem", "dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive", "dynamodb:Scan",
+    "dynamodb:UpdateTimeToLive", "sqs:CancelMessageMoveTask", "sqs:CreateQueue", "sqs:DeleteQueue",
+    "sqs:ListDeadLetterSourceQueues", "sqs:ListMessageMoveTasks", "sqs:PurgeQueue", "sqs:SetQueueAttributes",
+    "sqs:StartMessageMoveTask", "sqs:TagQueue", "sqs:UntagQueue",
+}  # fmt: skip
+"""What only commands, workers and emulators (`create=`) do: setting up, redriving, settling what is parked."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "iam.md"
 MINE = "arn:{partition}:sqs:{region}:{account}:"
@@ -101,6 +123,39 @@ def test_no_action_is_a_wildcard_and_lists_are_sorted() -> None:
         assert list(grant.actions) == sorted(set(grant.actions)), purpose
         assert not any("*" in action for action in grant.actions), purpose
     assert len({grant.sid for grant in GRANTS.values()}) == len(GRANTS)
+
+
+def called() -> set[str]:
+    """The IAM actions of all calls of boto3 in the AWS backend, by their names in the text."""
+    session = botocore.session.get_session()
+    operations = {
+        xform_name(operation): f"{service}:{operation}"
+        for service in ("dynamodb", "events", "s3", "scheduler", "sqs")
+        for operation in session.get_service_model(service).operation_names
+    }
+    words: set[str] = set()
+    for path in BACKEND.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                words.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.add(node.value)
+    found = {operations[word] for word in words & operations.keys()}
+    return {action for one in found for action in ACTIONS_OF.get(one, (one,))}
+
+
+def test_what_the_code_calls_is_granted_or_an_operators_and_what_is_granted_is_called() -> None:
+    granted = {action for grant in GRANTS.values() for action in grant.actions}
+    by_service = {
+        *GRANTS["bucket"].actions,
+        *GRANTS["logs"].actions,
+        *GRANTS["key"].actions,
+        *GRANTS["network"].actions,
+    }
+    by_service |= {*GRANTS["role"].actions}  # Scheduler looks for it at CreateSchedule
+    assert sorted(called() - granted - OPERATORS) == [], "grant it to functions, or name it as an operator's"
+    assert sorted(granted - called() - by_service) == [], "nothing calls it any more"
+    assert sorted(OPERATORS & granted) == sorted(OPERATORS - called()) == []
 
 
 def test_the_reference_says_what_is_granted() -> None:

@@ -19,10 +19,13 @@ import pytest
 from botocore.client import BaseClient
 
 import onefold
+from onefold.cli.stack_options import declared_in
 from onefold.deploy import cloudformation, names
 from onefold.deploy.iam import GRANTS, Statement
+from onefold.deploy.plan import plan
 from onefold.deploy.stack import stack_of
-from tests.deploy.declared import planned
+from onefold.run.handlers import Outgoing
+from onefold.schedules.scheduling import Tick
 from tests.emulators import servers
 
 pytestmark = pytest.mark.slow
@@ -45,6 +48,8 @@ Need = tuple[str, str]
 
 def needs(service: str, operation: str, asked: dict[str, Any]) -> list[Need]:
     """What a call of boto3 needs, by the service authorization reference of its service."""
+    if operation == "ListQueues":
+        return [("sqs:ListQueues", f"arn:aws:sqs:{REGION}:{ACCOUNT}:*")]
     if service == "sqs":
         name = asked["QueueName"] if "QueueName" in asked else asked["QueueUrl"].rpartition("/")[2]
         return [(f"sqs:{_BATCHES.get(operation, operation)}", f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}")]
@@ -98,12 +103,16 @@ def noted() -> Iterator[list[Need]]:
 
 
 class Rig:
-    """A deployed app on an emulator: sends from outside, and hands batches to the handler as the mapping does."""
+    """A deployed app on an emulator: sends from outside, and hands batches to the handler as the mapping does.
 
-    def __init__(self, endpoint: str, app: onefold.App) -> None:
+    Args:
+        tables: of the jobs' own, with the key `id`.
+    """
+
+    def __init__(self, endpoint: str, app: onefold.App, *tables: str) -> None:
         self.app = app
         self.handler = app.lambda_handler()
-        self.plan = planned(app, stack_of(app.url))
+        self.plan = plan(app.name, "shop:app", declared_in(app), stack_of(app.url))
         credentials = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         self._clients = {
             name: boto3.client(name, region_name=REGION, endpoint_url=endpoint, **credentials)
@@ -116,18 +125,19 @@ class Rig:
         template["Resources"] = {key: one for key, one in template["Resources"].items() if one["Type"] in kinds}
         template.pop("Outputs")
         template["Parameters"] = {"AlarmTopic": {"Type": "String", "Default": ""}}
-        template["Resources"]["Books"] = {
-            "Type": "AWS::DynamoDB::Table",
-            "Properties": {
-                "TableName": "books",
-                "BillingMode": "PAY_PER_REQUEST",
-                "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-                "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-            },
-        }
-        self._clients["cloudformation"].create_stack(StackName="rig", TemplateBody=json.dumps(template))
+        for table in tables:
+            template["Resources"][table.title()] = {
+                "Type": "AWS::DynamoDB::Table",
+                "Properties": {
+                    "TableName": table,
+                    "BillingMode": "PAY_PER_REQUEST",
+                    "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+                    "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+                },
+            }
+        self._clients["cloudformation"].create_stack(StackName=app.name, TemplateBody=json.dumps(template))
         waiter = self._clients["cloudformation"].get_waiter("stack_create_complete")
-        waiter.wait(StackName="rig", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+        waiter.wait(StackName=app.name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
 
     def poll(self, queue: str) -> list[Need]:
         """One batch through the handler; what its calls need."""
@@ -138,6 +148,7 @@ class Rig:
             MaxNumberOfMessages=10,
             MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
+            WaitTimeSeconds=20,
         )["Messages"]
         event = {"Records": [record(one, self.plan.stack.prefix + queue) for one in got]}
         with noted() as found:
@@ -229,7 +240,7 @@ def rig(endpoint: str) -> Iterator[tuple[Rig, Outcomes]]:
         for name, value in servers.CREDENTIALS.items():
             patched.setenv(name, value)
         url = f"aws://{REGION}?table=outcomes&prefix=p-&payloads=bodies/p&endpoint={endpoint}"
-        made, outside = Rig(endpoint, Outcomes(url).app), Outcomes(url)
+        made, outside = Rig(endpoint, Outcomes(url).app, "books"), Outcomes(url)
         yield made, outside
         made.app.close()
         outside.app.close()
@@ -274,3 +285,48 @@ def test_a_handler_calls_what_its_role_allows_and_needs_all_of_it(
     }
     assert untouched == set()
     assert any('"event":"dead-letter"' in line for line in caplog.messages), "an app without sinks must not be silent"
+
+
+DUE_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
+
+
+class Monthly:
+    """A dispatcher over two customers, one of whom has no card; a look a second after."""
+
+    def __init__(self, url: str) -> None:
+        self.app = app = onefold.App("monthly", url=url)
+
+        @app.job(app.queue("bills"), key="{id}", name="charge")
+        def charge(bill: dict[str, str]) -> None:
+            if bill["id"] == "bad":
+                raise onefold.PermanentError("no such card")
+
+        @app.schedule("cron(0 2 1 * ? *)")
+        def monthly(tick: Tick) -> Iterator[Outgoing]:
+            yield from (charge.message({"id": one}) for one in ("ada", "bad"))
+
+        self.monthly = monthly
+        self.look = app.reconcile(monthly, after="1s")
+
+
+def test_a_look_at_a_run_calls_what_its_functions_role_allows(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in servers.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    url = f"aws://{REGION}?table=monthly&prefix=m-&payloads=looks/m&endpoint={endpoint}"
+    outside = Monthly(url)
+    made, looks_app = Rig(endpoint, Monthly(url).app), Monthly(url).app
+    try:
+        outside.app.deliver([outside.monthly.outgoing(DUE_MS)])
+        roles = {one.mapping.queue: one.statements for one in made.plan.functions}
+        for queue in ("monthly-schedules", "bills", "onefold-reconcile"):
+            if queue == "onefold-reconcile":
+                made.handler = looks_app.lambda_handler()  # a container of its own, which knows no queue yet
+            asked = set(made.poll(queue))
+            refused = [need for need in asked if not any(allows(one, need) for one in roles[f"m-{queue}"])]
+            assert sorted(refused) == [], queue
+        for statement in roles["m-onefold-reconcile"]:
+            if statement.sid in ("LookIntoDeadLetters", "FindQueues"):
+                assert {*statement.actions} <= {need[0] for need in asked if allows(statement, need)}, statement.sid
+    finally:
+        for app in (made.app, looks_app, outside.app):
+            app.close()

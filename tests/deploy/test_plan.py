@@ -8,10 +8,9 @@ import pytest
 
 import onefold
 from onefold import errors, limits
-from onefold.deploy.functions import VISIBILITY_FACTOR
 from onefold.deploy.plan import Plan, QueuePlan
 from onefold.deploy.stack import LOG_DAYS, Stack, engine_url, stack_of
-from onefold.lambdas.settings import TIMEOUT_MS_MAX, WINDOW_MS_MAX
+from onefold.lambdas.settings import TIMEOUT_MS_MAX, VISIBILITY_FACTOR, WINDOW_MS_MAX
 from onefold.options import Function
 from tests.deploy.declared import KEY, WIDE, declared, demo, planned, wide
 
@@ -267,6 +266,11 @@ def test_a_table_is_called_after_the_app_unless_an_aws_url_says_otherwise() -> N
         {"kms_key": "alias/mine"},
         {"log_days": 31},
         {"records": "postgresql://app:secret@db/shop"},
+        {"records": "postgresql://db/shop?user=app&password=secret"},
+        {"records": "sqlite:///shop.db"},
+        {"records": "dynamodb://eu-west-1/shop"},
+        {"records": "mysql://db/shop"},
+        {"records": "redis://["},
         {"tags": {"aws:x": "y"}},
         {"tags": {"x": "a,b"}},
         {"tags": {"x": "y" * 257}},

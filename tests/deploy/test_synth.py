@@ -73,6 +73,32 @@ def test_json_is_the_same_document(synth: Synth) -> None:
     assert (code, json.loads(as_json)) == (0, json.loads(out))
 
 
+def test_what_aws_will_not_do_is_said_beside_the_template(synth: Synth) -> None:
+    more = """
+app.schedule("at(2030-01-01T00:00:00)", name="once", queue=orders, delete_after=True)(lambda tick: None)
+app.map(orders, key="{id}", name="load", source="in.csv")(lambda item: None)
+"""
+    code, out, err = synth("shop:app", source=SHOP + more)
+    assert (code, "OnceSchedule" in json.loads(out)["Resources"]) == (0, True)
+    once, load = err.splitlines()
+    assert once.startswith("! Schedule once: delete_after=True deletes nothing on AWS.")
+    assert load.startswith("! Map load gets no state machine: its items are not in S3.")
+    summary = json.loads(synth("shop:app", "--output", "t.json", "--json", source=SHOP + more)[1])
+    assert [f"! {note}" for note in summary["notes"]] == [once, load]
+
+
+@pytest.mark.parametrize(
+    ("sinks", "said"), [("Mine()", True), ("onefold.LogSink()", False), ("Mine(), onefold.LogSink()", False)]
+)
+def test_alarms_that_no_sink_would_set_off_are_said(synth: Synth, sinks: str, said: bool) -> None:
+    mine = "class Mine:\n    def emit(self, event):\n        pass\n\n"
+    source = SHOP.replace('onefold.App("shop")', f'onefold.App("shop", sinks=[{sinks}])')
+    code, _, err = synth("shop:app", source=source.replace("app =", f"{mine}app =", 1))
+    assert code == 0
+    assert ("none of them a LogSink: alarms on completion-failed, lease-lost count lines" in err) is said
+    assert bool(err) is said
+
+
 def test_yaml_and_terraform(synth: Synth) -> None:
     _, out, _ = synth("shop:app")
     _, in_yaml, _ = synth("shop:app", "--format", "yaml")

@@ -15,8 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
+import onefold
+from onefold.cli.stack_options import declared_in
+from onefold.decide.mapplan import MapSpec
 from onefold.deploy import cloudformation, terraform
+from onefold.deploy import plan as plans
 from onefold.deploy.plan import Plan
 from onefold.deploy.stack import Stack
 from tests.deploy import timed
@@ -59,8 +64,10 @@ def test_what_is_written_for_the_demo(name: str) -> None:
 @pytest.mark.slow
 def test_the_same_app_gives_the_same_bytes_whatever_the_hash_seed() -> None:
     code = (
-        "from onefold.deploy import cloudformation as c, terraform as t; from tests.deploy.declared import *;"
-        "p = planned(wide, WIDE); print(c.to_json(p), c.to_yaml(p), t.to_json(p))"
+        "from onefold.deploy import cloudformation as c, terraform as t; from tests.deploy import timed;"
+        "from tests.deploy.declared import *;"
+        "print([(c.to_json(p), c.to_yaml(p), t.to_json(p))"
+        " for p in (planned(wide, WIDE), timed.planned(Stack(kms_key=KEY, later=True)))])"
     )
     found = {
         subprocess.run(
@@ -86,12 +93,40 @@ def test_json_keys_are_sorted_and_yaml_says_the_same_without_aliases(name: str) 
     assert not re.search(r"[&*]id\d", in_yaml)
 
 
+def test_names_that_look_alike_keep_everything_apart() -> None:
+    app = onefold.App("shop")
+    for name in ("scheduler", "emails", "e-mails", "pack-map", "copy-pipe", "orders", "big-orders", "copies"):
+        app.job(app.queue(name), key="{id}", name=f"do-{name}")(lambda payload: None)
+    app.schedule("rate(1 hour)", name="hourly", queue=app.queues["copies"])(lambda tick: None)
+    app.pipe(app.queue("mirror"), app.queues["copies"], name="copy")
+    app.bus("shop").rule("new", {"source": ["a"]}, to=app.queues["big-orders"])
+    app.bus("shop").rule("new-big", {"source": ["b"]}, to=app.queues["orders"])
+    pack = MapSpec(name="pack", queue="orders", source="s3://files/in.jsonl")
+    found = plans.plan(app.name, "shop:app", replace(declared_in(app), maps=[pack]), Stack())
+    assert found.scheduling is not None
+
+    template = cloudformation.template(found)["Resources"]
+    roles = {key: one["Properties"] for key, one in template.items() if one["Type"] == "AWS::IAM::Role"}
+    assert len(roles) == len(found.functions) + 3  # of the schedules, of the state machine, of the pipe
+    for function in found.functions:
+        role = roles[template[f"{function.id}Function"]["Properties"]["Role"]["Fn::GetAtt"][0]]
+        assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": "lambda.amazonaws.com"}
+
+    written = terraform.module(found)["resource"]
+    queues = {one["name"] for one in written["aws_sqs_queue"].values()}
+    assert queues == {one.settings.name for one in found.queues}
+    assert len(written["aws_iam_role"]) == len(written["aws_iam_role_policy"]) == len(roles)
+    assert len(written["aws_cloudwatch_event_target"]) == 2
+
+
 def test_a_new_queue_renames_nothing() -> None:
     before = cloudformation.template(planned(declared()))["Resources"]
     app = declared()
     app.queue("mails")
     after = cloudformation.template(planned(app))["Resources"]
-    assert before.items() <= {**after, "OrdersRole": before["OrdersRole"]}.items()  # it may send there now
+    assert (
+        before.items() <= {**after, "OrdersFunctionRole": before["OrdersFunctionRole"]}.items()
+    )  # it may send there now
     assert after.keys() - before.keys() == {
         f"Mails{part}"
         for part in (

@@ -6,6 +6,7 @@ because that is what the emulator's functions run on.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,19 @@ def test_the_walk_through(tmp_path: Path, aws: None) -> None:
     assert "Nothing was changed." in changed
     assert "REPLACE" not in changed
     shell(remove, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_page_says_how_big_the_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repack("msgspec", tmp_path / "wheels")
+    offline(monkeypatch, tmp_path / "wheels")
+    write_files(tmp_path)
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    ((compiled, plain),) = re.findall(r"the zip is ([\d.]+) MB instead of ([\d.]+)", text)
+    for option, told in (("", plain), ("--bytecode", compiled)):
+        shell(f"onefold package shop:app {option} -o shop.zip", tmp_path)
+        found = (tmp_path / "shop.zip").stat().st_size / 1_000_000
+        assert 0.85 * float(told) < found < 1.15 * float(told)
 
 
 def test_the_page_names_the_time_outs_that_are_set() -> None:

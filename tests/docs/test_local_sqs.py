@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.docs.test_pages import blocks, environment, shell, write_files
 
@@ -51,3 +53,19 @@ def test_a_message_dies_as_the_page_says(tmp_path: Path) -> None:
 def test_the_pages_test_passes(tmp_path: Path) -> None:
     write_files(PAGE, tmp_path)
     assert "1 passed" in shell("python -m pytest -q -p no:cacheprovider test_orders.py", tmp_path)
+
+
+def again(url: str) -> None:
+    """Make a queue, delete it, and make one of its name."""
+    keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    sqs = boto3.client("sqs", endpoint_url=url, region_name="us-east-1", **keys)
+    sqs.delete_queue(QueueUrl=sqs.create_queue(QueueName="orders")["QueueUrl"])
+    sqs.create_queue(QueueName="orders")
+
+
+@pytest.mark.slow
+def test_a_name_is_free_again_at_once_where_that_is_said(tmp_path: Path) -> None:
+    with serving(tmp_path) as url, pytest.raises(ClientError, match="QueueDeletedRecently"):
+        again(url)
+    with serving(tmp_path, "--memory", "--no-recreate-wait") as url:
+        again(url)

@@ -130,7 +130,7 @@ def test_the_readmes_schedule_fires_and_is_reconciled(tmp_path: Path) -> None:
     day = "datetime.fromisoformat('2026-{}-15T00:00:00+00:00')"
     fires = f"missed='all', start={day.format('05')}, end={day.format('06')}, tz="
     (tmp_path / "shop.py").write_text(around + python[2].replace("tz=", fires, 1), encoding="utf-8")
-    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold scheduler shop:app --once", tmp_path)
+    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold scheduler shop:app --once 2>&1", tmp_path)
     shell("onefold worker shop:app --until-empty --queues shop-schedules,statements", tmp_path)
     assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold runs list shop:app", tmp_path)
     assert "2 dispatched: 2 done" in shell("onefold reconcile monthly-billing shop:app", tmp_path)

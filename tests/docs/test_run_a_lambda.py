@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import onefold.testing
 from tests.docs.test_local_sqs import URL, serving
 from tests.docs.test_pages import ROOT, blocks, environment, read_until, shell
 
@@ -42,6 +44,8 @@ def test_the_function_works_beside_the_server(tmp_path: Path) -> None:
                 said, _ = function.communicate(timeout=30)
         assert function.returncode == 0, said
         left = shell(f"curl -s '{url}/_onefold/messages?queue=orders'", tmp_path)
+        told = shell(f"curl -s -H 'Accept: text/plain' '{url}/_onefold/history'", tmp_path)
+    assert told.count("  sent  ") == len(told.splitlines()) == 3  # what the other process did is not in it
     assert '"o-bad"' in left
     assert '"o-1"' not in left
 
@@ -55,6 +59,20 @@ def test_a_mapping_that_boto3_makes(tmp_path: Path) -> None:
         shell("python send.py && python map.py", tmp_path)
         look = f"until curl -s {url}/_onefold/mappings | grep -q '\"deleted\":2'; do :; done"
         shell(f"timeout 30 bash -c {shlex.quote(look)}", tmp_path)
+        told = shell(f"curl -s -H 'Accept: text/plain' '{url}/_onefold/history'", tmp_path)
+    assert told.count("  deleted  ") == 2  # the server runs this one
+
+
+def test_an_asynchronous_invoke_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing.py").write_text("def handler(event, context):\n    raise ValueError('no')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with onefold.testing.sqs(clock="virtual", functions={"failing": "failing:handler"}) as endpoint:
+        endpoint.boto3("lambda").invoke(FunctionName="failing", InvocationType="Event", Payload=b"{}")
+        look = f"until curl -s {endpoint.url}/_onefold/mappings | grep -q '\"errors\":1'; do :; done"
+        shell(f"timeout 30 bash -c {shlex.quote(look)}", tmp_path)
+        endpoint.advance("10m")  # Lambda tries twice more within that
+        stats = json.loads(shell(f"curl -s {endpoint.url}/_onefold/mappings", tmp_path))["functions"]["failing"]
+    assert (stats["invocations"], stats["errors"]) == (1, 1)
 
 
 def test_the_page_is_linked() -> None:

@@ -7,14 +7,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from onefold.backends.postgres.books import PostgresBooks
-from onefold.testing.records import NOW, ask
+from onefold.contracts.store import Claimed
+from onefold.testing.records import NOW, ask, complete
 from tests.docs.test_local_sqs import serving
-from tests.docs.test_pages import blocks, shell
+from tests.docs.test_pages import ROOT, blocks, shell
 from tests.emulators import servers
 
 pytestmark = pytest.mark.slow
@@ -84,3 +86,24 @@ def test_the_statement_for_upkeep_removes_what_expired() -> None:
             link.execute(block("DELETE FROM").encode())
         assert [record.key.key for record in store.records.scan()] == ["young"]
         store.close()
+
+
+def test_ten_new_records_are_two_calls_as_the_page_about_stores_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/how-to/choose-a-store.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| calls for 10 new records \|(.*)\|$", page, re.MULTILINE)
+    asked: list[object] = []
+    execute = psycopg.Cursor.execute
+
+    def counted(cursor: psycopg.Cursor[Any], query: Any, *more: Any, **options: Any) -> psycopg.Cursor[Any]:
+        asked.append(query)
+        return execute(cursor, query, *more, **options)
+
+    with servers.postgres(fsync="off") as url:
+        store = PostgresBooks(url, create=True)
+        store.store.claim([ask("the connection is open")], NOW)
+        monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+        answers = store.store.claim([ask(f"key-{number}") for number in range(10)], NOW)
+        holds = [answer.hold for answer in answers if isinstance(answer, Claimed)]
+        assert store.store.write([(hold, complete()) for hold in holds], NOW) == [True] * 10
+        store.close()
+    assert len(asked) == int(row.split("|")[2]) == 2

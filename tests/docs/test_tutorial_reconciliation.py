@@ -64,3 +64,40 @@ def test_the_numbers_are_those_of_the_code() -> None:
     for place in ("running", "waiting", "stuck", "dead", "held", "missing"):
         assert place in Outcome.__struct_fields__
         assert f"*{place}*" in text
+
+
+HEARING = """
+from pathlib import Path
+
+import onefold
+
+
+class Hearing:
+    def emit(self, event):
+        if event.name.startswith("reconcile"):
+            with Path("heard.txt").open("a") as file:
+                file.write(event.name)
+
+
+app = onefold.App("nightly", sinks=[Hearing()])
+
+
+@app.schedule("rate(1 day)")
+def tidy(tick: onefold.Tick) -> None:
+    pass
+
+
+app.reconcile(tidy, after="1s")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "logged"), [("", 1), ("--processes 1", 0)])
+def test_looks_in_child_processes_are_heard_by_sinks_and_not_by_the_log(
+    tmp_path: Path, option: str, logged: int
+) -> None:
+    (tmp_path / "nightly.py").write_text(HEARING, encoding="utf-8")
+    shell("onefold scheduler nightly:app --once", tmp_path)
+    said = shell(f"onefold worker nightly:app --until-empty --no-progress {option} --log json 2>&1", tmp_path)
+    assert said.count('"event":"reconciled"') == logged
+    assert (tmp_path / "heard.txt").read_text(encoding="utf-8") == "reconciled"

@@ -1,4 +1,4 @@
-"""The office, open on the engine in memory and on a file: every use case is run on both."""
+"""The office, open on the engine in memory and on a file: every use case is run on both. The command line as processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from onefold.cli import render
 from tests.faces.office import Office, Open, file_url
+from tests.faces.processes import Commands
 
 
 @pytest.fixture
@@ -21,6 +22,14 @@ def there(request: pytest.FixtureRequest, office: Office, tmp_path: Path) -> Ite
     url = "sqlite://:memory:" if request.param == "memory" else file_url(tmp_path)
     with office.opened(url) as open_office:
         yield open_office
+
+
+@pytest.fixture
+def commands(folder: Path) -> Iterator[Commands]:
+    """The command line as processes, in the folder that a test module lays out."""
+    found = Commands(folder)
+    yield found
+    found.end()
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import onefold
 from onefold.buses import replay
 from onefold.cli import main
+from onefold.service.desk import Desk
 
 TOWN = """
 import onefold
@@ -193,6 +195,25 @@ def test_what_a_target_refused_is_listed_and_delivered_again(shell: Shell) -> No
     app = sys.modules["town"].app
     assert [one.body for one in app.runtime().engine.queues.peek("billing")] == ['{"id":"o-2"}', '{"id":"o-1"}']
     app.close()
+
+
+def test_what_has_no_row_in_the_history_was_not_delivered_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Path("town.py").read_text()
+    Path("town.py").write_text(town.replace('"$.detail")', '"$.detail.order")'))
+    shell("put", json.dumps(PLACED), "town:app")
+    Path("town.py").write_text(town)
+    sys.modules.pop("town")
+    importlib.invalidate_caches()
+
+    def full(*_: object, **__: object) -> None:
+        raise onefold.StorageBusy("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Desk, "record", full)
+        shell("redeliver", "town:app", code=1)
+        assert "the disk is full" in shell.said
+    assert len(shell.json("undelivered", "town:app")["undelivered"]) == 1
+    assert shell("redeliver", "town:app") == "1 event delivered.\n"
 
 
 def test_an_app_without_a_bus_says_how_to_declare_one(shell: Shell) -> None:

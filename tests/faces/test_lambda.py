@@ -252,8 +252,11 @@ def test_environment_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="env, line 2: it is not KEY=VALUE"):
         read_env_file(str(file))
     file.write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="env cannot be read: it is not UTF-8 text"):
         read_env_file(str(file))
+    with pytest.raises(UsageError) as raised:
+        read_env_file(str(tmp_path))
+    assert raised.value.what == f"{tmp_path} cannot be read: Is a directory."
 
 
 # -- how it ends -------------------------------------------------------------------------------------------------------

@@ -205,6 +205,17 @@ def test_a_run_that_failed_says_where_its_dead_letters_belong_and_when_it_began(
     assert re.search(r"began \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+, took", said)
 
 
+def test_rows_that_are_no_items_are_named_where_runs_are_shown(shell: Shell) -> None:
+    (shell.folder / "in.csv").write_text("id\n0\n1,too many\n2\n")
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    shell.work()
+    said = shell("runs", "show", RUN, "mill:app")
+    assert "1 row of its source is malformed" in said
+    assert f"onefold map show {RUN} --quarantine 20 mill:app   (which rows are no items" in said
+    assert shell.json("runs", "show", RUN, "mill:app")["malformed"] == 1
+    assert "cells" in shell("map", "show", RUN, "mill:app", "--quarantine", "20")
+
+
 def test_a_run_that_is_stopped_while_it_goes_on_is_stopping(shell: Shell) -> None:
     shell.items(100)
     shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")

@@ -12,7 +12,7 @@ import pytest
 import onefold
 from onefold.reconciling import findings
 from onefold.reconciling.findings import Outcome
-from onefold.service import reconcile, repair
+from onefold.service import reconcile, repair, runs
 from onefold.service.desk import Desk
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened
 
@@ -221,14 +221,14 @@ def test_without_an_app_records_alone_are_looked_at(month: Opened) -> None:
 def test_runs_are_named_in_full_or_by_a_beginning(month: Opened) -> None:
     with month("a") as there:
         there.fire()
-        assert reconcile.find_run(there.desk, RUN) == RUN
-        assert reconcile.find_run(there.desk, "monthly_billing/2026-06") == RUN
+        assert runs.find_run(there.desk, RUN) == RUN
+        assert runs.find_run(there.desk, "monthly_billing/2026-06") == RUN
         with pytest.raises(onefold.NotFoundError, match="There is no run 'monthly_biling/2026-06'"):
-            reconcile.find_run(there.desk, "monthly_biling/2026-06")
+            runs.find_run(there.desk, "monthly_biling/2026-06")
         there.clock.advance(31 * 86_400_000)
         there.fire()
         with pytest.raises(onefold.UsageError, match="2 runs begin with 'monthly'"):
-            reconcile.find_run(there.desk, "monthly")
+            runs.find_run(there.desk, "monthly")
 
 
 def test_the_job_comes_to_the_same_as_the_hand(month: Opened) -> None:

@@ -162,10 +162,38 @@ def test_one_screen_answers_the_runbook(shell: Shell) -> None:
     assert re.search(r"fired 20\d\d-\S+ \S+ (GMT|BST), once, \S+ late", said)
     assert "dispatched 4 operations once 2 took effect once not so 1 dead-lettered, 1 missing" in said
     assert "NOT AS IT SHOULD BE; your own check found 2 of 4 keys" in said
-    assert re.search(r"2026-06/b charge dead PermanentError: no such card bills-dead \S+ billing", said)
-    assert "2026-06/d charge missing its message is gone, and nothing ever claimed it - billing" in said
+    dead = "dead-lettered: PermanentError: no such card job charge, owner billing, payload in bills-dead"
+    assert re.search(rf"{dead} 2026-06/b [0-9a-f-]+ missing: ", said)
+    assert "missing: its message is gone, and nothing ever claimed it job charge, owner billing 2026-06/d Next:" in said
     assert f"onefold reconcile {RUN} --repair billing:app" in said
     assert "onefold dlq show" in said
+
+
+def test_equal_reasons_are_said_once_and_a_message_id_stands_whole_on_80_columns(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    render.console.cache_clear()
+    shell.run("a b! c! d e-customer-with-a-rather-long-name! f", lose="d f")
+    (outcome,) = shell.json("reconcile", "billing:app", RUN, code=1)["outcomes"]
+    ids = {one["key"]: one["message_id"] for one in outcome["examples"] if one["place"] == "dead"}
+    assert len(ids) == 3
+    for words in (("why", "monthly_billing", "2026-06", "billing:app"), ("reconcile", "billing:app", RUN)):
+        said = shell(*words, code=1)
+        assert said.count("no such card") == 1, "three have one reason"
+        assert said.count("nothing ever claimed it") == 1
+        lines = [one.split() for one in said.splitlines()]
+        assert all([key, message_id] in lines for key, message_id in ids.items())
+        table = said[: said.index("Next:")].splitlines()
+        assert max(map(len, table)) <= 80
+
+
+def test_an_outcome_that_names_not_all_says_how_many_more(shell: Shell) -> None:
+    customers = [f"customer-{number}" for number in range(23)]
+    shell.run(" ".join(customers), lose=" ".join(customers))
+    said = shell("reconcile", "billing:app", RUN, code=1)
+    assert "23 missing" in said
+    assert "and 3 more" in said
 
 
 def test_what_only_the_users_own_check_finds_makes_a_day_wrong(shell: Shell) -> None:

@@ -246,6 +246,33 @@ def test_numbers_out_of_range_are_refused(there: Open, settings: dict[str, int])
         Redrive(there.desk, [], **settings)  # type: ignore[arg-type]
 
 
+def unwritten(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the history cannot be written."""
+
+    def append(_rows: object) -> None:
+        raise onefold.StorageBusy("the disk is full")
+
+    monkeypatch.setattr(there.desk.engine.ledger, "append", append)
+
+
+def test_what_has_no_row_in_the_history_was_not_sent_back(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill(there, 2)
+    work = begin(there)
+    unwritten(there, monkeypatch)
+    with pytest.raises(onefold.StorageBusy):
+        work.step()
+    assert len(list(dead_letters.find(there.desk, Select()))) == 2
+
+
+def test_what_has_no_row_in_the_history_was_not_deleted(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill(there, 2)
+    messages = list(dead_letters.find(there.desk, Select()))
+    unwritten(there, monkeypatch)
+    with pytest.raises(onefold.StorageBusy):
+        dead_letters.remove(there.desk, messages)
+    assert list(dead_letters.find(there.desk, Select())) == messages
+
+
 def test_an_operator_sees_only_one_of_two_redrives_send(there: Open) -> None:
     kill(there, 3)
     first, second = begin(there, watch=False), begin(there, watch=False)

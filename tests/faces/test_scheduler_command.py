@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from tests.faces.processes import PATIENCE_S, Commands
 
-ONEFOLD = [sys.executable, "-m", "onefold"]
-PATIENCE_S = 60
+pytestmark = pytest.mark.slow
 
 BOOKS = '''
 import onefold
@@ -44,38 +39,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONEFOLD", "PYTEST"))}
-    return kept | {"COLUMNS": "100"}
-
-
-@pytest.fixture
-def started(folder: Path, environment: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are ended when the test is."""
-    running: list[subprocess.Popen[str]] = []
-    yield running
-    for one in running:
-        if one.poll() is None:
-            one.kill()
-        one.communicate()
-
-
-def run(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*ONEFOLD, *words]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-
-
-def test_once_sends_what_is_due_and_says_what_comes_next(folder: Path, environment: dict[str, str]) -> None:
-    first = run(folder, environment, "scheduler", "books:app", "--once")
+def test_once_sends_what_is_due_and_says_what_comes_next(commands: Commands) -> None:
+    first = commands.run("scheduler", "books:app", "--once")
     assert first.returncode == 0, first.stderr
     assert "ended: 1 tick sent" in first.stdout
     assert "next: late at Tue 2199-01-01 03:00:00 GMT" in first.stdout
-    assert "sent daily/" in first.stderr
+    (sent,) = [line for line in first.stderr.splitlines() if "sent daily/" in line]
+    assert sent.rpartition("sent ")[2] not in first.stdout, "a tick is said once"
 
-    second = run(folder, environment, "scheduler", "books:app", "--once", "--json")
+    second = commands.run("scheduler", "books:app", "--once", "--json")
     answer = json.loads(second.stdout)
     assert (answer["sent"], answer["runs"]) == (0, [])
     assert [one["schedule"] for one in answer["next"]] == ["daily", "late"]
@@ -83,20 +55,14 @@ def test_once_sends_what_is_due_and_says_what_comes_next(folder: Path, environme
     assert second.stderr == ""
 
 
-def test_schedules_without_a_further_tick_are_named(
-    folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]]
-) -> None:
+def test_schedules_without_a_further_tick_are_named(folder: Path, commands: Commands) -> None:
     past = BOOKS.replace("cron(0 3 1 1 ? 2199)", "cron(0 3 1 1 ? 2020)")
     (folder / "books.py").write_text(past)
     said = "no further tick: late, cron(0 3 1 1 ? 2020)\n"
-    assert said in run(folder, environment, "scheduler", "books:app", "--once").stdout
-    answer = json.loads(run(folder, environment, "scheduler", "books:app", "--once", "--json").stdout)
+    assert said in commands.run("scheduler", "books:app", "--once").stdout
+    answer = json.loads(commands.run("scheduler", "books:app", "--once", "--json").stdout)
     assert answer["ended"] == [{"schedule": "late", "expression": "cron(0 3 1 1 ? 2020)"}]
-    one = subprocess.Popen(
-        [*ONEFOLD, "scheduler", "books:app"], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    started.append(one)
+    one = commands.start("scheduler", "books:app")
     assert one.stderr is not None
     for line in iter(one.stderr.readline, ""):
         if line == said:
@@ -106,14 +72,8 @@ def test_schedules_without_a_further_tick_are_named(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_good_order(
-    folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]], number: signal.Signals
-) -> None:
-    one = subprocess.Popen(
-        [*ONEFOLD, "scheduler", "books:app"], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    started.append(one)
+def test_a_signal_ends_it_in_good_order(commands: Commands, number: signal.Signals) -> None:
+    one = commands.start("scheduler", "books:app")
     assert one.stderr is not None
     said: list[str] = []
     while not (said and said[-1].startswith("next: late")):
@@ -127,10 +87,8 @@ def test_a_signal_ends_it_in_good_order(
     assert output.startswith("ended: 1 tick sent")
 
 
-def test_events_as_log_lines_name_the_run(
-    folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]]
-) -> None:
-    done = run(folder, environment, "scheduler", "books:app", "--once", "--log", "json")
+def test_events_as_log_lines_name_the_run(commands: Commands) -> None:
+    done = commands.run("scheduler", "books:app", "--once", "--log", "json")
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     (ticked,) = [line for line in lines if line["event"] == "ticked"]
     assert ticked["run"].startswith("daily/")
@@ -138,14 +96,8 @@ def test_events_as_log_lines_name_the_run(
     assert ticked["schedule"] == "daily"
 
 
-def test_a_worker_can_be_a_scheduler_too(
-    folder: Path, environment: dict[str, str], started: list[subprocess.Popen[str]]
-) -> None:
-    one = subprocess.Popen(
-        [*ONEFOLD, "worker", "books:app", "--schedules", "--no-progress"], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    started.append(one)
+def test_a_worker_can_be_a_scheduler_too(commands: Commands) -> None:
+    one = commands.start("worker", "books:app", "--schedules", "--no-progress")
     assert one.stdout is not None
     assert one.stdout.readline().startswith("worked daily/")
     one.terminate()
@@ -157,18 +109,18 @@ def test_a_worker_can_be_a_scheduler_too(
 @pytest.mark.parametrize(
     "words", [["scheduler", "books:empty"], ["worker", "books:app", "--schedules", "--queues", "x"]]
 )
-def test_an_app_that_cannot_be_scheduled_is_said(folder: Path, environment: dict[str, str], words: list[str]) -> None:
-    done = run(folder, environment, *words)
+def test_an_app_that_cannot_be_scheduled_is_said(commands: Commands, words: list[str]) -> None:
+    done = commands.run(*words)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
 
 
 def test_another_app_with_the_same_name_on_the_file_is_refused_by_the_worker_too(
-    folder: Path, environment: dict[str, str]
+    folder: Path, commands: Commands
 ) -> None:
-    assert run(folder, environment, "scheduler", "books:app", "--once").returncode == 0
+    assert commands.run("scheduler", "books:app", "--once").returncode == 0
     (folder / "other.py").write_text(BOOKS.replace('App("books")', 'App("other", url="sqlite:///.onefold/books.db")'))
-    done = run(folder, environment, "worker", "other:app", "--schedules", "--no-progress")
+    done = commands.run("worker", "other:app", "--schedules", "--no-progress")
     assert done.returncode == 1
     assert "daily belongs to app books" in done.stderr

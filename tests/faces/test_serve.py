@@ -202,6 +202,7 @@ Resources:
       Handler: shop.handler
       CodeUri: .
       Events: {Sqs: {Type: SQS, Properties: {Queue: !GetAtt Orders.Arn}}}
+  Loose: {Type: AWS::Lambda::EventSourceMapping, Properties: {EventSourceArn: !GetAtt Orders.Arn, FunctionName: gone}}
 """
 
 
@@ -217,7 +218,8 @@ def test_a_template_is_served_and_what_was_left_out_is_said(tmp_path: Path) -> N
             assert process.stderr is not None
             said = "".join(iter(process.stdout.readline, "Ctrl-C stops it.\n"))
             assert "mappings: orders -> work" in said
-            assert said.count("left out: ") == 1
+            assert said.count("left out: ") == 2  # each thing once
+            assert "AWS::Lambda::EventSourceMapping Loose: its function gone is not in this template" in said
             assert "template.yaml:5: AWS::DynamoDB::Table Table" in said
             port = int(said.split()[2].rpartition(":")[2])
             ask(port, "SendMessage", QueueUrl="orders", MessageBody="o-1")

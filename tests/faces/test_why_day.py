@@ -56,6 +56,17 @@ def test_what_a_date_means(text: str, zone: str, from_at: str, to_at: str) -> No
     assert [found.from_ms, found.to_ms] == instants
 
 
+def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:
+    with month("a") as there:
+        with pytest.raises(onefold.NotFoundError) as of_an_app:
+            days.why(there.desk, {}, "nightly", "2026")
+        engine = Desk(there.app.runtime(), actor=ACTOR)
+        with pytest.raises(onefold.NotFoundError) as of_an_engine:
+            days.why(engine, {}, "nightly", "2026")
+    assert of_an_app.value.meaning == "No run of it began here."
+    assert of_an_engine.value.meaning == "No app was named, and no run of it began here."
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", "26-06", "2026-13", "2026-02-30", "0000", "2026-6", "9999-12-31"])
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(onefold.UsageError, match="is no date"):

@@ -56,6 +56,25 @@ def test_a_lone_request_is_one_transaction_of_its_own(tmp_path: Path, monkeypatc
     play(script, tmp_path / "q.db")
 
 
+def test_who_is_alone_waits_for_no_turn_and_joins_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(house: House) -> None:
+        counting, turns = Counting(house, monkeypatch), house.queues.turns
+        made: list[str] = []
+        turns.is_alone = lambda: True
+        with pytest.raises(StopIteration):  # done without waiting for anything
+            turns.run(lambda: made.append("at once")).send(None)
+        assert made == ["at once"]
+        answers = iter([False])  # the second is not even asked: there is a turn to join
+        turns.is_alone = lambda: next(answers)
+        await asyncio.gather(turns.run(lambda: made.append("first")), turns.run(lambda: made.append("second")))
+        assert made == ["at once", "first", "second"]
+        assert counting.sizes == [2]
+
+    play(script, tmp_path / "q.db")
+
+
 def test_in_memory_a_call_is_made_at_once() -> None:
     async def script(house: House) -> None:
         order: list[str] = []

@@ -6,6 +6,8 @@ starts, renewals, outcomes under any hold ever given out, deaths of owners, word
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -61,7 +63,11 @@ outcomes = st.one_of(
 )
 
 
-class Workers(RuleBasedStateMachine):
+class AbstractMachine(ABCMeta, type(RuleBasedStateMachine)):
+    """Of a state machine with abstract methods."""
+
+
+class Workers(RuleBasedStateMachine, metaclass=AbstractMachine):
     """Any number of workers on one store and on the model."""
 
     store: Store
@@ -73,8 +79,9 @@ class Workers(RuleBasedStateMachine):
         self.holds: list[Hold] = []
         self.open_store()
 
+    @abstractmethod
     def open_store(self) -> None:
-        raise NotImplementedError
+        """Set `store` to an empty one."""
 
     @rule(by_ms=st.sampled_from([1, LEASE_MS - 1, LEASE_MS, LEASE_MS + 1, KEPT_MS - LEASE_MS, KEPT_MS]))
     def time_passes(self, by_ms: int) -> None:

@@ -17,6 +17,7 @@ from onefold.contracts.store import RecordKey
 from onefold.run import completion, runs
 from onefold.run.completion import Closer, CompleteRun
 from onefold.run.dispatcher import Dispatch
+from onefold.run.lambda_crew import LateCloser
 from onefold.run.runs import RunState
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers
@@ -112,6 +113,17 @@ def test_a_process_that_is_about_to_end_looks_at_all_open_runs(billing: Billing,
     other = closer_of(billing)
     assert other.look() == 0
     assert other.look(turns=False) == 1
+
+
+def test_a_function_closes_runs_as_a_worker_does(billing: Billing, world: World) -> None:
+    dispatched(billing, 0)
+    late = LateCloser(billing.runtime.engine, billing.app.jobs, billing.runtime.clock)
+    assert not late.in_use
+    world.clock.advance(completion.ALL_MS)
+    late.touch("another")
+    assert late.in_use
+    assert late.look() == 1  # the container is older than its interest in runs: it looks at all of them
+    assert billing.run().ended_at_ms == world.clock.now_ms()
 
 
 def test_a_dispatch_that_stopped_is_left_alone_until_it_goes_on(

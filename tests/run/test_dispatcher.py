@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import onefold
 from onefold import errors
 from onefold.run import dispatcher, runs
 from onefold.run.dispatcher import Dispatch, as_handler
 from onefold.testing import World, inline
+from tests.run.bench import opened
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers, of_run
 
 
@@ -117,6 +119,74 @@ def test_a_dispatch_that_fails_for_good_leaves_its_run_open_and_says_why(billing
     assert billing.charged == customers(10)  # what was sent is done meanwhile
     assert runs.open_names(billing.runtime.engine.state) == [RUN]
     assert billing.closed == []
+
+
+class Killed(KeyboardInterrupt):
+    """The process ends in the middle of a dispatch."""
+
+
+@pytest.mark.parametrize("one_transaction", [True, False])
+def test_a_dispatch_that_kills_its_workers_is_seen_to_have_stopped_and_goes_on_after_a_redrive(
+    one_transaction: bool,
+) -> None:
+    app = onefold.App("unlucky")
+    bills = app.queue("bills")
+    charged: list[str] = []
+    deaths = [Killed(), Killed()]
+
+    @app.job(bills, key="{customer}")
+    def charge(bill: dict[str, str]) -> None:
+        charged.append(bill["customer"])
+
+    @app.schedule("cron(0 2 1 * ? *)", job_retry=onefold.Retry(crashes=2))
+    def billing(tick: onefold.Tick) -> Iterator[Any]:
+        yield charge.message({"customer": "a"})
+        if deaths:
+            raise deaths.pop()
+
+    with opened(app) as bench:
+        engine = bench.runtime.engine
+        app.deliver([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
+        for _ in range(2):
+            with pytest.raises(Killed):
+                bench.process(one_transaction=one_transaction).run()
+            bench.clock.advance(30_000)
+        last = bench.process(one_transaction=one_transaction)
+        last.run()
+        assert last.names()[-2:] == ["takeover", "quarantine"]
+        run = runs.read(engine.state, RUN)
+        assert run is not None
+        assert (run.run.expected, run.run.failure) == (None, "WorkerDied: 2 runs ended with their process.")
+
+        (letter,) = bench.messages("unlucky-schedules-dead")
+        engine.queues.move([(letter.message_id, "unlucky-schedules", None)])
+        last.run()
+        run = runs.read(engine.state, RUN)
+        assert run is not None
+        assert (run.run.expected, run.run.failure) == (1, None)
+        assert charged == ["a"]
+
+
+def test_another_payload_under_the_key_of_a_tick_does_not_stop_its_run() -> None:
+    app = onefold.App("twice")
+
+    @app.schedule("cron(0 2 1 * ? *)")
+    def billing(tick: onefold.Tick) -> Iterator[Any]:
+        raise onefold.TransientError("away")
+        yield
+
+    with opened(app) as bench:
+        tick = app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")
+        body = tick.entry.body.replace("}", ',"more":1}')
+        process = bench.process()
+        app.deliver([tick])
+        process.run()
+        app.deliver([replace(tick, entry=replace(tick.entry, body=body))])
+        process.run()
+        assert process.names() == ["retry", "conflict"]
+        standing = runs.read(bench.runtime.engine.state, RUN)
+        assert standing is not None
+        assert standing.run.failure == "TransientError: away"
 
 
 @pytest.mark.parametrize("change", ["order", "fewer", "other"])

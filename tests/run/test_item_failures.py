@@ -16,8 +16,8 @@ from onefold.maps.mapper import Mapper
 from onefold.run.item_failures import ItemFailures, earlier_errors
 from onefold.service import maps
 from onefold.testing.inline import inline
-from tests.run.map_world import RUN, NotThereError
-from tests.run.map_world import Row as Item
+from tests.maps.map_world import RUN, NotThereError
+from tests.maps.map_world import Row as Item
 
 DELIVERY = Delivery(
     queue="items", message_id="m", receipt="r", body='{"id":"1"}', attributes={}, receive_count=1, sent_at_ms=0,

@@ -157,6 +157,19 @@ def test_a_child_that_runs_elsewhere_is_told_to_come_back(app: onefold.App, hand
     assert did.seen == []
 
 
+@pytest.mark.parametrize("verb", ["claim", "write", "read"])
+def test_a_store_that_fails_for_now_is_no_failure_of_the_item(
+    app: onefold.App, handler: LambdaHandler, did: Row, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any, **__: Any) -> Any:
+        raise errors.StorageBusy("Throttled.", todo="Wait.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app.runtime().backend.store, verb, busy)
+        assert raised(lambda: handler(event("1")))[0] == BUSY  # which every state machine tries again
+    assert did.seen == ([] if verb == "claim" else ["1"])
+
+
 def test_another_item_under_the_same_key_is_a_conflict_and_not_done(handler: LambdaHandler, did: Row) -> None:
     handler(event("1"))
     name, _ = raised(lambda: handler(event("1", name="bob")))

@@ -14,6 +14,8 @@ ELSEWHERE = {
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
     *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures", "run.items"),
     *("buses", "maps", "reconciling", "schedules", "run.sources"),
+    *("contracts.admin", "decide.breaker", "decide.rate", "payload_errors"),
+    *("run.completion", "run.gates", "run.grouping", "run.runs"),
 }
 
 

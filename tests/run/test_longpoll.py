@@ -30,9 +30,10 @@ class Server:
 
     def __init__(self) -> None:
         self.asked: deque[tuple[int, int | None, int]] = deque()
-        self.answers: deque[list[Delivery] | errors.OnefoldError] = deque()
+        self.answers: deque[list[Delivery] | Exception] = deque()
         self.changes: list[tuple[str, RetryIn]] = []
         self.lost: set[str] = set()
+        self.refuses: Exception | None = None
         self._moved = threading.Condition()
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
@@ -41,11 +42,11 @@ class Server:
             self._moved.notify_all()
             assert self._moved.wait_for(lambda: self.answers, PATIENCE_S)
             answer = self.answers.popleft()
-        if isinstance(answer, errors.OnefoldError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def answer(self, *answers: list[Delivery] | errors.OnefoldError) -> None:
+    def answer(self, *answers: list[Delivery] | Exception) -> None:
         with self._moved:
             self.answers.extend(answers)
             self._moved.notify_all()
@@ -56,6 +57,8 @@ class Server:
 
     def set_visible_in(self, changes):
         self.changes.extend(changes)
+        if self.refuses is not None:
+            raise self.refuses
         return [receipt not in self.lost for receipt, _ in changes]
 
 
@@ -146,6 +149,26 @@ def test_what_arrives_at_the_end_is_given_back_last_first() -> None:
     desk.end()
     assert desk.server.changes == [("r-2", RetryIn(0)), ("r-1", RetryIn(0))]
     assert desk.queue.receive(5, 30_000) == []
+
+
+def test_an_end_without_the_server_leaves_what_arrived_to_its_visibility() -> None:
+    desk = Desk()
+    desk.queue.receive(5, 30_000)
+    desk.server.until_asked(1)
+    desk.server.answer([delivery(1)])
+    desk.wait()
+    desk.server.refuses = errors.TransientError("SQS cannot be reached.")
+    desk.end()
+    assert desk.server.changes == [("r-1", RetryIn(0))]
+
+
+@pytest.mark.parametrize("defect", [KeyError("Messages"), errors.InvariantBroken("A receipt came twice.")])
+def test_a_defect_in_a_receive_is_raised_where_it_is_handed_out(desk: Desk, defect: Exception) -> None:
+    desk.queue.receive(1, 30_000)
+    desk.server.answer(defect)
+    desk.wait()
+    with pytest.raises(type(defect)):
+        desk.queue.receive(1, 30_000)
 
 
 def test_polls_grow_longer_while_nothing_comes(desk: Desk) -> None:

@@ -624,3 +624,12 @@ def test_a_claim_that_cannot_be_made_calls_nothing(store: Store, clock: Watched)
     assert calls == []
     charge("o-1")
     assert calls == ["o-1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [({"on_running": "riase"}, "Did you mean 'raise'"), ({"on_unknown": "probe"}, "It is one of rerun, hold")],
+)
+def test_a_policy_that_does_not_exist_is_refused(guard: Callable[..., Any], option: dict[str, str], said: str) -> None:
+    with pytest.raises(onefold.UsageError, match=said):
+        guard(noting([]), **option)

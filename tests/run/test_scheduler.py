@@ -250,6 +250,15 @@ def test_a_one_time_schedule_in_the_past_is_sent_once_at_the_start(path: Path) -
         assert one.step(DAY_MS) == 0
 
 
+def test_a_one_time_schedule_in_the_past_may_be_skipped_and_says_so(path: Path) -> None:
+    clock = clock_at("2026-06-01T00:30:00")
+    with places(Place(path, clock, "at(2020-01-01T00:00:00)", missed="skip")) as (one,):
+        assert one.step() == 0
+        (passed,) = one.told.of("ticks-missed")
+        assert (passed.detail["count"], passed.detail["from_ms"]) == (1, at("2020-01-01T00:00:00"))
+        assert one.scheduler.ended() == ["nightly"]
+
+
 # -- changes ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,8 @@ from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.handlers import Outgoing, Receipt
-from onefold.schedules.scheduler import Scheduler
-from onefold.service import dead_letters
+from onefold.schedules.scheduler import LOOK_MS, Scheduler
+from onefold.service import dead_letters, schedules
 from onefold.service.desk import Desk, Jobs
 from onefold.service.redrive import Redrive
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
@@ -91,7 +91,7 @@ def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Pat
     with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
         one.step()
         engine = one.app.runtime().engine
-        settings = engine.queues.settings_of("shop-schedules")
+        settings = engine.queues.setting("shop-schedules")
         engine.queues.drop("shop-schedules")
         one.step(MINUTE_MS)
         engine.queues.create(settings)
@@ -189,6 +189,52 @@ def test_another_scheduler_sends_what_one_left(tmp_path: Path) -> None:
         again()  # as after kill -9
         assert one.step(2_000) == 1
         assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
+
+
+def test_unsent_ticks_of_a_removed_schedule_are_said_once_and_wait_until_it_is_declared_again(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    before = Place(tmp_path / "shop.db", clock, HOURLY)
+    without = Place(tmp_path / "shop.db", clock, "rate(1 day)", name="daily")
+    stranger = Place(tmp_path / "shop.db", clock, "rate(1 day)", name="weekly", app="other")
+    with places(before, without, stranger):
+        throttled(before, refuses=1)
+        before.step()
+        assert before.step(1_000) == 0
+        without.step()
+        stranger.step()
+        unsent = "undelivered-tick/nightly/2026-06-01T02:00:00Z"
+        assert [one.place for one in without.scheduler.next_due(10)] == ["schedule/daily"]
+        read: list[str] = []
+        state: Any = without.app.runtime().engine.state
+        get = state.get
+
+        def note(names: Sequence[str]) -> Any:
+            read.extend(names)
+            return get(names)
+
+        state.get = note
+        for _ in range(5):
+            without.step(LOOK_MS)
+            stranger.step(LOOK_MS)
+        (said,) = without.told.of("ticks-orphaned")
+        assert (said.severity, said.detail) == ("warning", {"schedule": "nightly", "count": 1})
+        assert stranger.told.of("ticks-orphaned") == []
+        assert [name for name in read if "nightly" in name] == []
+        assert state.names("undelivered-tick/") == [unsent]
+
+        assert before.again().catch_up() == 1
+        assert "nightly/2026-06-01T02:00:00Z" in before.waiting()
+        assert state.names("undelivered-tick/") == []
+
+
+def test_what_comes_next_is_said_behind_ticks_that_are_to_be_sent_again(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:59")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        throttled(one, refuses=1)
+        one.step()
+        assert one.step(1_000) == 0
+        (comes,) = schedules.upcoming(one.scheduler, one.app.schedules, clock.now_ms(), count=1)
+        assert (comes.schedule, comes.at) == ("nightly", "2026-06-01T03:00:00Z")
 
 
 def test_185_retries_take_a_day() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 
-from onefold import errors
 from onefold.backends.postgres.books import PostgresBooks
 from onefold.clock import ManualClock
 from onefold.testing.records import NOW
@@ -53,18 +50,3 @@ def sql(url: str, statement: str, *values: object) -> list[tuple]:
     with psycopg.connect(url, autocommit=True) as link:
         cursor = link.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
-
-
-def at_once(count: int, work: Callable[[int], object]) -> list[object]:
-    """What `count` threads answered that began together; an exception is an answer."""
-    ready = threading.Barrier(count)
-
-    def run(number: int) -> object:
-        ready.wait(30)
-        try:
-            return work(number)
-        except errors.OnefoldError as error:
-            return error
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, range(count)))

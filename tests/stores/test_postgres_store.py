@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -16,43 +16,24 @@ from onefold import errors
 from onefold.backends.postgres import sweep
 from onefold.backends.postgres.amend import ROUNDS
 from onefold.backends.postgres.books import PostgresBooks
-from onefold.backends.postgres.identity import ident, key_range, packed, unpacked
+from onefold.backends.postgres.connection import Address, Pool
+from onefold.backends.postgres.identity import ident, packed, unpacked
 from onefold.clock import ManualClock
 from onefold.contracts.commit import Settlement
+from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Answer, Claimed, Completed, Failure, Hold, OutboxItem, Outcome, RecordKey, Running
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, unknown
+from onefold.testing.threads import at_once
 from tests.emulators.servers import free_port
-from tests.stores.postgres_books import at_once, books, database, shared_server, sql
+from tests.stores.claims import claimed
+from tests.stores.postgres_books import books, sql
 
 pytestmark = pytest.mark.slow
 
 THREADS = 16
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with shared_server() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server: str) -> Iterator[str]:
-    with database(server) as url:
-        yield url
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[PostgresBooks]:
-    with books(url) as opened:
-        yield opened
-
-
-def claimed(answers: Sequence[Answer]) -> list[Hold]:
-    assert all(isinstance(answer, Claimed) for answer in answers), answers
-    return [answer.hold for answer in answers if isinstance(answer, Claimed)]
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------
@@ -261,6 +242,19 @@ def test_a_server_that_is_not_there_is_a_transient_error_without_the_password() 
     store.close()
 
 
+def test_a_connection_that_takes_no_settings_is_closed(url: str) -> None:
+    made: list[psycopg.Connection] = []
+
+    class Refusing(psycopg.Connection):
+        def execute(self, *_: object, **__: object) -> psycopg.Cursor:
+            made.append(self)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with pytest.raises(errors.TransientError, match="closed the connection"):
+        Pool(Address(url), Refusing).take()
+    assert [one.closed for one in made] == [True]
+
+
 def test_a_forked_process_uses_connections_of_its_own(opened: PostgresBooks) -> None:
     opened.store.claim([ask()], NOW)
     child = os.fork()
@@ -355,6 +349,24 @@ def test_the_sweep_removes_expired_records_and_no_others_a_few_at_a_time(opened:
     assert [opened.sweep(NOW + KEPT_MS + 1, limit=4) for _ in range(3)] == [4, 2, 0]
     assert [record.key.key for record in opened.records.scan()] == ["parked"]
     assert opened.sweep(NOW + 10 * KEPT_MS) == 0
+
+
+def test_upkeep_sweeps_now_and_then_and_goes_on_while_there_is_more(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(NOW)
+    with books(url, clock) as opened:
+        opened.store.claim([ask("a")], NOW)
+        clock.advance(KEPT_MS)
+        assert opened.upkeep() == 1
+        opened.store.claim([ask("b")], NOW)
+        clock.advance(sweep.SWEEP_MS - 1)
+        assert opened.upkeep() == 0
+        clock.advance(1)
+        assert opened.upkeep() == 1
+        clock.advance(sweep.SWEEP_MS)
+        left = [sweep.SWEEP_ROWS_MAX, sweep.SWEEP_ROWS_MAX, 3, 0]
+        monkeypatch.setattr(opened, "sweep", lambda _: left.pop(0))
+        assert [opened.upkeep() for _ in range(4)] == [sweep.SWEEP_ROWS_MAX, sweep.SWEEP_ROWS_MAX, 3, 0]
+        assert left == [0]
 
 
 def test_the_sweep_removes_old_history_names_and_counts(url: str) -> None:

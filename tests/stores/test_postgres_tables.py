@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import psycopg
 import pytest
 
@@ -11,35 +9,13 @@ from onefold import errors
 from onefold.backends.postgres import connection, inspection, migrations
 from onefold.backends.postgres.books import PostgresBooks
 from onefold.backends.postgres.connection import Address
-from onefold.contracts.store import Answer, Claimed, Hold
+from onefold.contracts.store import Claimed
 from onefold.testing.records import KEY, NOW, ask
+from onefold.testing.threads import at_once
 from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url
-from tests.stores.postgres_books import at_once, books, database, shared_server, sql
+from tests.stores.postgres_books import books, database, sql
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with shared_server() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server: str) -> Iterator[str]:
-    with database(server) as url:
-        yield url
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[PostgresBooks]:
-    with books(url) as opened:
-        yield opened
-
-
-def claimed(answers: Sequence[Answer]) -> list[Hold]:
-    assert all(isinstance(answer, Claimed) for answer in answers), answers
-    return [answer.hold for answer in answers if isinstance(answer, Claimed)]
 
 
 def test_tables_are_made_once_however_many_begin_at_once(url: str) -> None:
@@ -130,9 +106,9 @@ def test_a_role_without_rights_is_told_which(opened: PostgresBooks, url: str) ->
 
 
 def test_an_old_server_and_a_small_alphabet_are_refused(
-    opened: PostgresBooks, url: str, server: str, monkeypatch: pytest.MonkeyPatch
+    opened: PostgresBooks, url: str, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with database(server, ENCODING="'LATIN1'", LOCALE="'C'", TEMPLATE="template0") as small:
+    with database(postgres, ENCODING="'LATIN1'", LOCALE="'C'", TEMPLATE="template0") as small:
         assert "UTF8" in refused(small).todo
     monkeypatch.setattr(inspection, "VERSION_MIN", 990000)
     assert "Upgrade" in refused(url).todo

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -36,6 +37,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delenv("ONEFOLD_APP", raising=False)
+    sys.modules.pop("shop", None)
     yield
     sys.modules.pop("shop", None)
 
@@ -55,6 +57,26 @@ def test_a_person_sees_paths_assumptions_and_the_date(capsys: pytest.CaptureFixt
     assert "Assumed: 1.0% duplicates" in out
     assert "Prices: us-east-1, 2026-06." in out
     assert "Not counted: free tier" in out
+
+
+def test_what_the_app_uses_beside_messages_is_said_not_to_be_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    services = ("EventBridge", "Step Functions")
+    assert not any(name in one for one in cast(list[str], answer(capsys)["not_counted"]) for name in services)
+    more = """
+app.schedule("rate(1 hour)", name="hourly", queue=orders)(lambda tick: None)
+app.bus("shop").rule("placed", {"source": ["shop"]}, to=orders)
+app.map(orders, key="{id}", name="enrich", source="s3://files/in.csv")(lambda item: None)
+"""
+    (tmp_path / "shop.py").write_text(SHOP + more, encoding="utf-8")
+    sys.modules.pop("shop", None)
+    assert cast(list[str], answer(capsys, "--later")["not_counted"])[:4] == [
+        "EventBridge Scheduler (1 schedule)",
+        "EventBridge Scheduler for messages that are due late",
+        "Step Functions and its children's invocations and records (1 map run)",
+        "EventBridge (1 rule and 0 archives)",
+    ]
 
 
 def test_the_bill_is_the_sum_of_its_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,6 @@ from msgspec import Struct
 from onefold import errors
 
 TABLE_DEFAULT: Final = "onefold"
-_REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _PREFIX: Final = r"[A-Za-z0-9_-]{0,40}"
 _SERVICES: Final = ("sqs", "dynamodb", "s3", "scheduler")
 _LATER: Final = ("later", "later_role")
@@ -62,7 +61,7 @@ def read(url: str) -> Place:
     """
     parts = urlsplit(url)
     region = parts.netloc
-    if not _REGION.fullmatch(region) or parts.path not in ("", "/") or parts.fragment:
+    if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
         raise errors.UsageError(
             f"{url!r} names no region.",
             meaning="It begins with aws:// and a region, then options after a question mark.",
@@ -92,6 +91,13 @@ def read(url: str) -> Place:
         batched=_yes(url, options, "batch", default=True),
         endpoints=endpoints,
     )
+
+
+def _is_region(text: str) -> bool:
+    """Letters, words and a digit, as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
+    first, *words, last = text.split("-") if text.count("-") >= 2 else ("", "", "")
+    names = all(word.isalpha() and word.islower() for word in (first, *words))
+    return text.isascii() and len(first) in (2, 4) and names and len(last) == 1 and last.isdigit()
 
 
 def _option(url: str, name: str, value: str) -> tuple[str, str]:

@@ -71,7 +71,8 @@ def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, busy_ms
 def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
     """A record store alone, for the guard on any function.
 
-    What makes the store less durable than it should be is told as a warning.
+    What makes the store less durable than it should be is told as a warning. Of an app's own URL (`ENGINES`) nothing is
+    asked: its workers do that when they start, and functions may not (`Books.check`).
 
     Raises:
         as `open_engine`.
@@ -86,10 +87,12 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
 
 
 def s3_client(url: str) -> Any:
-    """boto3's client for S3: of the engine's region and endpoints where it is on AWS, else of boto3's own default.
+    """boto3's client for S3: of the engine's region and endpoints where it is on AWS, else of those in the environment.
+
+    Without a region there it is us-east-1's, which S3 sends on to the bucket's own.
 
     Raises:
-        UsageError: boto3 is not installed, or no region is known.
+        UsageError: boto3 is not installed.
     """
     if url.startswith("aws://"):
         from onefold.backends import places
@@ -145,7 +148,7 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
         return _part("redis.books").RedisBooks.open(url, entropy=entropy), None
     if scheme in ("postgresql", "postgres"):
         books = _part("postgres.books").PostgresBooks(url, clock=clock, create=create)
-        return books, lambda: books.sweep(clock.now_ms())
+        return books, books.upkeep
     if scheme == "dynamodb":
         place = _dynamo_place(url)
         session = _part("aws.session").Session(place.region, place.endpoints)

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import duration, errors, limits
 from onefold.buses import replay
 from onefold.buses.replay import Opened, Replay
 from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
@@ -267,7 +267,7 @@ class Bus:
             NotFoundError: no such archive or rule. UsageError: a name or range that cannot be.
             ConflictError: a replay of this name is over, or of something else.
         """
-        from_ms, to_ms = replay.instant_ms(start, "start"), replay.instant_ms(end, "end")
+        from_ms, to_ms = duration.instant_ms(start, "start"), duration.instant_ms(end, "end")
         home = self._home.runtime()
         replay.begin(self, home, archive, from_ms, to_ms, name=name, rules=rules)
         return replay.run(self, home, name)

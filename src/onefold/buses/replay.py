@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.buses.rules import EventArchive, Rule
 from onefold.clock import Clock
 from onefold.contracts.archive import Archive
@@ -243,19 +242,6 @@ def listed(state: State, bus: str) -> list[Replay]:
     """All replays of a bus, oldest first."""
     found = [_read(state, name) for name in state.names(f"{_PREFIX}{bus}/")]
     return sorted((one[0] for one in found if one is not None), key=lambda one: one.started_at_ms)
-
-
-def instant_ms(at: datetime, what: str) -> int:
-    """An aware datetime in milliseconds.
-
-    Raises:
-        UsageError: it is none, or has no zone.
-    """
-    if not hasattr(at, "tzinfo") or at.tzinfo is None:
-        raise errors.UsageError(
-            f"{what}={at!r} is no instant.", todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC)."
-        )
-    return round(at.timestamp() * limits.SECOND_MS)
 
 
 def _of(state: State, bus: Bus, name: str) -> tuple[Replay, int]:

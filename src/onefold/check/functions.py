@@ -1,7 +1,7 @@
 """Functions of a template, CloudFormation's and SAM's, and where their code is.
 
 Never here: running them. Only Python runs here, from a directory of this machine or inline; anything else is a fact
-all the same, with the reason in `code`. Defaults are Lambda's: 3 s, 128 MB (Lambda API, CreateFunction).
+all the same, with the reason in `code`. Defaults are Lambda's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, Final
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, Unresolved
 from onefold.check.intrinsics import text_of, why_not
 from onefold.check.properties import Properties
+from onefold.lambdas.settings import MEMORY_MIB_DEFAULT, TIMEOUT_MS_DEFAULT
 from onefold.limits import SECOND_MS
 
-TIMEOUT_S: Final = 3
-MEMORY_MIB: Final = 128
 INEFFECTIVE: Final = {
     "DeadLetterConfig": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
     "DeadLetterQueue": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
@@ -42,8 +41,8 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
         runtime=runtime,
         handler=handler,
         code=_code(properties, runtime, handler, asset),
-        timeout_ms=properties.number("Timeout", TIMEOUT_S) * SECOND_MS,
-        memory_mib=properties.number("MemorySize", MEMORY_MIB),
+        timeout_ms=properties.number("Timeout", TIMEOUT_MS_DEFAULT // SECOND_MS) * SECOND_MS,
+        memory_mib=properties.number("MemorySize", MEMORY_MIB_DEFAULT),
         environment=_environment(properties),
         reserved_concurrency=properties.number_or_none("ReservedConcurrentExecutions"),
         unresolved=properties.unresolved,

@@ -13,9 +13,9 @@ from typing import Any, Final
 from onefold.check.facts import MappingFacts, Unresolved
 from onefold.check.intrinsics import text_of, why_not
 from onefold.check.properties import Properties
+from onefold.lambdas.settings import BATCH_SIZE_DEFAULT
 from onefold.limits import SECOND_MS
 
-BATCH_SIZE: Final = 10
 INEFFECTIVE: Final = {
     "DestinationConfig": "does not apply to queues",
     "MetricsConfig": "there is no CloudWatch here",
@@ -41,7 +41,7 @@ def mapping_of(
         queue_arn=arn,
         queue=arn.rsplit(":", 1)[-1],
         function=_function_name(properties.text("FunctionName", "")) if function is None else function,
-        batch_size=properties.number("BatchSize", BATCH_SIZE),
+        batch_size=properties.number("BatchSize", BATCH_SIZE_DEFAULT),
         window_ms=properties.number("MaximumBatchingWindowInSeconds", 0) * SECOND_MS,
         concurrency_max=concurrency_max,
         filters=_filters(properties),

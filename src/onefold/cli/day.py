@@ -165,14 +165,12 @@ def _draw_run(one: DayRun, words: str) -> None:
         _say("reconciled", f"{when}: {text}{found}")
     if one.left:
         line()
-        draw_examples(one.left)
-        if one.others:
-            line(f"  and {one.others:,} more")
+        draw_examples(one.left, one.others)
     _draw_next(one, words)
 
 
 def _say(what: str, text: str) -> None:
-    line(f"  {what:<11} {text}")
+    render.fold(text, f"  {what:<11} ", " " * 14)
 
 
 def _draw_next(one: DayRun, words: str) -> None:

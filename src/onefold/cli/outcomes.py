@@ -5,17 +5,21 @@ Never here: looking, repairs. Invariant: an operation is shown with where its pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from onefold.cli import render
-from onefold.cli.render import Column, Style, line
+from onefold.cli.render import Style, line
 from onefold.reconciling.findings import Example, Outcome, Verdict
+from onefold.reconciling.surveying import Place
 
 VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
     "agrees": ("everything that was dispatched is done, and exists once", "green"),
     "late": ("nothing is wrong so far, but it is not all done", "yellow"),
     "disagrees": ("NOT AS IT SHOULD BE", "red"),
 }
+_PLACES: Final[dict[Place, str]] = {"dead": "dead-lettered"}  # the others are called as they are
+_KEY_WIDTH: Final = 38  # with a message id behind it a line fits 80 columns
 
 
 def draw(outcome: Outcome, words: str, *, repairs: bool = False, is_map: bool = False) -> None:
@@ -42,7 +46,7 @@ def draw(outcome: Outcome, words: str, *, repairs: bool = False, is_map: bool = 
     differences = [one for one in own.differences if one.key not in told] if own is not None and differs else []
     if outcome.examples or differences:
         line()
-    draw_examples(outcome.examples)
+    draw_examples(outcome.examples, outcome.left_out)
     for one in differences:
         line(f"  {one.key}: your own check found {one.found:,}, expected {one.expected:,}")
     if todo := _next(outcome, repairs=repairs, is_map=is_map):
@@ -58,7 +62,7 @@ def _figures(outcome: Outcome) -> str:
         (outcome.running, "running"),
         (outcome.waiting, "waiting"),
         (outcome.stuck, "stuck"),
-        (outcome.dead, "dead-lettered"),
+        (outcome.dead, _PLACES["dead"]),
         (outcome.held, "held"),
         (outcome.missing, "missing"),
         (outcome.twice, "completed twice"),
@@ -68,30 +72,29 @@ def _figures(outcome: Outcome) -> str:
     return f"{outcome.dispatched:,} dispatched" + (f": {told}" if told else "")
 
 
-def draw_examples(examples: tuple[Example, ...]) -> None:
-    """A table of operations that are not simply done."""
-    if not examples:
-        return
-    columns = [
-        Column("key", folds=True),
-        Column("job", folds=True),
-        Column("is"),
-        Column("because", folds=True),
-        Column("payload in", folds=True),
-        Column("owner", folds=True),
-    ]
-    rows = [
-        (
-            f"{one.tenant}/{one.key}" if one.tenant else one.key,
-            one.job,
-            "twice" if one.twice else "in doubt" if one.doubtful else one.place,
-            one.why,
-            f"{one.queue} {one.message_id}" if one.queue is not None else None,
-            one.owner,
-        )
-        for one in examples
-    ]
-    render.draw(render.table(columns, rows))
+def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:
+    """Operations that are not simply done, those of one place, reason, job and owner under one line that says these.
+
+    Each has a line with its key and the message that has its payload, which is never broken: it is there to be copied.
+
+    Args:
+        left_out: how many more there are.
+    """
+    alike: dict[tuple[str, str, str, str | None, str | None], list[Example]] = {}
+    for one in examples:
+        place = "completed twice" if one.twice else "in doubt" if one.doubtful else _PLACES.get(one.place, one.place)
+        alike.setdefault((place, one.why, one.job, one.owner, one.queue), []).append(one)
+    for (place, why, job, owner, queue), some in alike.items():
+        count = f"{len(some):,} " if len(some) > 1 else ""
+        render.fold(f"{count}{place}: {why}", "  ", "    ")
+        about = [f"job {job}", f"owner {owner}" if owner else "", f"payload in {queue}" if queue else ""]
+        render.fold(", ".join(one for one in about if one), "    ", "    ", "dim")
+        names = [f"{one.tenant}/{one.key}" if one.tenant else one.key for one in some]
+        width = min(max(map(len, names)), _KEY_WIDTH)
+        for name, one in zip(names, some, strict=True):
+            line(f"    {name:<{width}}  {one.message_id}" if one.message_id is not None else f"    {name}")
+    if left_out:
+        line(f"  and {left_out:,} more")
 
 
 def _next(outcome: Outcome, *, repairs: bool, is_map: bool) -> list[str]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -82,6 +83,23 @@ def draw(*things: object) -> None:
 def line(text: str = "", style: Style = "") -> None:
     """Print one line."""
     console().print(text, style=style or None, soft_wrap=True)
+
+
+def fold(text: str, first: str, following: str, style: Style = "") -> None:
+    """Print a sentence over as many lines as the terminal needs, broken at spaces only, so that an id in it stands whole.
+
+    Args:
+        first, following: what the first line, and those behind it, begin with.
+    """
+    folded = TextWrapper(
+        console().width,
+        initial_indent=first,
+        subsequent_indent=following,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for each in folded.wrap(text):
+        line(each, style)
 
 
 def note(text: str) -> None:

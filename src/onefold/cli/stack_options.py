@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.app import App
-from onefold.cli import target
+from onefold.cli import render, target
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
+from onefold.watch.sinks import LogSink
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,6 +95,12 @@ def planned(app: str | None, choices: Choices) -> Plan:
     return found
 
 
+def tell(plan: Plan) -> None:
+    """Say on standard error what is declared and AWS will not do."""
+    for note in plan.notes:
+        render.note(f"! {note}")
+
+
 def declared_in(app: App) -> Declared:
     """What an app declares, as the plan takes it."""
     return Declared(
@@ -104,6 +111,7 @@ def declared_in(app: App) -> Declared:
         buses=app.buses.values(),
         pipes=app.pipes.values(),
         reconcilers=app.reconcilers.keys(),
+        logs=not app.sinks or any(isinstance(one, LogSink) for one in app.sinks),
     )
 
 

@@ -33,8 +33,8 @@ class WakeableWaiter(Protocol):
         ...
 
 
-class Books(Protocol):
-    """One opened record backend: everything of an engine but its queues, which live somewhere else."""
+class Keeper(Protocol):
+    """What keeps records, in whole engines and in record backends alone."""
 
     @property
     def store(self) -> Store:
@@ -56,18 +56,24 @@ class Books(Protocol):
         """Its shared values."""
         ...
 
+    def check(self) -> list[str]:
+        """Look whether the place is as it must be; sentences about what makes it less durable than it should be.
+
+        Asks servers; a worker does it once at its start.
+
+        Raises:
+            StorageError: table, schema or server is missing or another one. UsageError: a permission is missing.
+        """
+        ...
+
+
+class Books(Keeper, Protocol):
+    """One opened record backend: everything of an engine but its queues, which live somewhere else."""
+
     def effects(self, limit_ms: int) -> EffectTransaction | None:
         """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None: it cannot.
 
         Of a settlement it writes record, rows and changes; the message, and messages that are sent, are the caller's.
-        """
-        ...
-
-    def check(self) -> list[str]:
-        """Look whether the place is as it must be; sentences about what makes it less durable than it should be.
-
-        Raises:
-            StorageError: table, schema or server is missing or another one. UsageError: a permission is missing.
         """
         ...
 
@@ -76,7 +82,7 @@ class Books(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Engine(Keeper, Protocol):
     """One opened backend: its contracts, and what a worker process needs of it."""
 
     url: str
@@ -87,26 +93,6 @@ class Engine(Protocol):
     @property
     def queues(self) -> QueueAdmin:
         """Its queues."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """Its records."""
-        ...
-
-    @property
-    def records(self) -> RecordAdmin:
-        """The same records, for operators."""
-        ...
-
-    @property
-    def ledger(self) -> Ledger:
-        """Its history."""
-        ...
-
-    @property
-    def state(self) -> State:
-        """Its shared values."""
         ...
 
     @property
@@ -157,13 +143,6 @@ class Engine(Protocol):
 
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked; wake-ups tell of sends only."""
-        ...
-
-    def check(self) -> list[str]:
-        """Look whether what was opened is as it must be; sentences about what makes it less durable than it should be.
-
-        Asks servers; a worker does it once at its start. Raises as `Books.check`.
-        """
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:

@@ -9,13 +9,14 @@ Invariant: what these rules accept, SQS accepts.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from onefold import errors, limits
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Attribute, Entry, Refused
+from onefold.contracts.settings import QueueSettings
 
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
 NUMBER_DIGITS_MAX: Final = 38  # SQS developer guide, message metadata: precision of a Number
@@ -28,9 +29,10 @@ REDRIVE_SOURCES_MAX: Final = 10  # SQS CreateQueue, RedriveAllowPolicy.sourceQue
 _FORBIDDEN = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 _ID = r"[!-~]{1,128}"  # ASCII letters, digits and all its punctuation; no space
-_ATTRIBUTE_NAME = r"[\w.\-]+"
+_ATTRIBUTE_NAME = r"[\w.\-]+"  # letters of any alphabet: AWS was seen to accept them, though it says A-Z a-z
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
-_QUEUE_NAME = r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo"
+
+_QUEUE_NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "-_")
 
 _INVALID = "InvalidParameterValue"
 
@@ -68,11 +70,6 @@ def check_entry(entry: Entry, settings: QueueSettings) -> Refused | None:
     return _check_ids(entry, settings)
 
 
-def message_bytes(entry: Entry) -> int:
-    """The size SQS counts: UTF-8 bytes of the body and of every attribute's name, type and value."""
-    return len(entry.body.encode()) + _attribute_bytes(entry.attributes)
-
-
 def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
     """Why SQS would not accept these user attributes; None when it would."""
     if len(attributes) > limits.ATTRIBUTES_MAX:
@@ -94,6 +91,7 @@ def _bad_character(text: str, where: str) -> str:
 
 
 def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
+    """What SQS counts beside the body: UTF-8 bytes of every attribute's name, type and value."""
     return sum(
         len(name.encode())
         + len(attribute.type.encode())
@@ -228,7 +226,8 @@ def check_settings(settings: QueueSettings) -> None:
         UsageError: names the setting, its value and its range.
     """
     name = settings.name
-    if not re.fullmatch(_QUEUE_NAME, name):
+    stem = name.removesuffix(".fifo")
+    if not stem or len(name) > limits.QUEUE_NAME_CHARS_MAX or not _QUEUE_NAME_SIGNS.issuperset(stem):
         raise errors.UsageError(
             f"{name!r} cannot be the name of a queue.",
             meaning="A name has 1 to 80 of A-Z a-z 0-9 - _; that of a FIFO queue ends in .fifo, which counts too.",

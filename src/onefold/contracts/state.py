@@ -9,9 +9,16 @@ Never here: business data, anything that grows with the number of messages. Inva
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+from onefold import errors
+
+NAME_CHARS_MAX: Final = (
+    300  # of every backend: the shortest key that one of them has (DynamoDB, 1,024 bytes) has room for it
+)
+VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 
 class Versioned(Struct, frozen=True, gc=False):
@@ -30,7 +37,7 @@ class Change(Struct, frozen=True, gc=False):
     """One compare-and-set.
 
     Args:
-        name: 1 to 300 characters, for example `breaker/shop/book_courier`.
+        name: 1 to `NAME_CHARS_MAX` characters, for example `breaker/shop/book_courier`.
         value: the new JSON; None deletes.
         expected: the version that was read; 0 when the name was absent.
     """
@@ -54,3 +61,23 @@ class State(Protocol):
     def names(self, prefix: str) -> list[str]:
         """All names that begin with `prefix`, sorted."""
         ...
+
+
+def check(change: Change) -> None:
+    """Refuse a change that no State takes.
+
+    Raises:
+        UsageError: its name or its value is too long.
+    """
+    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
+            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
+            todo="Use a shorter name; a digest of the long part will do.",
+        )
+    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
+        raise errors.UsageError(
+            f"The state value of {change.name!r} has {len(change.value)} bytes.",
+            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
+            todo="Keep data that grows in records, messages or tables of your own.",
+        )

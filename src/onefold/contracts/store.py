@@ -28,7 +28,7 @@ class RecordKey(Struct, frozen=True, gc=False):
 
     Args:
         scope: the tenant; empty for none.
-        job: the job's name, 1 to 120 characters.
+        job: the job's name, 1 to 128 characters.
         key: the business key, 1 to 512 characters.
     """
 

@@ -15,7 +15,7 @@ record never falls.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import assert_never
+from typing import Literal, assert_never
 
 from msgspec.structs import replace
 
@@ -35,6 +35,9 @@ from onefold.contracts.store import (
     Running,
     Unknown,
 )
+
+Written = Literal["new", "again", "lost"]
+"""What became of a write: it took; this Complete stood there already; the lease was lost."""
 
 
 def is_expired(record: Record, now_ms: int) -> bool:

@@ -16,7 +16,6 @@ from msgspec import Struct
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn, Settle
 from onefold.decide.backoff import Backoff, delay_ms
-from onefold.decide.breaker import BreakerPolicy
 
 OnUnknown = Literal["rerun", "hold", "probe"]
 Effect = Literal["external", "repeatable", "transactional"]
@@ -166,6 +165,8 @@ def settle(
         case Unstorable():
             return _unstorable(outcome, policy, claimed, attempt, now_ms)
         case Failed(kind="dependency-down"):
+            from onefold.decide.breaker import BreakerPolicy  # while nothing is down, nobody needs it
+
             pause_ms = outcome.retry_in_ms if outcome.retry_in_ms is not None else BreakerPolicy().pause_ms
             return Decision(
                 write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),

@@ -34,7 +34,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "builtins": {
         "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
         "sent": "TimeoutError ConnectionError",
-        "permanent": "NotImplementedError",
+        "permanent": "NotImplementedError",  # code that says itself that it cannot do this
     },
     "asyncio": {"sent": "CancelledError IncompleteReadError"},
     "socket": {"transient": "gaierror herror"},

@@ -12,6 +12,7 @@ Invariant: equal payloads give equal keys, and no two different lists of values 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -31,8 +32,7 @@ IDEMPOTENCY_KEY_CHARS_MAX = 64  # the shortest limit we know of among partners (
 _SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a dash stay
 
 _PREFIX = "jmespath:"
-_TOKEN = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
-_NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 _UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
 _MISSING = object()
 _IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
@@ -187,16 +187,17 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
     """Pairs of (text before, field name); the last pair has the text after the last field and no name."""
     parts: list[tuple[str, str | None]] = []
     before, at = "", 0
-    for token in _TOKEN.finditer(template):
-        before += template[at : token.start()]
-        at = token.end()
-        literal, name, stray = token.groups()
-        if literal:
-            before += literal[0]
+    while at < len(template):
+        sign = template[at]
+        if sign not in "{}" or template.startswith(sign * 2, at):
+            before += sign
+            at += 1 if sign not in "{}" else 2
             continue
-        if stray or not _NAME.fullmatch(name):
+        end = template.find("}", at + 1)
+        token = template[at : end + 1] if sign == "{" and end > 0 else sign
+        if not all(step and _NAME_SIGNS.issuperset(step) for step in token[1:-1].split(".")):
             raise UsageError(
-                f"{what}={template!r} is no template: {token.group()!r} is not a field.",
+                f"{what}={template!r} is no template: {token!r} is not a field.",
                 meaning="A field is {name} or {name.name}; formats and conversions do not exist here.",
                 todo="Use a function for more, and {{ or }} for a brace itself.",
             )
@@ -206,8 +207,8 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
                 meaning='"1" and "23" would give the same key as "12" and "3".',
                 todo="Put a sign between them, for example #.",
             )
-        parts.append((before, name))
-        before = ""
+        parts.append((before, token[1:-1]))
+        before, at = "", end + 1
     if not parts:
         names = _fields(payload)
         hint = "{" + (template if names is None or template in names else next(iter(names), "order_id")) + "}"
@@ -216,7 +217,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
             meaning=f"Every message would have the same {what}.",
             todo=f'Write the field in braces: "{hint}".',
         )
-    return [*parts, (before + template[at:], None)]
+    return [*parts, (before, None)]
 
 
 def _check_field(template: str, name: str, payload: Any, what: str) -> None:
@@ -386,10 +387,7 @@ def _jmespath(expression: str, what: str) -> Callable[[Any], str]:
     def find(payload: Any) -> str:
         try:
             found = compiled.search(codec.plain(payload))
-        except (
-            TypeError,
-            ValueError,
-        ) as error:  # no JSON form; a function that met a value of the wrong type
+        except (TypeError, ValueError) as error:  # no JSON form; a function that met a value of the wrong type
             raise _failed(f"{what} {_PREFIX}{expression}", error) from error
         return _text(found, expression, _PREFIX + expression, what)
 

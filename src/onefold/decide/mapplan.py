@@ -34,7 +34,6 @@ _NOT_IN_ALL: Final = ("States.DataLimitExceeded", "States.Runtime")  # same: Sta
 
 EXCEEDED: Final = "States.ExceedToleratedFailureThreshold"
 EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # as AWS says it, observed
-READER_FAILED: Final = "States.ItemReaderFailed"
 BUSY: Final = (
     "ChildBusy"  # on Step Functions: the child runs in another invocation, or there was no time left in this one
 )

@@ -75,7 +75,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "last") -> Standing:
     """A schedule that is seen for the first time: it begins now; with missed="all" and a start in the past, at its start.
 
-    A rate without a start has its first tick at once, and so has a one-time schedule that lies in the past.
+    A rate without a start has its first tick at once. A one-time schedule that lies in the past owes its tick, as on
+    EventBridge, which sends it at once: a late one, that `advance` sends too unless missed is "skip".
     """
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
     last_ms = anchor_ms - 1

@@ -107,7 +107,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
     Raises:
         OnefoldError: a process ended by itself, or nothing moved any more.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     expected = _expected()
     total = sum(int(str(one["statements"])) for one in expected.values())
     variables = {"ONEFOLD_URL": f"sqlite:///{folder.absolute() / 'billing.db'}"}

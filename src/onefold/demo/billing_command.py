@@ -6,7 +6,6 @@ those of the file, and no fault was built in.
 
 from __future__ import annotations
 
-import tempfile
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import click
 import msgspec
 
 from onefold.demo.progress import bar
+from onefold.demo.stage import stage
 from onefold.watch.wording import counted
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def billing(
     from onefold.demo import billing as year
 
     settings = year.Settings(kills=kills, falls=falls, seed=seed, plant=plant)
-    with tempfile.TemporaryDirectory(prefix="onefold-demo-") as temporary, bar() as told:
-        found = year.perform(settings, (keep or Path(temporary) / "billing").absolute(), told)
+    with stage(keep) as folder, bar() as told:
+        found = year.perform(settings, folder, told)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

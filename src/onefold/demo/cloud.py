@@ -134,7 +134,7 @@ def perform(
         OnefoldError: the emulator does not start, a command fails, or nothing moves any more.
     """
     expected = expected_of(settings.rows)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "shop.py").write_text(_shop_source(), encoding="utf-8")
     with ExitStack() as stack:
         port = stack.enter_context(partner("honours-keys", settings.seed, folder))

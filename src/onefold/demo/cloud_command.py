@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import msgspec
 
 from onefold.demo import data
 from onefold.demo.progress import bar
+from onefold.demo.stage import stage
 from onefold.errors import OnefoldError
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def aws(
     from onefold.demo import cloud
 
     settings = cloud.Settings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or cloud.find_emulator())
-    with tempfile.TemporaryDirectory(prefix="onefold-demo-") as temporary, bar() as told:
-        folder = (keep or Path(temporary) / "aws").absolute()
+    with stage(keep) as folder, bar() as told:
         found = cloud.perform(settings, folder, _commands(quiet=as_json), told)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

@@ -7,14 +7,9 @@ is gone afterwards unless it was to be kept.
 
 from __future__ import annotations
 
-import signal
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -26,6 +21,7 @@ from onefold.demo import data
 from onefold.demo.billing_command import billing
 from onefold.demo.cloud_command import aws
 from onefold.demo.enrich_command import enrich
+from onefold.demo.stage import stage
 from onefold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -126,7 +122,7 @@ def demo(
         kills_min=kills * KILLS_MIN // KILLS,
         plant=plant,
     )
-    with _ended_by_signals(), _folder(keep) as folder:
+    with stage(keep) as folder:
         found = _perform(settings, choice, folder, quiet=as_json)
     if keep is None:
         found = [replace(one, url=None) for one in found]
@@ -188,34 +184,3 @@ def _again(context: click.Context) -> str:
 def _document(settings: Settings, found: Sequence[Outcome], passed: bool) -> str:
     document = {"passed": passed, "settings": settings, "runs": found}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """Where everything goes."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="onefold-demo-") as name:
-            yield Path(name)
-        return
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UsageError(
-            f"--keep {keep} exists and is no empty folder.",
-            meaning="What is kept of two runs would be mixed up. Nothing was done.",
-            todo="Name a folder that does not exist yet.",
-        )
-    yield keep
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command as Ctrl-C does: the processes it started are ended first."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -99,7 +99,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
     Raises:
         OnefoldError: a worker ended by itself, or nothing moved any more.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     damaged = write_nightly(folder, settings.rows)
     countries = folder / "countries.json"
     write_countries(countries, complete=False)

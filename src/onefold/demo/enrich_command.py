@@ -6,7 +6,6 @@ the repaired run succeeded, and no fault was built in.
 
 from __future__ import annotations
 
-import tempfile
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +15,7 @@ import msgspec
 
 from onefold.demo import data
 from onefold.demo.progress import bar
+from onefold.demo.stage import stage
 
 if TYPE_CHECKING:
     from onefold.demo.enrich import Outcome
@@ -56,8 +56,8 @@ def enrich(
     from onefold.demo import enrich as night
 
     settings = night.Settings(kills=kills, seed=seed, rows=rows, plant=plant)
-    with tempfile.TemporaryDirectory(prefix="onefold-demo-") as temporary, bar() as told:
-        found = night.perform(settings, (keep or Path(temporary) / "enrich").absolute(), told)
+    with stage(keep) as folder, bar() as told:
+        found = night.perform(settings, folder, told)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

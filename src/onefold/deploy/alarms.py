@@ -1,4 +1,4 @@
-"""The first alarms, as data: what is measured, from which value on a person is needed, and what that person does first.
+"""The alarms, as data: what is measured, from which value on a person is needed, and what that person does first.
 
     dead letters   1 or more visible in the dead-letter queue (SQS does not count its own moves as sent, so depth it is)
     held           1 or more in the queue for unknown outcomes
@@ -8,8 +8,8 @@
     map-failed     a map run ended as failed
     reconcile      `reconcile-failed`: a run is not as it should be; only where reconciliations run
 
-The last three are counted in the function's log by the event's name in its line (`watch/sinks.py`); a partial batch failure
-is no Lambda error, so Lambda's own metrics show none of this.
+record-lost, lease-lost and reconcile are counted in the function's log by the event's name in its line (`watch/sinks.py`);
+a partial batch failure is no Lambda error, so Lambda's own metrics show none of this.
 Never here: thresholds that depend on traffic. Invariant: no data means nothing happened, so no alarm (`notBreaching`).
 
 Sources: CloudWatch user guide, "How alarms treat missing data", "Filter pattern syntax for metric filters"; SQS developer
@@ -18,7 +18,7 @@ guide, "Available CloudWatch metrics".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -164,6 +164,15 @@ def of_log(function: str, *, part: str, owner: str | None, looks: bool = False) 
         for event, (metric, text) in events.items()
     ]
     return counts, found
+
+
+def notes(counts: Sequence[LogCount]) -> list[str]:
+    """What is to be said of counts in logs to which the app's events do not come, a sentence each."""
+    if not counts:
+        return []
+    patterns = ", ".join(sorted({one.pattern.strip('"') for one in counts}))
+    said = f"The app names sinks, none of them a LogSink: alarms on {patterns} count lines of the functions' logs."
+    return [f"{said} Add onefold.LogSink(), or let a sink of yours write these names there."]
 
 
 def map_failed(machine: str, *, part: str, owner: str | None) -> Alarm:

@@ -4,8 +4,7 @@ Parameters: `CodeBucket` and `CodeKey`, where the functions' zip lies (`onefold 
 SNS topic that alarms notify, empty for none.
 Never here: sizes, names, permissions; they are the plan's. Invariant: equal plans give equal bytes; keys are sorted.
 
-Sources: CloudFormation "Resource and property types reference"; SQS developer guide, "Enforce encryption of data in
-transit", for the queue policy.
+Source: CloudFormation "Resource and property types reference".
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 
 from onefold import errors
 from onefold.contracts.admin import QueueSettings
-from onefold.deploy import names, template_time
+from onefold.deploy import iam, names, template_time
 from onefold.deploy import template_values as values
 from onefold.deploy.alarms import Alarm, LogCount
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
@@ -38,7 +37,7 @@ def template(plan: Plan) -> Json:
             f"{function.id}Function": _function(plan, function),
             f"{function.id}LogGroup": _log_group(plan, function),
             f"{function.id}Mapping": _mapping(plan, function),
-            f"{function.id}Role": _role(plan, function),
+            f"{function.role_id}Role": _role(plan, function),
         }
     resources |= template_time.resources(plan)
     resources |= {count.id: _log_count(count) for count in plan.log_counts}
@@ -121,32 +120,12 @@ def _redrive_allow(settings: QueueSettings) -> Json:
 
 
 def _queue_policy(plan: Plan, queue: QueuePlan) -> Json:
-    statements: list[Json] = [_without_tls(queue)]
     rules = plan.events.senders.get(queue.id)
-    if rules is not None:
-        allowed = {
-            "Sid": "LetRulesSend",
-            "Effect": "Allow",
-            "Principal": {"Service": "events.amazonaws.com"},
-            "Action": "sqs:SendMessage",
-            "Resource": values.arn(f"{queue.id}Queue"),
-            "Condition": {"ArnEquals": {"aws:SourceArn": [values.text(arn) for arn in rules]}},
-        }
-        statements.append(allowed)
+    sent_by = None if rules is None else [values.text(arn) for arn in rules]
+    document = values.document(iam.queue_statements(values.arn(f"{queue.id}Queue"), sent_by))
     return {
         "Type": "AWS::SQS::QueuePolicy",
-        "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": values.document(statements)},
-    }
-
-
-def _without_tls(queue: QueuePlan) -> Json:
-    return {
-        "Sid": "DenyWithoutTls",
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": "sqs:*",
-        "Resource": values.arn(f"{queue.id}Queue"),
-        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": document},
     }
 
 
@@ -191,7 +170,7 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
         "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
         "MemorySize": settings.memory_mib,
         "Timeout": values.seconds(settings.timeout_ms),
-        "Role": values.arn(f"{function.id}Role"),
+        "Role": values.arn(f"{function.role_id}Role"),
         "Environment": {"Variables": {**settings.env, URL_VARIABLE: values.text(plan.url)}},
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
         "Tags": values.tags(plan, function.owner),
@@ -222,10 +201,9 @@ def _mapping(plan: Plan, function: FunctionPlan) -> Json:
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
-    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    document = {"Version": "2012-10-17", "Statement": [values.statement(one) for one in function.statements]}
+    document = values.document([values.statement(one) for one in function.statements])
     properties: Json = {
-        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+        "AssumeRolePolicyDocument": values.document([iam.LAMBDA_TRUST]),
         "Description": f"What the function {function.name} uses, and no more.",
         "Policies": [{"PolicyName": "onefold", "PolicyDocument": document}],
         "Tags": values.tags(plan, function.owner),

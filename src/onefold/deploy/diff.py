@@ -66,7 +66,7 @@ def read_template(text: str | Mapping[str, Any], stack: str) -> Mapping[str, Any
     """A deployed template as a value.
 
     Raises:
-        UsageError: it is no JSON, so onefold did not write it.
+        UsageError: it is no JSON, so `onefold deploy` did not write it.
     """
     if not isinstance(text, str):
         return text
@@ -77,8 +77,8 @@ def read_template(text: str | Mapping[str, Any], stack: str) -> Mapping[str, Any
     if not isinstance(found, dict):
         raise errors.UsageError(
             f"The template of stack {stack} is not JSON.",
-            meaning="onefold did not write it; another tool owns this stack.",
-            todo="Give the app a stack of its own: --stack NAME.",
+            meaning="onefold deploy writes JSON: another tool deploys this stack, or it was given YAML.",
+            todo="Give the app a stack of its own (--stack NAME), or compare with the text of onefold synth --format yaml.",
         )
     return found
 
@@ -101,7 +101,7 @@ def _values(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Whether two values say the same; CloudFormation reads 30 and "30" alike, but true and 1 are two things."""
+    """Whether two values are the same; 30 and "30" are told as different, though CloudFormation reads them alike."""
     return type(before) is type(after) and before == after
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from onefold import codec, errors, limits
+from onefold import codec, limits
 from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
 from onefold.buses.rules import EventArchive, Rule
@@ -92,9 +92,6 @@ class PipePlan(Struct, frozen=True, kw_only=True):
     owner: str | None
 
 
-P = TypeVar("P", RulePlan, ArchivePlan, PipePlan)
-
-
 class EventsPlan(Struct, frozen=True, kw_only=True):
     """All of it, each kind sorted by id; `senders`: queue id to the ARN patterns of the rules that may send there."""
 
@@ -124,9 +121,9 @@ def planned(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) -> Events
             senders[queue].append(rule.arn)
     return EventsPlan(
         buses=tuple(made),
-        rules=_sorted(rules),
-        archives=_sorted(archives),
-        pipes=_sorted([_pipe(pipe, stack) for pipe in pipes]),
+        rules=names.by_id(rules),
+        archives=names.by_id(archives),
+        pipes=names.by_id(_pipe(pipe, stack) for pipe in pipes),
         senders={queue: tuple(sorted(senders[queue])) for queue in sorted(senders)},
     )
 
@@ -139,16 +136,6 @@ def full_name(bus: str, prefix: str) -> str:
 def can_be_pipe(pipe: Pipe) -> bool:
     """Whether EventBridge Pipes can do what it does."""
     return pipe.enrich is None
-
-
-def _sorted(things: list[P]) -> tuple[P, ...]:
-    known = {one.id: one for one in things}
-    if len(known) < len(things):
-        raise errors.UsageError(
-            "Two rules, archives or pipes lead to the same id in the template.",
-            todo="Rename one of them, so that their names differ by more than a hyphen.",
-        )
-    return tuple(known[one] for one in sorted(known))
 
 
 def _named(kind: str, prefix: str, name: str) -> str:

@@ -23,14 +23,21 @@ from onefold import duration, errors, limits
 from onefold.deploy import iam, names
 from onefold.deploy.schedules import ROLE_ID, group_name
 from onefold.deploy.stack import Stack
-from onefold.lambdas.settings import TIMEOUT_MS_MAX, FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.lambdas.settings import (
+    TIMEOUT_MS_MAX,
+    VISIBILITY_FACTOR,
+    FunctionSettings,
+    MappingSettings,
+    check_function,
+    check_mapping,
+)
 from onefold.options import Function, Queue
 from onefold.run.handlers import Job
+from onefold.run.lambda_crew import LambdaSettings
 
-VISIBILITY_FACTOR: Final = 6
 ROOM_FACTOR: Final = 2
 FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch
-MARGIN_MS: Final = limits.SECOND_MS  # what `App.lambda_handler` keeps back for settling, unless told otherwise
+MARGIN_MS: Final = LambdaSettings().margin_ms  # what `App.lambda_handler` keeps back, unless told otherwise
 URL_VARIABLE: Final = "ONEFOLD_URL"
 NAME_CHARS_MAX: Final = 64  # Lambda API, CreateFunction, FunctionName
 RUNTIMES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")  # Lambda developer guide, "Lambda runtimes"
@@ -98,6 +105,11 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The function's name."""
         return self.settings.name
+
+    @property
+    def role_id(self) -> str:
+        """Of its role, as `iam.RolePlan.id`: never that of a service's role, whatever the queue is called."""
+        return f"{self.id}Function"
 
 
 def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any, Any]]) -> FunctionPlan:

@@ -2,17 +2,19 @@
 
 `GRANTS` is the one list; statements of a role, the IAM reference in the documentation and the tests that compare it with the
 calls a handler really makes are all read from it. A grant is in a role only where its purpose is: no table, no DynamoDB.
-Never here: a wildcard action; a wildcard resource but where AWS offers nothing else (network interfaces of a VPC).
+Never here: a wildcard action that allows; a wildcard resource but where AWS offers nothing else (network interfaces of a
+VPC, the list of queues).
 Invariant: an action is in `GRANTS` because the code calls it; the deployment's own person needs other rights (not here).
 
 Sources: Service Authorization Reference (SQS, DynamoDB, S3, CloudWatch Logs, KMS, EC2); the managed policies
-AWSLambdaSQSQueueExecutionRole and AWSLambdaVPCAccessExecutionRole.
+AWSLambdaSQSQueueExecutionRole and AWSLambdaVPCAccessExecutionRole; SQS developer guide, "Enforce encryption of data in
+transit", for the queue policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -217,6 +219,43 @@ class RolePlan(Struct, frozen=True, kw_only=True):
             "Action": "sts:AssumeRole",
             "Condition": {"StringEquals": {"aws:SourceAccount": "{account}"}},
         }
+
+
+LAMBDA_TRUST: Final = {
+    "Effect": "Allow",
+    "Principal": {"Service": "lambda.amazonaws.com"},
+    "Action": "sts:AssumeRole",
+}
+"""The trust policy's one statement of a function's role."""
+
+
+def queue_statements(queue: object, rules: Sequence[object] | None) -> list[dict[str, Any]]:
+    """The statements of a queue's own policy: nobody comes in without TLS, and the rules that target it may send.
+
+    Args:
+        queue: its ARN. rules: ARNs of the rules, None for none. Both as the writer expresses them.
+    """
+    found: list[dict[str, Any]] = [
+        {
+            "Sid": "DenyWithoutTls",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sqs:*",
+            "Resource": queue,
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }
+    ]
+    if rules is not None:
+        allowed = {
+            "Sid": "LetRulesSend",
+            "Effect": "Allow",
+            "Principal": {"Service": "events.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": queue,
+            "Condition": {"ArnEquals": {"aws:SourceArn": list(rules)}},
+        }
+        found.append(allowed)
+    return found
 
 
 class Uses(Struct, frozen=True, kw_only=True):

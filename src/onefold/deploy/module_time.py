@@ -29,7 +29,7 @@ def write(plan: Plan, put: Put) -> None:
     def put_role(role: RolePlan, prefix: str) -> None:
         name = values.name(role.id)
         put("iam_role", name, values.service_role(plan, role, prefix))
-        put("iam_role_policy", name, values.service_role_policy(role))
+        put("iam_role_policy", name, values.role_policy(role.id, role.statements))
 
     if plan.scheduling is not None:
         group = plan.scheduling.group
@@ -131,7 +131,7 @@ def _put_rule(plan: Plan, rule: RulePlan, put: Put) -> None:
     }
     put("cloudwatch_event_rule", name, body)
     for queue in rule.target_ids:
-        put("cloudwatch_event_target", f"{name}_{values.name(queue)}", _target(rule, name, queue))
+        put("cloudwatch_event_target", f"{name}__to_{values.name(queue)}", _target(rule, name, queue))
 
 
 def _target(rule: RulePlan, name: str, queue: str) -> Json:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from onefold import limits
@@ -36,9 +36,9 @@ _REFERENCES: Final = {
 
 
 def name(logical: str) -> str:
-    """A logical id as Terraform has names: OrdersDead becomes orders_dead, OrdersFIFO orders__fifo."""
+    """A logical id as Terraform has names: OrdersDead becomes orders_dead, EMails e_mails, OrdersFIFO orders__fifo."""
     parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", parted).lower()
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z])", "_", parted).lower()
 
 
 def literal(value: str) -> str:
@@ -96,20 +96,25 @@ def statement(one: Statement) -> Json:
     return found
 
 
+def name_prefix(text: str) -> str:
+    """What the name of a role begins with."""
+    return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
+
+
 def service_role(plan: Plan, role: RolePlan, prefix: str) -> Json:
     """A role that a service takes on; its name begins with `prefix`."""
     return {
-        "name_prefix": f"{prefix[: NAME_PREFIX_CHARS_MAX - 1]}-",
+        "name_prefix": name_prefix(prefix),
         "description": role.text,
         "assume_role_policy": policy([_filled(role.trust())]),
         "tags": tags(plan, role.owner),
     }
 
 
-def service_role_policy(role: RolePlan) -> Json:
-    """What it may."""
-    statements = [statement(one) for one in role.statements]
-    return {"name": "onefold", "role": f"${{aws_iam_role.{name(role.id)}.id}}", "policy": policy(statements)}
+def role_policy(role_id: str, statements: Iterable[Statement]) -> Json:
+    """What a role may."""
+    said = policy([statement(one) for one in statements])
+    return {"name": "onefold", "role": f"${{aws_iam_role.{name(role_id)}.id}}", "policy": said}
 
 
 def _filled(value: Any) -> Any:

@@ -4,15 +4,15 @@ Names and ids are functions of the declared names and the prefix alone, so that 
 queue never renames an old one. ARNs are patterns: `{partition}`, `{region}` and `{account}` stand for what is known only
 where the template is applied, `{queue_url.ID}` and the like for what a resource of the same plan is called then; each writer
 puts its own expression there (`filled`).
-Never here: which things there are. Invariant: two things never share a logical id (`plan.py` refuses what would).
+Never here: which things there are. Invariant: two things of a kind never share a logical id (`by_id` refuses it).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, TypeVar
 
 from onefold import errors
 
@@ -79,6 +79,33 @@ def logical_id(name: str) -> str:
     kept_apart = "" if _PLAIN.fullmatch(stem) else hashlib.sha256(stem.encode()).hexdigest()[:8]
     found = words + kept_apart + ("FIFO" if stem != name else "")
     return found if found[0].isalpha() else f"N{found}"  # Terraform wants a letter first
+
+
+class Named(Protocol):
+    """Something of a template."""
+
+    @property
+    def id(self) -> str:
+        """Of its logical ids."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+def by_id(things: Iterable[T]) -> tuple[T, ...]:
+    """Things of one kind sorted by their ids.
+
+    Raises:
+        UsageError: two have the same.
+    """
+    known: dict[str, T] = {}
+    for thing in things:
+        if known.setdefault(thing.id, thing) is not thing:
+            raise errors.UsageError(
+                f"Two things of the app lead to the same id {thing.id} in the template.",
+                todo="Rename one of them, so that their names differ by more than a hyphen.",
+            )
+    return tuple(known[one] for one in sorted(known))
 
 
 def queue_arn(name: str) -> str:

@@ -63,6 +63,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         log_counts, alarms: see `alarms.py`.
         scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
+        notes: what is declared and AWS will not do, a sentence each.
     """
 
     app: str
@@ -78,6 +79,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     machines: tuple[MachinePlan, ...]
     events: EventsPlan
     tags: Mapping[str, str]
+    notes: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class Declared(Struct, frozen=True, kw_only=True):
     Args:
         queues, jobs, schedules, maps, buses, pipes: in any order.
         reconcilers: names of the jobs that look at runs.
+        logs: whether its events become lines of a log, as those of an app without sinks do.
     """
 
     queues: Iterable[Queue]
@@ -108,6 +111,7 @@ class Declared(Struct, frozen=True, kw_only=True):
     buses: Iterable[Bus] = ()
     pipes: Iterable[Pipe] = ()
     reconcilers: Collection[str] = ()
+    logs: bool = True
 
 
 def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
@@ -126,6 +130,7 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
     queues = sorted(declared.queues, key=lambda queue: queue.name)
     if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
+    scheduled, maps = list(declared.schedules), list(declared.maps)
     on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in queues}
     piped = {pipe.source: pipe for pipe in declared.pipes if events.can_be_pipe(pipe)}
     for job in sorted(declared.jobs, key=lambda one: one.name):
@@ -149,7 +154,7 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         if queue.function is not None and on_queue[queue.name] and queue.name not in piped
     ]
     by_queue = {one.queue_id: one for one in made}
-    machines = state_machine.planned(app, list(declared.maps), stack, by_queue)
+    machines = state_machine.planned(app, maps, stack, by_queue)
     planned = _queues(stack.prefix, queues, on_queue, by_queue)
     counts, found = _alarms(planned, made, target, declared.reconcilers)
     return Plan(
@@ -157,32 +162,33 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         target=target,
         stack=stack,
         url=url,
-        queues=_by_id(planned),
-        functions=_by_id(made),
+        queues=names.by_id(planned),
+        functions=names.by_id(made),
         table=table,
-        log_counts=_by_id(counts),
-        alarms=_by_id([*found, *(alarms.map_failed(one.name, part=one.id, owner=one.owner) for one in machines)]),
-        scheduling=schedules.planned(
-            app, list(declared.schedules), stack, {queue.name: queue.settings for queue in queues}
-        ),
-        machines=_by_id(machines),
+        log_counts=names.by_id(counts),
+        alarms=names.by_id([*found, *(alarms.map_failed(one.name, part=one.id, owner=one.owner) for one in machines)]),
+        scheduling=schedules.planned(app, scheduled, stack, {queue.name: queue.settings for queue in queues}),
+        machines=names.by_id(machines),
         events=events.planned(
             list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
         ),
         tags=dict(sorted({**stack.tags, APP_TAG: app}.items())),
+        notes=(
+            *schedules.notes(scheduled),
+            *state_machine.notes(maps),
+            *([] if declared.logs else alarms.notes(counts)),
+            *_shared_prefix(app, stack.prefix, declared.reconcilers),
+        ),
     )
 
 
-def _by_id(things: Sequence[Any]) -> tuple[Any, ...]:
-    known: dict[str, Any] = {}
-    for thing in things:
-        if thing.id in known:
-            raise errors.UsageError(
-                f"Two things of the app lead to the same id {thing.id} in the template.",
-                todo="Rename one of them, so that their names differ by more than a hyphen.",
-            )
-        known[thing.id] = thing
-    return tuple(known[one] for one in sorted(known))
+def _shared_prefix(app: str, prefix: str, reconcilers: Collection[str]) -> list[str]:
+    """What is to be said of looks into dead-letter queues where other apps may have the same prefix."""
+    if not reconcilers or app in prefix:
+        return []
+    which = f"that begins with {prefix}" if prefix else "of the region"
+    said = f"Reconciliations look into each dead-letter and held queue {which}, and fail at another app's."
+    return [f"{said} Where there are such, give this app a prefix of its own, as --prefix {prefix}{app}-"]
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------

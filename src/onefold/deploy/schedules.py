@@ -101,6 +101,15 @@ def planned(
     )
 
 
+def notes(declared: Sequence[Schedule]) -> list[str]:
+    """What is declared and Scheduler will not do, a sentence each, by name."""
+    return [
+        f"Schedule {one.name}: delete_after=True deletes nothing on AWS. When it is over it fires no more, at no cost."
+        for one in sorted(declared, key=lambda one: one.name)
+        if one.delete_after
+    ]
+
+
 def group_name(app: str, stack: Stack) -> str:
     """Of an app's schedules, those for later included."""
     return f"{stack.prefix}{app}"

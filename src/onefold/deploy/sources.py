@@ -66,6 +66,7 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
     outside: dict[str, str] = {}
     for named in sorted(set(include)):
         found.update(_named(root, named))
+    unread = dict(found)
     waiting = [own]
     alone = root.name in _INSTALLED
     while waiting:
@@ -79,13 +80,15 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
             )
         modules.append(name)
         found.update(files)
-        for imported, place in sorted(_imports({**found, **files})):
+        unread.update(files)
+        for imported, place in sorted(_imports(unread)):
             if imported in modules or imported in waiting or imported in sys.stdlib_module_names:
                 continue
             if not alone and _module_files(root, imported):
                 waiting.append(imported)
             else:
                 outside.setdefault(imported, place)
+        unread = {}
     outside.pop("onefold", None)
     return Sources(files=dict(sorted(found.items())), modules=tuple(modules), outside=dict(sorted(outside.items())))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
@@ -48,6 +48,10 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")  # DynamoDB API, CreateTable, Tabl
 _PAYLOADS = re.compile(
     r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/-]*)?"
 )  # S3 user guide: bucket names, safe keys
+_RECORDS_SCHEMES: Final = ("postgres", "postgresql", "redis", "rediss")  # of backends/registry.py
+_RECORDS_TODO: Final = (
+    "Write for example postgresql://app@db.example/shop or rediss://cache.example:6379, or give a table."
+)
 _KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")  # KMS developer guide, key ARN
 
 
@@ -96,18 +100,34 @@ class Stack(Struct, frozen=True, kw_only=True):
                 f"Logs cannot be kept for {self.log_days} days.",
                 todo=f"CloudWatch Logs knows {', '.join(map(str, LOG_DAYS))}.",
             )
-        if self.records is not None and urlsplit(self.records).password:
-            raise errors.UsageError(
-                "The URL of the records holds a password.",
-                meaning="It would stand in the template and in the function's settings for everyone who may read them.",
-                todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
-            )
+        if self.records is not None:
+            _check_records(self.records)
         for name, value in self.tags.items():
             if not names.is_tag(name, value):
                 raise errors.UsageError(
                     f"{name}={value} cannot be a tag.",
                     todo="A name has 1 to 128, a value up to 256 letters, digits, spaces and _ . : / = + - @.",
                 )
+
+
+def _check_records(url: str) -> None:
+    """Refuse a store that functions could not reach, or a secret in its URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise errors.UsageError("The URL of the records cannot be read.", todo=_RECORDS_TODO) from None
+    if parts.password or any(name == "password" for name, _ in parse_qsl(parts.query)):
+        raise errors.UsageError(
+            "The URL of the records holds a password.",
+            meaning="It would stand in the template and in the function's settings for everyone who may read them.",
+            todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
+        )
+    if parts.scheme not in _RECORDS_SCHEMES:
+        raise errors.UsageError(
+            f"Functions cannot keep their records in {url!r}.",
+            meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",
+            todo=_RECORDS_TODO,
+        )
 
 
 def stack_of(url: str) -> Stack:

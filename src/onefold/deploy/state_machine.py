@@ -41,14 +41,15 @@ _LAMBDA_ERRORS: Final = (
     "Lambda.SdkClientException",
     "Lambda.TooManyRequestsException",
 )
-# A child that another invocation still runs, which ends within Lambda's 15 minutes: about 30 minutes in all.
+# A child that another invocation still runs, which ends within Lambda's 15 minutes: 30 minutes in all, and without jitter,
+# which would shorten the waits to any part of them.
 _BUSY: Final = {
     "ErrorEquals": [BUSY],
     "IntervalSeconds": 30,
     "BackoffRate": 1.5,
     "MaxAttempts": 10,
     "MaxDelaySeconds": 300,
-    "JitterStrategy": "FULL",
+    "JitterStrategy": "NONE",
 }
 _TIMEOUTS: Final = ["States.Timeout", "Sandbox.Timedout", TIMEOUT]  # of the task, of the function, of the run in it
 _S3: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(.*)")
@@ -82,7 +83,20 @@ def planned(
     Raises:
         UsageError: what Step Functions would refuse, or a map on a queue that has no function.
     """
-    return [_machine(app, spec, stack, functions) for spec in specs if (spec.source or "").startswith("s3://")]
+    return [_machine(app, spec, stack, functions) for spec in specs if _is_in_s3(spec)]
+
+
+def notes(specs: Sequence[MapSpec]) -> list[str]:
+    """What is declared and no state machine is made of, a sentence each, by name."""
+    return [
+        f"Map {spec.name} gets no state machine: its items are not in S3. Run it where they are: onefold map."
+        for spec in sorted(specs, key=lambda spec: spec.name)
+        if not _is_in_s3(spec)
+    ]
+
+
+def _is_in_s3(spec: MapSpec) -> bool:
+    return (spec.source or "").startswith("s3://")
 
 
 def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, FunctionPlan]) -> MachinePlan:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from onefold.contracts.admin import QueueSettings
-from onefold.deploy import module_time
+from onefold.deploy import iam, module_time
 from onefold.deploy import module_values as values
 from onefold.deploy.alarms import Alarm, LogCount
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
@@ -31,7 +31,9 @@ def module(plan: Plan) -> Json:
     resources: dict[str, Json] = {}
 
     def put(kind: str, name: str, body: Json) -> None:
-        resources.setdefault(f"aws_{kind}", {})[name] = body
+        known = resources.setdefault(f"aws_{kind}", {})
+        assert name not in known, f"two {kind} are called {name}"
+        known[name] = body
 
     for queue in plan.queues:
         name = values.name(queue.id)
@@ -45,11 +47,12 @@ def module(plan: Plan) -> Json:
         put("lambda_function", name, _function(plan, function, name))
         put("lambda_event_source_mapping", name, _mapping(plan, function, name))
         put("cloudwatch_log_group", name, _log_group(plan, function))
-        put("iam_role", name, _role(plan, function))
-        put("iam_role_policy", name, _role_policy(function, name))
+        role = values.name(function.role_id)
+        put("iam_role", role, _role(plan, function))
+        put("iam_role_policy", role, values.role_policy(function.role_id, function.statements))
         for number, arn in enumerate(function.policies, start=1):
-            attached = {"role": f"${{aws_iam_role.{name}.name}}", "policy_arn": values.literal(arn)}
-            put("iam_role_policy_attachment", f"{name}_{number}", attached)
+            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": values.literal(arn)}
+            put("iam_role_policy_attachment", f"{role}_{number}", attached)
     module_time.write(plan, put)
     for count in plan.log_counts:
         put("cloudwatch_log_metric_filter", values.name(count.id), _log_count(count))
@@ -124,30 +127,10 @@ def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
 
 
 def _queue_policy(plan: Plan, queue: QueuePlan, name: str) -> Json:
-    statements: list[Json] = [_without_tls(name)]
     rules = plan.events.senders.get(queue.id)
-    if rules is not None:
-        allowed = {
-            "Sid": "LetRulesSend",
-            "Effect": "Allow",
-            "Principal": {"Service": "events.amazonaws.com"},
-            "Action": "sqs:SendMessage",
-            "Resource": f"${{aws_sqs_queue.{name}.arn}}",
-            "Condition": {"ArnEquals": {"aws:SourceArn": [values.text(arn) for arn in rules]}},
-        }
-        statements.append(allowed)
+    sent_by = None if rules is None else [values.text(arn) for arn in rules]
+    statements = iam.queue_statements(f"${{aws_sqs_queue.{name}.arn}}", sent_by)
     return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": values.policy(statements)}
-
-
-def _without_tls(name: str) -> Json:
-    return {
-        "Sid": "DenyWithoutTls",
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": "sqs:*",
-        "Resource": f"${{aws_sqs_queue.{name}.arn}}",
-        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-    }
 
 
 def _table(plan: Plan, name: str) -> Json:
@@ -174,6 +157,7 @@ def _table(plan: Plan, name: str) -> Json:
 
 def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
     settings = function.settings
+    role = values.name(function.role_id)
     found: Json = {
         "function_name": settings.name,
         "description": values.literal(
@@ -186,7 +170,7 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
         "s3_key": "${var.code_key}",
         "memory_size": settings.memory_mib,
         "timeout": values.seconds(settings.timeout_ms),
-        "role": f"${{aws_iam_role.{name}.arn}}",
+        "role": f"${{aws_iam_role.{role}.arn}}",
         "environment": {
             "variables": {
                 **{key: values.literal(value) for key, value in settings.env.items()},
@@ -196,7 +180,7 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
         "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
         "tags": values.tags(plan, function.owner),
         # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
-        "depends_on": [f"aws_iam_role_policy.{name}"],
+        "depends_on": [f"aws_iam_role_policy.{role}"],
     }
     if function.subnets:
         found["vpc_config"] = {
@@ -224,18 +208,12 @@ def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
-    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
     return {
-        "name_prefix": f"{function.name[: values.NAME_PREFIX_CHARS_MAX - 1]}-",
+        "name_prefix": values.name_prefix(function.name),
         "description": f"What the function {function.name} uses, and no more.",
-        "assume_role_policy": values.document({"Version": "2012-10-17", "Statement": [trust]}),
+        "assume_role_policy": values.policy([iam.LAMBDA_TRUST]),
         "tags": values.tags(plan, function.owner),
     }
-
-
-def _role_policy(function: FunctionPlan, name: str) -> Json:
-    document = {"Version": "2012-10-17", "Statement": [values.statement(one) for one in function.statements]}
-    return {"name": "onefold", "role": f"${{aws_iam_role.{name}.id}}", "policy": values.document(document)}
 
 
 def _log_group(plan: Plan, function: FunctionPlan) -> Json:

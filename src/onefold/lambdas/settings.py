@@ -28,6 +28,7 @@ ANSWER_BYTES_MAX: Final = EVENT_BYTES_MAX + 100
 TIMEOUT_MS_DEFAULT: Final = 3 * limits.SECOND_MS  # Lambda developer guide, "Configure Lambda function timeout"
 TIMEOUT_MS_MIN: Final = limits.SECOND_MS
 TIMEOUT_MS_MAX: Final = 900 * limits.SECOND_MS
+VISIBILITY_FACTOR: Final = 6  # Lambda developer guide, SQS: a queue's visibility, at least so many times the timeout
 INIT_MS_MAX: Final = 10 * limits.SECOND_MS  # Lambda developer guide, "execution environment lifecycle", init phase
 MEMORY_MIB_DEFAULT: Final = 128  # Lambda developer guide, "Configure Lambda function memory": 128 to 10,240 MB
 MEMORY_MIB_MIN: Final = 128
@@ -204,8 +205,8 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
             f"Queue visibility timeout: {_seconds(visibility_ms)} seconds is less than Function timeout: "
             f"{_seconds(timeout_ms)} seconds",
             meaning="A message would be given to somebody else while the function still works on it.",
-            todo=f"Raise the visibility timeout of {settings.queue}, best to {_seconds(6 * timeout_ms)} seconds, "
-            "or lower the function's timeout.",
+            todo=f"Raise the visibility timeout of {settings.queue}, best to "
+            f"{_seconds(VISIBILITY_FACTOR * timeout_ms)} seconds, or lower the function's timeout.",
         )
 
 

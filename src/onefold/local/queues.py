@@ -342,7 +342,7 @@ class LocalQueues:
         return found
 
     def _delay_ms(self, queue: str) -> int:
-        return self.engine.queues.settings_of(queue).delay_ms
+        return self.engine.queues.setting(queue).delay_ms
 
     # -- upkeep and other processes ----------------------------------------------------------------------------------
 

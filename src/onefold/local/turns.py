@@ -2,7 +2,7 @@
 
 While a commit waits for the disk, requests arrive; the next turn of the loop makes the calls of all of them, one commit.
 So a lone client waits for one sync a call, and a hundred clients wait for one sync together. In memory there is nothing to
-share, and a call is made at once.
+share, and a call is made at once; so it is while there is nobody to share with.
 Never here: what is called. Invariant: an answer is given only after what it says is as durable as it asked for.
 Used on the loop's thread only.
 """
@@ -24,12 +24,16 @@ class Turns:
     Args:
         engine: an opened engine, used by this process on this loop's thread only.
         loop: the loop.
+
+    Attributes:
+        is_alone: whether nobody but the caller can be about to make a call; False unless somebody who knows says otherwise.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
         self._at_once = not engine.shared
+        self.is_alone: Callable[[], bool] = lambda: False
         self._waiting: list[tuple[Callable[[], Any], bool, asyncio.Future[Any]]] = []
 
     async def run(self, call: Callable[[], T], *, synced: bool = True, undo: Callable[[T], None] | None = None) -> T:
@@ -44,7 +48,7 @@ class Turns:
             StorageBusy, StorageError: nothing of the turn was written.
             Exception: what `call` raised; nothing of it was written.
         """
-        if self._at_once:
+        if self._at_once or (not self._waiting and self.is_alone()):
             return call()
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._waiting:

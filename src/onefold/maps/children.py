@@ -88,8 +88,12 @@ def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iter
         yield _child(mapping, run, some, bad, end)
 
 
-def taken(stream: Iterator[Child], count_max: int) -> list[Child]:
-    """The next children, so many at most, and no more than some MB of them."""
+def taken(stream: Iterator[Child], count_max: int, index_max: int | None = None) -> list[Child]:
+    """The next children, so many at most, and no more than some MB of them.
+
+    Args:
+        index_max: not beyond the child that ends behind so many items.
+    """
     found: list[Child] = []
     size = 0
     while len(found) < count_max and size < _TAKEN_BYTES:
@@ -98,6 +102,8 @@ def taken(stream: Iterator[Child], count_max: int) -> list[Child]:
             break
         found.append(child)
         size += len(child.outgoing.entry.body) if child.outgoing is not None else 0
+        if index_max is not None and child.end.index >= index_max:
+            break
     return found
 
 

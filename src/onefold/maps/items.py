@@ -25,6 +25,7 @@ from onefold import errors
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024  # DG input-output-itemreader: a raw item may have 8 MB
 _HEAD_BYTES: Final = 65_536
+_SERVER_ERROR: Final = 500  # HTTP status: from here on the fault is the server's, and passes
 _GZIP: Final = ".gz"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -100,7 +101,7 @@ class Source(Protocol):
         """What it is now; reads it all where nothing else tells.
 
         Raises:
-            NotFoundError: it is not there (any more).
+            NotFoundError: it is not there (any more). TransientError: S3 cannot answer for now.
         """
         ...
 
@@ -246,12 +247,12 @@ class S3Source:
         except self._client.exceptions.ClientError as error:
             raise self._unreadable(error) from error
 
-    def _unreadable(self, error: Any) -> errors.NotFoundError:
+    def _unreadable(self, error: Any) -> errors.OnefoldError:
         said = error.response.get("Error", {})
-        return errors.NotFoundError(
-            f"{self.name} cannot be read: {said.get('Code')}: {said.get('Message')}.",
-            todo="Check the URL, and that s3:GetObject and s3:ListBucket are allowed.",
-        )
+        what = f"{self.name} cannot be read: {said.get('Code')}: {said.get('Message')}."
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= _SERVER_ERROR:
+            return errors.TransientError(what, meaning="S3 cannot answer for now.", todo="Try again in some minutes.")
+        return errors.NotFoundError(what, todo="Check the URL, and that s3:GetObject and s3:ListBucket are allowed.")
 
 
 class _Streamed(io.RawIOBase):

@@ -31,7 +31,7 @@ from onefold.maps.jobs import MapJob
 from onefold.run.handlers import Job, Outgoing
 from onefold.run.item_failures import ItemFailures
 from onefold.run.lambda_adapter import remaining_ms_of
-from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
 from onefold.run.lambda_invocation import Invocation
 
 _PERMANENT: Final = "PermanentError"
@@ -173,12 +173,11 @@ class Children:
         entropy: Entropy,
     ) -> None:
         self._maps = maps
-        self._make_crew = make_crew
+        self._crews = Crews(lambda lease_ms: make_crew(lease_ms, self._job_of, self._child_queue), settings.margin_ms)
         self._store = store
         self._settings = settings
         self._clock = clock
         self._entropy = entropy
-        self._crew: Crew | None = None
         self._one_at_a_time = threading.Lock()
         self._noted: list[Failed] = []
         self._buried: list[Bury] = []
@@ -190,7 +189,9 @@ class Children:
 
         Raises:
             NotFoundError: the app has no map of that name. PayloadError: an item is none.
-            Exception: the job's failure, by the name of its class; `ChildBusy`.
+            UsageError: the backend cannot be used as it is.
+            Exception: the job's failure, by the name of its class. `ChildBusy`: it runs elsewhere, there was no time, or the
+                backend failed for now; every state machine tries it again, whatever the map's own rules are.
         """
         mapping = self._maps.get(event.map)
         if mapping is None:
@@ -198,8 +199,14 @@ class Children:
                 f"The app declares no map {event.map}.", todo="Deploy the app and its state machines together."
             )
         outgoing = message_of(mapping, event)
+        try:
+            return self._answer(mapping, outgoing, remaining_ms_of(context))
+        except errors.TransientError as error:  # ours: a handler's own is told by its name
+            raise _named(BUSY, str(error)) from error
+
+    def _answer(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> Any:
         with self._one_at_a_time:
-            is_done = self._perform(mapping, outgoing, remaining_ms_of(context))
+            is_done = self._perform(mapping, outgoing, remaining_ms)
             noted, buried = list(self._noted), list(self._buried)
         if noted:
             raise _named(error_name(mapping.spec, noted[-1]), noted[-1].summary)
@@ -216,11 +223,10 @@ class Children:
         self._noted.clear()
         self._buried.clear()
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
-        crew, self._crew = self._crew, None
-        crew = crew or self._make_crew(remaining_ms + self._settings.margin_ms, self._job_of, self._child_queue)
         delivery = self._delivery(outgoing, remaining_ms)
-        self._jobs.setdefault(mapping.job.name, self._counting_no_runs(mapping))
-        try:
+        if mapping.job.name not in self._jobs:
+            self._jobs[mapping.job.name] = self._counting_no_runs(mapping)
+        with self._crews.take(remaining_ms) as crew:
             invocation = Invocation(
                 crew,
                 [delivery],
@@ -231,13 +237,6 @@ class Children:
                 clock=self._clock,
             )
             invocation.run()
-        except BaseException:
-            crew.end()
-            raise
-        if invocation.broken:
-            crew.end()
-        else:
-            self._crew = crew
         if invocation.trouble is not None:
             raise invocation.trouble
         return crew.answered.is_done(delivery.receipt)

@@ -84,16 +84,14 @@ class Mapper:
         self._standing = map_state.must_read(self._engine.state, run)
         self.moved = False
         self._span = Span(self.state.settled_children)
-        self._wait_ms = _WAIT_MS_MIN
         self._cursor = 0
         self._noted_ms = self._clock.monotonic_ms()
-        self._moved_ms = self._noted_ms if still.moved_at_ms is None else self._elapsed(still.moved_at_ms)
-        self._empty_since_ms = None if still.empty_at_ms is None else self._elapsed(still.empty_at_ms)
+        self._stands_since(still)
         if self.state.over:
             return
         check_shape(mapping, self.state)
         self._source: Source = opened.source(self.state.source)
-        self._stamp = check_source(self._source, self.state)
+        self._stamp = check_source(self._source, self.state, self._mapping)
         self._stream: Iterator[Child] = iter(())
         self._begin()
 
@@ -112,6 +110,12 @@ class Mapper:
         """Since when nothing moves, for who drives it next."""
         ahead_ms, empty_ms = self._clock.now_ms() - self._clock.monotonic_ms(), self._empty_since_ms
         return Still(self._moved_ms + ahead_ms, None if empty_ms is None else empty_ms + ahead_ms)
+
+    def _stands_since(self, still: Still) -> None:
+        self._wait_ms = _WAIT_MS_MIN
+        moved_at_ms, empty_at_ms = still.moved_at_ms, still.empty_at_ms
+        self._moved_ms = self._clock.monotonic_ms() if moved_at_ms is None else self._elapsed(moved_at_ms)
+        self._empty_since_ms = None if empty_at_ms is None else self._elapsed(empty_at_ms)
 
     def _elapsed(self, at_ms: int) -> int:
         """An instant of wall time on the clock that nobody sets; not later than now."""
@@ -173,14 +177,43 @@ class Mapper:
         """Read again what was sent and is perhaps not over."""
         state = self.state
         self._stream = children(self._mapping, state.run, self._source, state.settled)
-        left = state.sent.index - state.settled.index
-        while left > 0:
-            some = taken(self._stream, BATCH)
-            inside = [one for one in some if one.end.index <= state.sent.index]
-            if not inside or len(inside) < len(some):  # the chunk reaches beyond what was sent: read that part again
-                self._stream = children(self._mapping, state.run, self._source, state.sent)
-            self._take(inside)
-            left = state.sent.index - inside[-1].end.index if inside and len(inside) == len(some) else 0
+        self._take_sent(state.settled.index)
+
+    def take_up(self, engine: Engine, still: Still) -> bool:
+        """After a step without an error: go on where others have driven the run to; only what they sent is read.
+
+        Args:
+            engine: that is open now. still: as of the class.
+
+        Returns:
+            False: another Mapper goes on, not this one. Errors as of the class.
+        """
+        if engine is not self._engine:
+            return False
+        before, standing = self.state, map_state.must_read(engine.state, self.state.run)
+        now = standing.state
+        ahead = now.sent.index - before.sent.index
+        if now.over or now.round != before.round or ahead not in range(SPAN_MAX + 1):
+            return False
+        self._standing, self._cursor, self.moved = standing, 0, False
+        self._stands_since(still)
+        if self._stamp is None or self._source.stamp() != self._stamp:
+            self._stamp = check_source(self._source, now, self._mapping)
+        if now.settled.index < before.sent.index:
+            self._span.drop(now.settled_children)
+        else:
+            read = before.sent.index
+            while read < now.settled.index and (some := taken(self._stream, BATCH, now.settled.index)):
+                read = some[-1].end.index
+            self._span = Span(now.settled_children)
+        self._take_sent(max(before.sent.index, now.settled.index))
+        return True
+
+    def _take_sent(self, read: int) -> None:
+        """Add the children that were sent behind an item, up to which the stream was read."""
+        while read < self.state.sent.index and (some := taken(self._stream, BATCH, self.state.sent.index)):
+            self._take(some)
+            read = some[-1].end.index
 
     def _take(self, some: Sequence[Child]) -> None:
         """Add children that were sent by an earlier driver, as their records say."""
@@ -254,7 +287,7 @@ class Mapper:
         if self.state.pending <= 0 or room < min(self._concurrency, BATCH, self.state.pending) / 4:
             return False
         if self._stamp is not None and self._source.stamp() != self._stamp:
-            self._stamp = check_source(self._source, self.state)
+            self._stamp = check_source(self._source, self.state, self._mapping)
         some = taken(self._stream, room)
         if not some:
             raise errors.UsageError(

@@ -12,11 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Final, Protocol
+
+_REFUSED: Final = 400  # HTTP status: from here on the request is at fault,
+_SERVER_ERROR: Final = 500  # and from here on the server, for now
 
 
 class ResultPlace(Protocol):
-    """A place for files."""
+    """A place for files. Where it cannot be written, its methods raise OSError."""
 
     bucket: str
     """The bucket's name; of a folder its path."""
@@ -90,15 +93,29 @@ class Bucket:
         with tempfile.TemporaryFile(prefix="onefold-results-") as file:
             yield file
             file.seek(0)
-            self._client.upload_fileobj(file, self.bucket, self._key(name))
+            with _refusals():
+                self._client.upload_fileobj(file, self.bucket, self._key(name))
 
     def remove(self, name: str) -> bool:
         """As `ResultPlace.remove`."""
         key = self._key(name)
-        if not self._client.list_objects_v2(Bucket=self.bucket, Prefix=key).get("KeyCount"):
-            return False
-        self._client.delete_object(Bucket=self.bucket, Key=key)
+        with _refusals():
+            if not self._client.list_objects_v2(Bucket=self.bucket, Prefix=key).get("KeyCount"):
+                return False
+            self._client.delete_object(Bucket=self.bucket, Key=key)
         return True
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What S3 refuses for good becomes an OSError, as of a folder that cannot be written; what may pass stays what it is."""
+    try:
+        yield
+    except Exception as error:  # boto3's own, which is not imported here; that of an upload has S3's answer behind it
+        answer = getattr(error, "response", None) or getattr(error.__context__, "response", {})
+        if not _REFUSED <= answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _SERVER_ERROR:
+            raise
+        raise OSError(f"{answer['Error']['Code']}: {answer['Error']['Message']}") from error
 
 
 def place_of(place: str, client: Any = None) -> ResultPlace:

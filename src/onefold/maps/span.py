@@ -113,8 +113,24 @@ class Span:
         self._gone = place
         self.done -= done
         self.failed -= failed
+        self._compact()
+        return Popped(place - begin, done, failed, end)
+
+    def drop(self, first: int) -> None:
+        """Forget the children before the one of that number, which was added: somebody else has counted them."""
+        for number in range(self._first + self._gone, first):
+            if number in self._waiting:
+                self.settle(number, failed=False)
+            place = number - self._first
+            if self._fates[place] == _DONE:
+                self.done -= self._items[place]
+            else:
+                self.failed -= self._items[place]
+            self._gone += 1
+        self._compact()
+
+    def _compact(self) -> None:
         if self._gone >= _COMPACT:
             del self._ends[: 3 * self._gone], self._items[: self._gone], self._fates[: self._gone]
             self._first += self._gone
             self._gone = 0
-        return Popped(place - begin, done, failed, end)

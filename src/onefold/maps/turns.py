@@ -27,6 +27,7 @@ TURN_MS: Final = 5_000
 _STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
 _NEXT_MS: Final = 100  # after one that stood still: 100 ms x 2^n, at most
 _NEXT_MS_MAX: Final = 5_000
+_KEPT_MAX: Final = 4  # runs of one map whose reading is kept in a process: 10 MB and an open file each, at most
 
 
 class _Pause:
@@ -40,30 +41,53 @@ class _Pause:
         return timeout_s <= 0 or self._never.wait(timeout_s)
 
 
-def take(house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
-    """Drive a run for a while, and send the next turn; what became of it, for people.
+class Turns:
+    """Takes the turns of one declared map in this process, from any thread.
 
-    Raises:
-        TransientError: the engine could not be used; the turn is delivered again.
+    What a turn had read of its run is kept for the next one: else every turn would read the source again from where the
+    first child that is not over stands, a compressed one even from its beginning.
     """
-    opened = house.runtime()
-    try:
-        mapper = Mapper(house, mapping, turn.run, turn.still, chain=str(turn.begun_at_ms))
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str], Mapper] = {}  # by run and chain, the one of the last turn last
+
+    def take(self, house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
+        """Drive a run for a while, and send the next turn; what became of it, for people.
+
+        Raises:
+            TransientError: the engine could not be used; the turn is delivered again.
+        """
+        opened, chain = house.runtime(), str(turn.begun_at_ms)
+        with self._lock:
+            mapper = self._kept.pop((turn.run, chain), None)
         try:
-            moved = _drive(opened.clock, mapper, ctx)
-        except OtherDriverError:
-            if mapper.is_replaced():
-                return "another process drives it"
-            moved = True
-    except errors.UsageError as error:
-        halt(opened.engine, turn.run, error)
-        return "halted"
-    if mapper.over:
-        return mapper.state.status
-    idle = 0 if moved else turn.idle + 1
-    wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
-    mapping.turns.send(replace(turn, number=turn.number + 1, idle=idle, still=mapper.still), delay=f"{wait_ms}ms")
-    return f"{mapper.state.sent.index} of {mapper.state.total}"
+            if mapper is None or not mapper.take_up(opened.engine, turn.still):
+                mapper = Mapper(house, mapping, turn.run, turn.still, chain=chain)
+            try:
+                moved, whole = _drive(opened.clock, mapper, ctx), True
+            except OtherDriverError:
+                if mapper.is_replaced():
+                    return "another process drives it"
+                moved, whole = True, False  # it was cut short in a step: the next turn reads again
+        except errors.UsageError as error:
+            halt(opened.engine, turn.run, error)
+            return "halted"
+        if mapper.over:
+            return mapper.state.status
+        idle = 0 if moved else turn.idle + 1
+        wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
+        following = replace(turn, number=turn.number + 1, idle=idle, still=mapper.still)
+        if whole:
+            self._keep((turn.run, chain), mapper)
+        mapping.turns.send(following, delay=f"{wait_ms}ms")
+        return f"{mapper.state.sent.index} of {mapper.state.total}"
+
+    def _keep(self, which: tuple[str, str], mapper: Mapper) -> None:
+        with self._lock:
+            self._kept[which] = mapper
+            while len(self._kept) > _KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
 
 
 def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from onefold import errors
 
 DIFFERENCES_MAX: Final = 20  # that an answer names; the others are counted
+_KEY_SHOWN_CHARS: Final = 600  # a key with its tenant before it has less; one that was never dispatched may be anything
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -160,7 +161,7 @@ def _of_counts(what: str, counts: Iterable[Counted]) -> Own:
         duplicate += max(one.found - one.expected, 0) if one.expected else 0
         unexpected += 0 if one.expected else 1
         if len(differences) < DIFFERENCES_MAX:
-            differences.append(one)
+            differences.append(Counted(one.key[:_KEY_SHOWN_CHARS], one.found, one.expected))
     return Own(
         what=what,
         expected=expected,

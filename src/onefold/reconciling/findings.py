@@ -6,7 +6,8 @@
 
 An outcome stands in State (`reconcile/<run>`, the last one of a run), in the ledger (all of them, with their figures), and
 goes out as an event. Never here: looking, repairs.
-Invariant: an outcome holds at most `EXAMPLES_MAX` operations, however many it is about.
+Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it is about, and no more than one value of State
+has room for.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import VALUE_BYTES_MAX, Change, State
 from onefold.contracts.store import RecordKey
 from onefold.reconciling.comparing import Own
 from onefold.reconciling.surveying import Item, Place, Survey
@@ -61,7 +63,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         twice: completed more than once. doubtful: may have taken effect more than once.
         own: what the user's own count gave; None where there is none.
         findings: what is not as it should be, a sentence each; empty when it agrees.
-        examples: the first of the operations concerned.
+        examples: the first of the operations concerned. left_out: how many more there are.
     """
 
     run: str
@@ -83,6 +85,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     own: Own | None
     findings: tuple[str, ...]
     examples: tuple[Example, ...]
+    left_out: int = 0
 
 
 def assemble(
@@ -91,6 +94,7 @@ def assemble(
     run: RunState | None,
     own: Own | None,
     *,
+    concerned: int,
     name: str,
     look: int,
     now_ms: int,
@@ -98,14 +102,14 @@ def assemble(
     """What a walk through a run and the user's own count give together.
 
     Args:
-        survey: after its walk. items: of it, at most `EXAMPLES_MAX`.
+        survey: after its walk. items: of it, at most `EXAMPLES_MAX`. concerned: how many it gave in all.
         run: as State has it; None where it is not known there.
         own: the user's count; None where there is none.
         name, look, now_ms: as of `Outcome`.
     """
     counts = survey.counts
     wrong, late = tuple(_wrong(survey, run, own)), tuple(_late(survey, run))
-    return Outcome(
+    outcome = Outcome(
         run=survey.run,
         name=name,
         look=look,
@@ -125,7 +129,21 @@ def assemble(
         own=own,
         findings=wrong + late,
         examples=tuple(example_of(one) for one in items),
+        left_out=concerned - len(items),
     )
+    return _fitting(outcome)
+
+
+def _fitting(outcome: Outcome) -> Outcome:
+    """The outcome with as many examples, and of the user's differences, as State has room for."""
+    while len(msgspec.json.encode(outcome)) > VALUE_BYTES_MAX:
+        if outcome.examples:
+            outcome = replace(outcome, examples=outcome.examples[:-1], left_out=outcome.left_out + 1)
+        elif outcome.own is not None and outcome.own.differences:
+            outcome = replace(outcome, own=replace(outcome.own, differences=outcome.own.differences[:-1]))
+        else:
+            break
+    return outcome
 
 
 def _wrong(survey: Survey, run: RunState | None, own: Own | None) -> Iterator[str]:

@@ -124,10 +124,12 @@ class Look:
         self._now_ms = now_ms
         self._survey = Survey(engine, due.run, now_ms, {job.name: job.policy for job in jobs.values()})
         self._items: list[Item] = []
+        self._concerned = 0
 
     def survey(self) -> Reconciliation:
         """Our own part; what the user's is then given."""
         for item in self._survey.walk():
+            self._concerned += 1
             if len(self._items) < findings.EXAMPLES_MAX:
                 self._items.append(item)
         standing = runs.read(self._engine.state, self._due.run)
@@ -148,8 +150,9 @@ class Look:
         standing = runs.read(self._engine.state, self._due.run)
         run = standing.run if standing is not None else None
         return findings.assemble(
-            self._survey, self._items, run, own, name=self._name, look=self._due.look, now_ms=self._now_ms
-        )
+            self._survey, self._items, run, own, concerned=self._concerned, name=self._name, look=self._due.look,
+            now_ms=self._now_ms,
+        )  # fmt: skip
 
 
 def _local(at_ms: int, zone: str) -> datetime:

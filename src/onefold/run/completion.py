@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -48,19 +48,17 @@ class _Turn(Struct, frozen=True, omit_defaults=True):
     took_ms: int = 0
 
 
-def title_of(waits_for: object, annotation: object, job: str) -> str | None:
-    """The title of the runs that start a job; None for a job that nothing starts.
+def title_of(waits_for: object, annotation: object, job: str) -> str:
+    """The title of the runs that start a job.
 
     Args:
-        waits_for: a schedule or a map job, or its name; None for none.
+        waits_for: a schedule or a map job, or its name.
         annotation: of the job's payload.
         job: its name, for the error.
 
     Raises:
         UsageError: something else; a payload that is no `CompleteRun`.
     """
-    if waits_for is None:
-        return None
     title = waits_for if isinstance(waits_for, str) else getattr(waits_for, "name", None)
     if not isinstance(title, str) or not title:
         raise errors.UsageError(
@@ -92,6 +90,23 @@ class CompleteRun(Struct, frozen=True, kw_only=True):
     expected: int
 
 
+class Closing(Protocol):
+    """What settles messages needs of a `Closer`."""
+
+    @property
+    def in_use(self) -> bool:
+        """Something of a run was ever settled here."""
+        ...
+
+    def touch(self, name: str) -> None:
+        """As `Closer.touch`."""
+        ...
+
+    def look(self, *, turns: bool = True) -> int:
+        """As `Closer.look`."""
+        ...
+
+
 class OtherRunError(Exception):
     """Another process has closed the run."""
 
@@ -102,12 +117,15 @@ class Closer:
     Args:
         jobs: the app's. Only runs whose title is one of them are closed: other apps on this engine know better what waits
             for theirs. Those with `starts_after` are sent when a run of that title is complete.
+        since_ms: monotonic instant from which its intervals count; now unless given.
 
     Attributes:
         in_use: something of a run was ever settled here.
     """
 
-    def __init__(self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock, since_ms: int | None = None
+    ) -> None:
         self._engine = engine
         self._jobs = jobs
         self._clock = clock
@@ -116,8 +134,8 @@ class Closer:
         self._lock = Lock()
         self._touched: set[str] = set()
         self._took_ms: dict[str, int] = {}  # by the last tally of a run
-        self._all_at_ms = clock.monotonic_ms() + ALL_MS
-        self._swept_ms = clock.monotonic_ms()
+        self._swept_ms = clock.monotonic_ms() if since_ms is None else since_ms
+        self._all_at_ms = self._swept_ms + ALL_MS
 
     def touch(self, name: str) -> None:
         """Something of this run was settled; from any thread."""

@@ -1,7 +1,8 @@
-"""What a declaration is checked for and made of: the parts of `App.job` that need no app.
+"""What a declaration is checked for and made of: what `App.queue` and `App.job` do, and parts that other rooms share.
 
 Every value comes in as the user wrote it and is answered with an error that says what to write instead.
-Never here: apps, queues' own settings, what options exist. Invariant: what comes out can be worked with as it is.
+Never here: apps, what options exist and what they mean. Invariant: what comes out can be worked with as it is, and what is
+refused has declared nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +12,156 @@ import inspect
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from onefold import duration, errors, limits
+from onefold.codec import payload_type
+from onefold.contracts.rules import check_settings, check_target
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import AfterFailure, Effect, Policy
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
 from onefold.duration import Duration
-from onefold.options import Queue, Retry, Throttle
-from onefold.run.handlers import Job, Limit
+from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice
+from onefold.run.handlers import Job, Limit, Rules, Sender
 
+JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
+
+
+def queue_of(
+    name: Any,
+    *,
+    fifo: bool,
+    visibility: Duration,
+    retention: Duration,
+    delay: Duration,
+    dead_letter: DeadLetter,
+    max_bytes: int,
+    content_dedup: bool,
+    dedup_scope: Literal["queue", "messageGroup"],
+    function: Function | None,
+) -> Queue:
+    """A queue and its two companions. Arguments and errors as `App.queue`."""
+    if not isinstance(name, str):
+        raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+    suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
+    stem = name.removesuffix(suffix)
+    dead_name = f"{(dead_letter.name or stem + '-dead').removesuffix(suffix)}{suffix}"
+    companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
+    if type(dead_letter.after) is not int or not 1 <= dead_letter.after <= limits.RECEIVES_MAX:
+        raise errors.UsageError(
+            f"dead_letter.after={dead_letter.after!r} is out of range.", todo="It may be 1 to 1000."
+        )
+    declared = Queue(
+        settings=QueueSettings(
+            name=stem + suffix,
+            fifo=fifo,
+            visibility_ms=duration.to_ms(visibility, "visibility", most_ms=limits.VISIBILITY_MS_MAX),
+            retention_ms=_retention_ms(retention, "retention"),
+            delay_ms=duration.to_ms(delay, "delay", most_ms=limits.DELAY_MS_MAX),
+            message_bytes_max=max_bytes,
+            dead_letter=dead_name,
+            receives_max=dead_letter.after,
+            held=f"{stem}-held{suffix}",
+            content_dedup=content_dedup,
+            dedup_scope=dedup_scope,
+        ),
+        dead_letter=companion(
+            name=dead_name, retention_ms=_retention_ms(dead_letter.retention, "dead_letter.retention")
+        ),
+        held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
+        function=function,
+    )
+    for settings in (declared.settings, declared.dead_letter, declared.held):
+        check_settings(settings)
+    check_target(declared.settings, declared.dead_letter)
+    return declared
+
+
+def _retention_ms(retention: Duration, what: str) -> int:
+    return duration.to_ms(retention, what, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
+
+
+class Declares(Sender, Protocol):
+    """What `declare_job` needs of an app."""
+
+    @property
+    def jobs(self) -> dict[str, Job[Any, Any]]:
+        """Declared so far, by name."""
+        ...
+
+
+def declare_job(
+    app: Declares,
+    queue: Queue,
+    *,
+    key: str | KeyFunction,
+    name: str | None,
+    tenant: str | KeyFunction | None,
+    group: str | KeyFunction | None,
+    effect: Effect,
+    on_unknown: Any,
+    timeout: Duration,
+    retry: Retry,
+    throttle: Throttle | None,
+    after_failure: AfterFailure,
+    keep: Duration,
+    owner: str | None,
+    unique: bool,
+    when_complete: object,
+    source: str,
+    classes: Mapping[str, tuple[type[BaseException] | str, ...]],
+) -> Any:
+    """What `App.job` does. Arguments and errors as there; `classes` from `lists_of`."""
+    if source != "json":
+        from onefold.run.sources import check_source  # what opens envelopes, for jobs whose messages have some
+
+        check_source(source, "this job")
+    policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
+
+    def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
+        annotation, returned = types_of(handler)
+        job_name = _free_name(name or handler.__name__, app.jobs)
+        job: Job[Any, Any] = Job(
+            handler,
+            name=job_name,
+            policy=policy(job_name),
+            rules=Rules(
+                payload=payload_type(annotation, result=returned),
+                key=key_rule(key, annotation, what=f"key of {job_name}"),
+                tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
+                group=group_rule(queue, group, annotation, job_name),
+                source=source,
+            ),
+            sender=app,
+            probe=on_unknown if callable(on_unknown) else None,
+            classes=classes,
+            limit=limit_of(throttle, annotation, job_name),
+            unique=unique,
+        )
+        if when_complete is not None:
+            from onefold.run.completion import title_of  # only a job that waits for runs pays for it
+
+            job.starts_after = title_of(when_complete, annotation, job_name)
+        _warn_of_volatile_key(job)
+        functools.update_wrapper(job, handler)
+        app.jobs[job_name] = job
+        return job
+
+    return declare
+
+
+def _free_name(name: Any, jobs: Mapping[str, object]) -> str:
+    """The name of a job that is to be declared, checked."""
+    if not str(name).isprintable() or len(str(name)) > JOB_NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"{name!r:.80} is not a name for a job.", todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters."
+        )
+    if name in jobs:
+        raise errors.ConflictError(f"Job {name} is declared twice.", todo="Give one of them another name=.")
+    found: str = name
+    return found
 
 
 def policy_of(
@@ -44,14 +184,7 @@ def policy_of(
         (after_failure, typing.get_args(AfterFailure), "after_failure"),
         (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
     ):
-        if value not in allowed:
-            from difflib import get_close_matches  # only a typing error pays for it
-
-            near = get_close_matches(str(value), allowed, n=1)
-            raise errors.UsageError(
-                f"{what}={value!r} is not known.",
-                todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
-            )
+        check_choice(value, allowed, what)
     after = queue.settings.receives_max or 1
     for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
         if type(count) is not int or count < 1:
@@ -106,13 +239,13 @@ def keep_ms_of(queue: Queue, keep: Duration) -> int:
     return keep_ms
 
 
-def warn_of_volatile_key(job: Job[Any, Any]) -> None:
+def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
     """Warn of a key made of what differs at every send."""
     if job.rules.key.volatile:
         warnings.warn(
             f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
             " no two messages are the same operation.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -30,7 +30,7 @@ from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
 from onefold.run import following, runs
-from onefold.run.completion import Closer
+from onefold.run.completion import Closing
 from onefold.run.context import Context
 from onefold.run.events import Event, Sinks
 from onefold.run.handlers import Outgoing, Receipt, positional
@@ -48,7 +48,7 @@ class Opened(Protocol):
     clock: Clock
     owner: str
     sinks: Sinks | None
-    closer: Closer | None
+    closer: Closing | None
 
 
 class House(Protocol):

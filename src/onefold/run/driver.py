@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -23,22 +23,24 @@ from onefold import errors
 from onefold.clock import Clock, Waiter
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery, RetryIn
-from onefold.contracts.state import Versioned
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.entropy import Entropy
 from onefold.run import calling
 from onefold.run.chains import Chains
-from onefold.run.completion import Closer
 from onefold.run.context import Context
 from onefold.run.events import Sinks
 from onefold.run.finishing import Finisher, Settled, group_flag
-from onefold.run.gates import Gates
 from onefold.run.hand import Hand
 from onefold.run.handlers import Job
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.contracts.state import Versioned
+    from onefold.run.completion import Closing
+    from onefold.run.gates import Gates
 
 NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
 
@@ -88,7 +90,7 @@ class Driver:
         sinks: Sinks,
         history: History,
         gates: Gates,
-        closer: Closer,
+        closer: Closing,
         hand: Hand | None = None,
     ) -> None:
         self._backend = backend

@@ -78,6 +78,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "tick-dropped": Meaning(
         "critical", "brief", "A TICK WAS GIVEN UP: neither its queue nor a dead-letter queue took it"
     ),
+    "ticks-orphaned": Meaning(
+        "warning",
+        "full",
+        "unsent ticks wait for a schedule that is not declared any more; declare it again to send them",
+    ),
     "map-empty": Meaning("warning", "brief", "a map run was started, and its source has no items"),
     "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
     "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),

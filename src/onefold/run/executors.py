@@ -1,4 +1,4 @@
-"""Lanes: where handlers of a worker run. Threads for plain functions and groups, one event loop for coroutines.
+"""Lanes: where handlers of a worker run. Threads for plain functions and groups; `tasks.py` for coroutines.
 
 A lane takes units of work (one run, or a group of runs) and says when each is done; it never touches the queue, and only the
 marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a lane
@@ -12,17 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-from onefold.decide import attempt as script
 from onefold.run.driver import Driver
-from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Unit(Struct, frozen=True):
@@ -56,6 +51,9 @@ class Done(Struct, frozen=True, kw_only=True):
 
 Report = Callable[[Done], None]
 
+PerformGroup = Callable[[Sequence[Run]], Sequence[Run]]
+"""As `Grouper.perform`."""
+
 
 class Lane(Protocol):
     """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
@@ -84,12 +82,13 @@ class Threads:
 
     Args:
         count: threads, 1 or more; made once.
+        perform_group: performs and finishes the runs of a group.
     """
 
-    def __init__(self, count: int, driver: Driver, grouper: Grouper, report: Report) -> None:
+    def __init__(self, count: int, driver: Driver, perform_group: PerformGroup, report: Report) -> None:
         self.slots = count
         self._driver = driver
-        self._grouper = grouper
+        self._perform_group = perform_group
         self._report = report
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
         self._threads = [
@@ -124,96 +123,9 @@ class Threads:
     def _perform(self, unit: Unit) -> Done:
         try:
             if unit.grouped:
-                return Done(lane=self, unit=unit, ready=self._grouper.perform(unit.runs))
+                return Done(lane=self, unit=unit, ready=self._perform_group(unit.runs))
             for run in unit.runs:
                 self._driver.perform(run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
             return Done(lane=self, unit=unit, error=error)
         return Done(lane=self, unit=unit)
-
-
-class Tasks:
-    """Coroutines: one event loop in one thread, a task for each run.
-
-    Args:
-        count: tasks at one time, 1 or more.
-    """
-
-    def __init__(self, count: int, driver: Driver, report: Report) -> None:
-        self.slots = count
-        self._driver = driver
-        self._report = report
-        self._tasks: dict[Run, asyncio.Task[None]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run_loop, name="onefold-loop", daemon=True)
-
-    def start(self) -> None:
-        """Start the loop's thread."""
-        import asyncio
-
-        self._loop = asyncio.new_event_loop()
-        self._thread.start()
-        self._report(Done(lane=self, slots=self.slots))
-
-    def submit(self, unit: Unit) -> None:
-        """Make a task of each run."""
-        self._call(self._begin, unit)
-
-    def stop(self, run: Run) -> None:
-        """Cancel the run's task, if its handler has been called and has not ended."""
-        self._call(self._cancel, run)
-
-    def end(self, *, wait: bool) -> None:
-        """End the loop; tasks that are under way are cancelled and heard of no more."""
-        self._call(self._end)
-        if wait:
-            self._thread.join()
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-    def _run_loop(self) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        finally:
-            self._loop.close()
-
-    # In the loop's thread from here on.
-
-    def _begin(self, unit: Unit) -> None:
-        assert self._loop is not None
-        for run in unit.runs:
-            self._tasks[run] = self._loop.create_task(self._perform(run))
-
-    async def _perform(self, run: Run) -> None:
-        unit = Unit([run])
-        try:
-            await self._driver.perform_in_task(run)
-        except BaseException as error:  # noqa: BLE001 - the control loop decides
-            self._report(Done(lane=self, unit=unit, error=error))
-        else:
-            self._report(Done(lane=self, unit=unit))
-        finally:
-            del self._tasks[run]
-
-    def _cancel(self, run: Run) -> None:
-        task = self._tasks.get(run)
-        # A task that is cancelled before its first step never runs at all, and would never be reported.
-        begun = run.ctx is not None and isinstance(run.step, script.Call | script.Probe)
-        if task is not None and begun:
-            task.cancel()
-
-    def _end(self) -> None:
-        import asyncio
-
-        assert self._loop is not None
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        waiting = asyncio.gather(*tasks, return_exceptions=True)
-        waiting.add_done_callback(lambda _: self._loop.stop() if self._loop is not None else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from onefold import errors
 from onefold.clock import Clock, Waiter
@@ -20,13 +21,15 @@ from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
 from onefold.run import settling
 from onefold.run.chains import Chains
-from onefold.run.completion import Closer
 from onefold.run.events import EVENTS, Event, Sinks, kept
-from onefold.run.gates import Gates
 from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.run.completion import Closing
+    from onefold.run.gates import Gates
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
@@ -49,7 +52,7 @@ class Finisher:
         sinks: Sinks,
         history: History,
         gates: Gates,
-        closer: Closer,
+        closer: Closing,
         chains: Chains,
         hand: Hand,
     ) -> None:
@@ -132,9 +135,21 @@ class Finisher:
             rows=tuple(rows),
             clear=decision.clear,
             outbox=decision.outbox,
-            changes=_group_changes(run, decision),
+            changes=(*_group_changes(run, decision), *self._dispatch_changes(run, decision)),
         )
         return settlement, events
+
+    def _dispatch_changes(self, run: Run, decision: fate.Decision) -> tuple[Change, ...]:
+        """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it."""
+        key, settle = run.facts.key, decision.settle
+        if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
+            return ()
+        from onefold.run.runs import stopped  # only a dispatch that ends like this
+
+        with suppress(errors.TransientError):  # the settlement itself meets the same backend, and is tried again
+            reason = settle.reason
+            return stopped(self._backend.state, key.key, ": ".join(filter(None, (reason.error, reason.summary))))
+        return ()
 
     def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:
         """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written."""

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec
-from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Delivery, Entry
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.attempt import Facts, ProbeAnswer
@@ -26,6 +25,7 @@ from onefold.run import context
 from onefold.run.context import Context
 
 if TYPE_CHECKING:
+    from onefold.contracts.admin import Peeked
     from onefold.decide.rate import Rate
     from onefold.run.item_failures import ItemFailures
 
@@ -138,10 +138,12 @@ class Job(Generic[P, R]):
         policy: how its deliveries are treated.
         starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
         failures: what becomes of a map run's item that failed; None for a job that no map has.
+        dispatches: its handler dispatches the run that its key names.
     """
 
     starts_after: str | None = None
     failures: ItemFailures | None = None
+    dispatches: bool = False
 
     def __init__(
         self,

@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from onefold import errors
 from onefold.clock import Clock
@@ -35,21 +37,25 @@ Stop = Callable[[Run, Outcome], None]
 
 
 class Bell:
-    """A waiter for one thread that others may ring; rings while nobody waits are kept."""
+    """A waiter for one thread that others may ring, from signal handlers too; rings while nobody waits are kept as one."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant, which a threading.Event's `set` is not
 
     def ring(self) -> None:
         """Wake who waits, or who waits next."""
-        self._event.set()
+        self._rings.put(None)
 
     def wait(self, timeout_s: float) -> bool:
         """Block until rung, at most `timeout_s` seconds; True when rung."""
-        rung = self._event.wait(timeout_s)
-        if rung:
-            self._event.clear()
-        return rung
+        try:
+            self._rings.get(timeout=timeout_s)
+        except Empty:
+            return False
+        with suppress(Empty):  # what was rung meanwhile is heard with it
+            while True:
+                self._rings.get_nowait()
+        return True
 
 
 class Periodic:

@@ -13,7 +13,6 @@ Never here: what becomes of a delivery. Invariant: whatever is not known to be d
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -25,7 +24,7 @@ from onefold.clock import Clock
 from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
 from onefold.decide import batch as rules
 from onefold.run.handlers import Job
-from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
 from onefold.run.lambda_event import Record, records_by_queue
 from onefold.run.lambda_invocation import Invocation
 
@@ -70,15 +69,13 @@ class LambdaAdapter:
         settings: LambdaSettings,
         clock: Clock,
     ) -> None:
-        self._make_crew = make_crew
+        self._crews = Crews(make_crew, settings.margin_ms)
         self._adopt = adopt
         self._disown = disown
         self._queue_of = queue_of
         self._job_of = job_of
         self._settings = settings
         self._clock = clock
-        self._crew: Crew | None = None
-        self._taking = threading.Lock()
         self._longest: dict[str, int] = {}
         self._named: dict[str, list[Named]] = {}  # by queue
         self._heeds: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
@@ -99,10 +96,7 @@ class LambdaAdapter:
         remaining_ms = remaining_ms_of(context)
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         by_queue = records_by_queue(event, self._queue_of)
-        with self._taking:
-            crew, self._crew = self._crew, None
-        crew = crew or self._make_crew(remaining_ms + self._settings.margin_ms)
-        try:
+        with self._crews.take(remaining_ms) as crew:
             self._look_after(crew)
             receives = [one for queue, records in by_queue.items() for one in self._adopted(crew, queue, records)]
             invocation = Invocation(
@@ -116,13 +110,6 @@ class LambdaAdapter:
             )
             invocation.run()
             self._close_runs(crew, killed_at_ms)
-        except BaseException:
-            crew.end()
-            raise
-        if invocation.broken:
-            crew.end()
-        else:
-            self._crew = crew
         return self._answer(crew, receives, invocation.trouble)
 
     def _close_runs(self, crew: Crew, killed_at_ms: int) -> None:

@@ -8,11 +8,12 @@ Never here: what runs, and when. Invariant: a crew whose invocation ended with a
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
@@ -23,11 +24,17 @@ from onefold.contracts.queue import Queue
 from onefold.decide.batch import OnFailure
 from onefold.entropy import Entropy
 from onefold.run.driver import Driver
-from onefold.run.executors import Done, Lane, Tasks, Threads, Unit
-from onefold.run.grouping import Grouper
+from onefold.run.executors import Done, Lane, Threads, Unit
 from onefold.run.handlers import Job
 from onefold.run.lambda_queue import Answered, MappedQueue
+from onefold.run.passage import Run
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.contracts.engine import Engine
+    from onefold.run.completion import Closer
+    from onefold.run.grouping import Grouper
+    from onefold.run.tasks import Tasks
 
 FIFO_DROPPED_MS: Final = 60_000  # ours: FIFO messages that could not be begun, because the store failed, wait so long
 
@@ -72,6 +79,43 @@ class LambdaSettings(Struct, frozen=True, kw_only=True):
             raise errors.UsageError(f"on_failure={self.on_failure!r} is not known.", todo="It is group or batch.")
 
 
+class LateCloser:
+    """A `Closer` that is made when something of a run is settled: most functions settle messages of none.
+
+    Args:
+        as `Closer`.
+    """
+
+    def __init__(self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._clock = clock
+        self._since_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
+        self._made: Closer | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Something of a run was ever settled here."""
+        return self._made is not None
+
+    def touch(self, name: str) -> None:
+        """As `Closer.touch`."""
+        self._closer().touch(name)
+
+    def look(self, *, turns: bool = True) -> int:
+        """As `Closer.look`."""
+        return self._closer().look(turns=turns)
+
+    def _closer(self) -> Closer:
+        from onefold.run.completion import Closer
+
+        with self._lock:
+            if self._made is None:
+                self._made = Closer(self._engine, self._jobs, self._clock, self._since_ms)
+            return self._made
+
+
 class Here(Threads):
     """The invoking thread as a lane: what is submitted has been performed when `submit` returns."""
 
@@ -98,6 +142,7 @@ class Crew:
     Attributes:
         backend: with queues whose messages Lambda deletes. answered: what is done in the invocation under way.
         reports: what the lanes have performed; `bell` is set with each.
+        broken: runs were left in the middle, so it is not to be used again.
     """
 
     def __init__(
@@ -113,6 +158,7 @@ class Crew:
         entropy: Entropy,
         lease_ms: int,
     ) -> None:
+        self.broken = False
         self.answered = Answered(clock)
         self._open_queue = backend.open_queue
         self._queues: dict[str, MappedQueue] = {}
@@ -124,14 +170,15 @@ class Crew:
         self.driver.dropped_ms = FIFO_DROPPED_MS
         self.reports: deque[Done] = deque()
         self.bell = threading.Event()
-        grouper = Grouper(self.driver, self.backend, clock, entropy)
+        self._clock = clock
+        self._entropy = entropy
         transactional = any(job.policy.effect == "transactional" for job in jobs)
         has_tasks = any(job.is_async for job in jobs)
         has_plain = transactional or not all(job.is_async for job in jobs)
         alone = settings.concurrency == 1 and not has_tasks
         kind = Here if alone or not has_plain else Threads
-        self.plain: Threads = kind(settings.concurrency, self.driver, grouper, self._report)
-        self.tasks = Tasks(settings.tasks, self.driver, self._report) if has_tasks else None
+        self.plain: Threads = kind(settings.concurrency, self.driver, self._perform_group, self._report)
+        self.tasks = self._make_tasks(settings.tasks) if has_tasks else None
         for lane in self.lanes():
             lane.start()
         self.reports.clear()  # of slots; each invocation begins with all of them
@@ -176,9 +223,68 @@ class Crew:
             self._queues[name] = MappedQueue(queue, self.answered, self.tell_trouble, receives_max=most)
         return self._queues[name]
 
+    def _make_tasks(self, count: int) -> Tasks:
+        from onefold.run.tasks import Tasks  # and asyncio: only where a job is a coroutine
+
+        return Tasks(count, self.driver, self._report)
+
+    @functools.cached_property
+    def _grouper(self) -> Grouper:
+        from onefold.run.grouping import Grouper  # only jobs whose runs go in groups; two at once may make two of them
+
+        return Grouper(self.driver, self.backend, self._clock, self._entropy)
+
+    def _perform_group(self, runs: Sequence[Run]) -> Sequence[Run]:
+        return self._grouper.perform(runs)
+
     def _report(self, done: Done) -> None:
         self.reports.append(done)
         self.bell.set()
+
+
+class Crews:
+    """The crew of a container, from one invocation to the next; who comes while it is out gets one of their own.
+
+    Args:
+        make: a crew, with how long an invocation may last (ms).
+        margin_ms: what that is longer than what remained of the crew's first one.
+    """
+
+    def __init__(self, make: Callable[[int], Crew], margin_ms: int) -> None:
+        self._make = make
+        self._margin_ms = margin_ms
+        self._lock = threading.Lock()
+        self._kept: Crew | None = None
+
+    def take(self, remaining_ms: int) -> Taken:
+        """A crew for one invocation, which comes back at the end of the `with`."""
+        with self._lock:
+            crew, self._kept = self._kept, None
+        return Taken(self, crew or self._make(remaining_ms + self._margin_ms))
+
+    def take_back(self, crew: Crew) -> None:
+        """Keep it, or let it end: it is broken, or there is one already."""
+        with self._lock:
+            if not crew.broken and self._kept is None:
+                self._kept = crew
+                return
+        crew.end()
+
+
+class Taken:
+    """A crew for the length of a `with`; an exception breaks it."""
+
+    def __init__(self, crews: Crews, crew: Crew) -> None:
+        self._crews = crews
+        self._crew = crew
+
+    def __enter__(self) -> Crew:
+        return self._crew
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self._crew.broken = True
+        self._crews.take_back(self._crew)
 
 
 def _joined(backend: Backend, opened: Effects) -> Effects:

@@ -26,12 +26,12 @@ from onefold.decide import batch as rules
 from onefold.decide import delivery as fate
 from onefold.run import calling
 from onefold.run.executors import Done, Unit
-from onefold.run.grouping import COMMIT_WITHIN_MS
 from onefold.run.handlers import Job
 from onefold.run.lambda_crew import Crew, LambdaSettings
 from onefold.run.passage import Run
 
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
+_SETTLE_WITHIN_MS: Final = 5  # how long a run that is over may wait for its siblings, as in a group (run/grouping.py)
 _GROUP_MS: Final = 5  # handlers of one group should take so long together
 _GROUP_MAX: Final = 100
 _REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
@@ -83,7 +83,6 @@ class Invocation:
         self._free = {lane: lane.slots for lane in crew.lanes()}
         self._fresh = True
         self.trouble: Exception | None = None  # the backend failed: nothing more is begun
-        self.broken = False  # runs were left in the middle: this crew is not to be used again
         crew.answered.begin(deliveries)
         self._hand.take(deliveries, now_ms)
 
@@ -232,7 +231,7 @@ class Invocation:
             now_ms = self._clock.monotonic_ms()
             if reports:
                 since_ms = now_ms if since_ms is None else since_ms
-                wait_ms = since_ms + COMMIT_WITHIN_MS - now_ms
+                wait_ms = since_ms + _SETTLE_WITHIN_MS - now_ms
                 if wait_ms <= 0 or len(reports) >= self._units:
                     return [reports.popleft() for _ in range(len(reports))]
             else:
@@ -282,7 +281,7 @@ class Invocation:
                 self._longest[run.job.name] = rules.next_longest(self._longest.get(run.job.name), run.took_ms)
             if done.error is not None:
                 self._note_trouble(done.error)
-                self.broken = True
+                self._crew.broken = True
             elif not done.unit.grouped:
                 performed.extend(done.unit.runs)
         self._go_on([*ready, *self._finish(performed)])
@@ -325,7 +324,7 @@ class Invocation:
             raise error
         if self.trouble is None or not isinstance(error, errors.OnefoldError):
             self.trouble = error
-        self.broken = self.broken or not isinstance(error, errors.TransientError)
+        self._crew.broken = self._crew.broken or not isinstance(error, errors.TransientError)
         dropped = self._hand.dropped()
         self._hand.over(dropped)
         for one in dropped:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from onefold import errors, limits
@@ -49,7 +50,7 @@ class LongPoll:
         self._under_way = 0
         self._wait_ms = WAIT_FIRST_MS
         self._visible_ms: int | None = None
-        self._failure: errors.TransientError | None = None
+        self._failure: Exception | None = None
         self._ended = False
         self._threads: list[threading.Thread] = []
 
@@ -60,6 +61,7 @@ class LongPoll:
 
         Raises:
             TransientError: the last receive failed; the next call asks again.
+            Exception: a defect that ended a receive; the worker must not go on without it.
         """
         with self._changed:
             failure, self._failure = self._failure, None
@@ -94,15 +96,14 @@ class LongPoll:
 
     def _ask(self) -> None:
         while (count := self._next()) > 0:
-            arrived, failure = list[Delivery](), None
+            arrived = list[Delivery]()
+            failure: Exception | None = None
             try:
                 arrived = self._queue.receive_within(count, self._visible_ms, self._wait_ms)
-            except errors.TransientError as error:
-                failure = error
-            except (
-                errors.OnefoldError
-            ) as error:  # a queue or permission that has gone: the worker says it, again and again
+            except errors.UsageError as error:  # a queue or permission that has gone: said again and again
                 failure = errors.TransientError(error.what, meaning=error.meaning, todo=error.todo)
+            except Exception as error:  # noqa: BLE001 - raised by `receive`: a thread must not vanish with what it knows
+                failure = error
             with self._changed:
                 self._under_way -= count
                 self._wait_ms = WAIT_FIRST_MS if arrived else min(2 * self._wait_ms, WAIT_MS)
@@ -144,7 +145,8 @@ class LongPoll:
             left = [one for _, one in self._arrived]
             self._arrived.clear()
         if left:
-            self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(left)])
+            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+                self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(left)])
 
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 

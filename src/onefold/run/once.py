@@ -37,6 +37,7 @@ from onefold.decide.failures import classify
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
 from onefold.entropy import Entropy, SystemEntropy
+from onefold.options import check_choice
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -98,6 +99,8 @@ class Guard:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
+        check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
+        check_choice(on_running, ("wait", "raise"), "on_running")
         self.name = name
         self.store = store
         self.clock = clock
@@ -303,13 +306,14 @@ def once(
         on_running: a call whose key runs elsewhere waits for it, or raises TransientError.
         clock, entropy: where time and chance come from.
 
+    Raises:
+        UsageError: an option that cannot be right, when it decorates.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
         ConflictError: the key came with other arguments.
         OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
         Exception: whatever the function raised; the key is free again.
     """
-    time = clock or SystemClock()
 
     def decorate(function: Callable[A, R]) -> Callable[A, R]:
         guard = Guard(
@@ -322,34 +326,37 @@ def once(
             lease_ms=duration.to_ms(lease, "lease", least_ms=1_000),
             on_unknown=on_unknown,
             on_running=on_running,
-            clock=time,
+            clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
         )
-        if inspect.iscoroutinefunction(function):
-            return _asynchronous(function, guard)
-
-        @functools.wraps(function)
-        def guarded(*args: A.args, **kwargs: A.kwargs) -> R:
-            found = guard.claim(args, kwargs)
-            while isinstance(found, Running):
-                if guard.on_running == "raise":
-                    raise guard.busy(found)
-                time.wait(guard.never, _WAIT_MS)
-                found = guard.claim(args, kwargs)
-            if isinstance(found, Completed):
-                answer: R = guard.stored(found)
-                return answer
-            try:
-                value = function(*args, **kwargs)
-            except BaseException as error:
-                guard.failed(found, error)
-                raise
-            guard.finished(found, value)
-            return value
-
-        return guarded
+        return (
+            _asynchronous(function, guard) if inspect.iscoroutinefunction(function) else _synchronous(function, guard)
+        )
 
     return decorate
+
+
+def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
+    @functools.wraps(function)
+    def guarded(*args: A.args, **kwargs: A.kwargs) -> R:
+        found = guard.claim(args, kwargs)
+        while isinstance(found, Running):
+            if guard.on_running == "raise":
+                raise guard.busy(found)
+            guard.clock.wait(guard.never, _WAIT_MS)
+            found = guard.claim(args, kwargs)
+        if isinstance(found, Completed):
+            answer: R = guard.stored(found)
+            return answer
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as error:
+            guard.failed(found, error)
+            raise
+        guard.finished(found, value)
+        return value
+
+    return guarded
 
 
 def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:

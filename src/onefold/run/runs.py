@@ -47,7 +47,8 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         expected: how many operations it has; None while they are still being dispatched.
         dispatched: messages that were enqueued so far. digest: of their keys, in order.
         ended_at_ms: when it was seen that nothing of it was left to do. joined: then, or earlier, what waited was started.
-        failure: why its dispatch failed the last time, or what waits for it could not be sent; None once it went on.
+        failure: why its dispatch failed the last time or its tick was given up, or what waits for it could not be sent; None
+            once it went on.
         owner: the team that owns a fix.
     """
 
@@ -254,6 +255,15 @@ def note(state: State, name: str, **changes: object) -> Standing | None:
         if state.put([*opened, changed] if reopens else [changed])[-1]:
             return Standing(after, standing.version + 1)
     raise errors.StorageBusy(f"Run {name} could not be changed: others change it all the time.", todo="Try again.")
+
+
+def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
+    """The change that notes why a run is not dispatched any further; none where it was dispatched, or there is no run."""
+    standing = read(state, name)
+    if standing is None or standing.run.expected is not None:
+        return ()
+    after = msgspec.structs.replace(standing.run, failure=why[:500])
+    return (Change(place(name), encode(after), standing.version),)
 
 
 def count(ledger: Ledger, run: RunState) -> Counts:

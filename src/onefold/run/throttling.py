@@ -7,10 +7,11 @@ Invariant: what a gate took for a run that then did not start is given back when
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,19 +20,21 @@ from onefold.clock import Clock
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.state import Change, State, Versioned
 from onefold.contracts.store import Complete, Fail, Release, Unknown
-from onefold.decide import breaker, rate
-from onefold.decide.breaker import Answer, Breaker, BreakerPolicy
 from onefold.decide.delivery import Decision
-from onefold.run.gates import Tell
 from onefold.run.handlers import Job, Limit
 from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    from onefold.decide import breaker, rate
+    from onefold.decide.breaker import Answer, Breaker, BreakerPolicy
+    from onefold.run.gates import Tell
 
 T = TypeVar("T")
 
 CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _TRIES = 20  # compare-and-set rounds before the delivery is told to come back
 _BEATEN_MS = 50
-_UNSEEN = (breaker.CLOSED, 0)
+_UNSEEN = (None, 0)
 
 
 class StateGates:
@@ -59,9 +62,14 @@ class StateGates:
         self._owner = owner
         self._lease_ms = lease_ms
         self._cache_ms = cache_ms
-        self._policy = BreakerPolicy()
-        self._seen: dict[str, tuple[Breaker, int]] = {}
-        self._slots: dict[str, dict[str, int]] = {}  # State name -> holder -> runs of this process
+        self._seen: dict[str, tuple[Breaker | None, int]] = {}  # None: closed, as nearly all are
+        self._slots: set[tuple[str, str]] = set()  # State name and holder of each run of this process
+
+    @cached_property
+    def _policy(self) -> BreakerPolicy:
+        from onefold.decide.breaker import BreakerPolicy  # here and below: a closed breaker needs none of it
+
+        return BreakerPolicy()
 
     def admit(self, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, int, str]]]:
         """The runs that may go on, and the others with how long to wait (ms) and why."""
@@ -70,7 +78,8 @@ class StateGates:
         closed: set[str] = set()  # asked once for all runs of a job
         for run in runs:
             job = run.job.name
-            if job not in closed and not self._current(breaker_name(job)).is_open:
+            standing = None if job in closed else self._current(breaker_name(job))
+            if standing is None or not standing.is_open:
                 closed.add(job)
             wait_ms, why = (0, "") if job in closed else self._breaker(run)
             if not why and run.job.limit is not None:
@@ -83,7 +92,10 @@ class StateGates:
 
     def is_to_blame(self, run: Run) -> bool:
         """Whether a dependency-down is this operation's own, because others got through meanwhile."""
-        return breaker.is_to_blame(self._current(breaker_name(run.job.name)), _operation(run))
+        from onefold.decide import breaker
+
+        standing = self._current(breaker_name(run.job.name))
+        return standing is not None and breaker.is_to_blame(standing, _operation(run))
 
     def told(self, run: Run, decision: Decision, tell: Tell) -> None:
         """A run was settled: give its slot back, and let the breaker know what the dependency answered."""
@@ -91,11 +103,13 @@ class StateGates:
             self._vacate(run)
         name = breaker_name(run.job.name)
         standing, _ = self._seen.get(name, _UNSEEN)
-        if standing is breaker.CLOSED and isinstance(decision.write, Complete):
-            return  # the ordinary case: nothing to write, nothing to tell
         answer = _answer(decision)
+        if standing is None and answer in ("answered", "none"):
+            return  # the ordinary case: nothing to write, nothing to tell
+        from onefold.decide import breaker
+
         heeded = ("down", "failing") if self._policy.in_a_row is not None else ("down",)
-        if answer not in heeded and standing is breaker.CLOSED:
+        if answer not in heeded and standing is None:
             return  # it would change nothing, and reading the breaker may cost a call for each message
         note = decision.notes[-1] if decision.notes else None
         summary = str(note.detail.get("summary", "")) if note is not None else ""
@@ -108,7 +122,7 @@ class StateGates:
             )
             return found.breaker, found.event
 
-        changed, event = self._change(name, Breaker, breaker.CLOSED, decide)
+        changed, event = self._change(name, breaker.Breaker, breaker.CLOSED, decide)
         self._remember(name, changed)
         if event is not None:
             tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
@@ -122,19 +136,25 @@ class StateGates:
     def renew(self) -> None:
         """Extend every slot this process holds by another lease; called with the heartbeat."""
         until_ms = self._clock.now_ms() + self._lease_ms
-        for name, holders in list(self._slots.items()):
+        held: dict[str, list[str]] = defaultdict(list)
+        for name, holder in list(self._slots):
+            held[name].append(holder)
+        for name, holders in held.items():
 
-            def extend(slots: dict[str, int], holders: dict[str, int] = holders) -> tuple[dict[str, int], None]:
+            def extend(
+                slots: dict[str, int], name: str = name, holders: Sequence[str] = holders
+            ) -> tuple[dict[str, int], None]:
                 # Looked up at every try: a slot that was given back meanwhile must not be taken again.
-                return slots | dict.fromkeys(list(holders), until_ms), None
+                return slots | {one: until_ms for one in holders if (name, one) in self._slots}, None
 
-            if holders:
-                self._change(name, dict[str, int], _no_slots(), extend)
+            self._change(name, dict[str, int], _no_slots(), extend)
 
     # -- one gate each -----------------------------------------------------------------------------------------------
 
     def _breaker(self, run: Run) -> tuple[int, str]:
         """Of a job whose breaker was seen open: how long this delivery has to wait, and why; 0 and nothing: it may go."""
+        from onefold.decide import breaker
+
         name = breaker_name(run.job.name)
         now_ms = self._clock.now_ms()
 
@@ -142,7 +162,7 @@ class StateGates:
             found = breaker.admit(value, self._policy, _operation(run), now_ms)
             return found.breaker, found
 
-        changed, found = self._change(name, Breaker, breaker.CLOSED, decide)
+        changed, found = self._change(name, breaker.Breaker, breaker.CLOSED, decide)
         self._remember(name, changed)
         if found is None:
             return _BEATEN_MS, "the circuit breaker is being changed by others"
@@ -162,6 +182,8 @@ class StateGates:
         return 0, ""
 
     def _take(self, run: Run, allowed: rate.Rate, part: str) -> int:
+        from onefold.decide import rate  # here and below: only a job with a limit pays for it
+
         now_ms = self._clock.now_ms()
 
         def decide(value: rate.Bucket | None) -> tuple[rate.Bucket | None, rate.Taken]:
@@ -172,6 +194,8 @@ class StateGates:
         return _BEATEN_MS if found is None else int(found.wait_ms)
 
     def _occupy(self, run: Run, count_max: int, part: str) -> int:
+        from onefold.decide import rate
+
         now_ms, holder = self._clock.now_ms(), f"{self._owner}/{run.delivery.receipt}"
         name = f"slots/{run.job.name}/{part}"
 
@@ -183,7 +207,7 @@ class StateGates:
         if found is None:
             return _BEATEN_MS
         if found.granted:
-            self._slots.setdefault(name, {})[holder] = 1
+            self._slots.add((name, holder))
             return 0
         return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
 
@@ -192,25 +216,35 @@ class StateGates:
             return
         part = run.job.limit.key.of(run.payload) if run.job.limit.key is not None and run.facts.key is not None else ""
         name, holder = f"slots/{run.job.name}/{part}", f"{self._owner}/{run.delivery.receipt}"
-        if self._slots.get(name, {}).pop(holder, None) is None:
+        if (name, holder) not in self._slots:
             return
+        self._slots.discard((name, holder))
+        from onefold.decide import rate
+
         now_ms = self._clock.now_ms()
         self._change(name, dict[str, int], _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _current(self, name: str) -> Breaker:
+    def _current(self, name: str) -> Breaker | None:
+        """The breaker as it was read a moment ago; None: closed."""
         standing, until_ms = self._seen.get(name, _UNSEEN)
         if self._clock.monotonic_ms() < until_ms:
             return standing
         found = self._state.get([name])[0]
-        standing = breaker.CLOSED if found is None else msgspec.json.decode(found.value, type=Breaker)
-        self._remember(name, standing)
-        return standing
+        if found is None:
+            return self._remember(name, None)
+        from onefold.decide import breaker
 
-    def _remember(self, name: str, value: Breaker) -> None:
-        plain = breaker.CLOSED if value == breaker.CLOSED else value
-        self._seen[name] = (plain, self._clock.monotonic_ms() + self._cache_ms)
+        return self._remember(name, msgspec.json.decode(found.value, type=breaker.Breaker))
+
+    def _remember(self, name: str, value: Breaker | None) -> Breaker | None:
+        if value is not None:
+            from onefold.decide import breaker
+
+            value = None if value == breaker.CLOSED else value
+        self._seen[name] = (value, self._clock.monotonic_ms() + self._cache_ms)
+        return value
 
     def _change(self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]) -> tuple[T, Any]:
         """Read, decide, compare-and-set until nobody was faster; (value, None) when beaten every time."""
@@ -244,11 +278,11 @@ def _operation(run: Run) -> str:
 
 def _answer(decision: Decision) -> Answer:
     """What the end of a run says about the dependency."""
+    if isinstance(decision.write, Complete):
+        return "answered"
     if any(note.event == "dependency-down" for note in decision.notes):
         return "down"
     match decision.write:
-        case Complete():
-            return "answered"
         case Fail() if decision.write.failure.kind == "permanent":
             return "answered"
         case Fail() | Unknown():

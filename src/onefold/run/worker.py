@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.clock import Clock, Waiter
@@ -28,7 +28,7 @@ from onefold.contracts.queue import Delivery, Queue
 from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run.allotting import Allotment
 from onefold.run.driver import Driver
-from onefold.run.executors import Done, Tasks, Threads, Unit
+from onefold.run.executors import Done, Threads, Unit
 from onefold.run.grouping import Grouper
 from onefold.run.handlers import Job
 from onefold.run.heartbeat import Heartbeat, Periodic, Watchdog
@@ -39,6 +39,9 @@ from onefold.run.processes import Children, Spawn
 from onefold.run.report import ExitReport, Rate, Snapshot
 from onefold.run.settings import WorkerSettings
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.run.tasks import Tasks
 
 __all__ = ["ExitReport", "Snapshot", "Spawn", "Worker", "WorkerSettings"]
 
@@ -91,13 +94,13 @@ class Worker:
         self._poller = Poller(
             queues, dict(settings.weights), visible_ms=settings.lease_ms, hand=self._hand, clock=clock
         )
-        self._threads = Threads(settings.threads, driver, grouper, self._report)
+        self._threads = Threads(settings.threads, driver, grouper.perform, self._report)
         self._allotment = Allotment(
             settings,
             jobs,
             job_of,
             threads=self._threads,
-            tasks=Tasks(settings.tasks, driver, self._report) if any(job.is_async for job in jobs) else None,
+            tasks=self._make_tasks() if any(job.is_async for job in jobs) else None,
             children=self._children(spawn),
         )
         self._done: deque[Done] = deque()
@@ -121,6 +124,11 @@ class Worker:
         if maintain is not None:
             self._beside.append(Periodic("maintenance", self._maintain_once, clock, self._fail))
         self._receivers = [queue for queue in queues if isinstance(queue, LongPoll)]
+
+    def _make_tasks(self) -> Tasks:
+        from onefold.run.tasks import Tasks  # and asyncio: only where a job is a coroutine
+
+        return Tasks(self._settings.tasks, self._driver, self._report)
 
     def _children(self, spawn: Spawn | None) -> Children | None:
         count = self._settings.processes

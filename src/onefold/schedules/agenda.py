@@ -1,4 +1,4 @@
-"""What a scheduler has to look at and when: a heap of instants, and the bell that ends a wait for the next one.
+"""What a scheduler has to look at and when: a heap of instants.
 
 Never here: what is looked at, clocks. Invariant: a place has one instant at most; an older one that is still in the heap
 counts for nothing.
@@ -7,8 +7,6 @@ counts for nothing.
 from __future__ import annotations
 
 import heapq
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 
@@ -62,24 +60,7 @@ class Agenda:
         """Whether a place is to be looked at some time."""
         return place in self._instants
 
-    def next(self, count: int) -> list[Due]:
-        """What is due next, in order; at most `count`."""
-        return heapq.nsmallest(count, (Due(at_ms, place) for place, at_ms in self._instants.items()))
-
-
-class Bell:
-    """A waiter that may be rung from any thread, and from a signal handler; a ring while nobody waits is kept."""
-
-    def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant, which a threading.Event's `set` is not
-
-    def ring(self) -> None:
-        """Wake who waits, or who waits next."""
-        self._rings.put(None)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Block until rung, at most `timeout_s` seconds; True when rung."""
-        with suppress(Empty):
-            self._rings.get(timeout=timeout_s)
-            return True
-        return False
+    def next(self, count: int, prefix: str = "") -> list[Due]:
+        """What is due next, in order; at most `count`, of the places that begin with `prefix`."""
+        places = (Due(at_ms, place) for place, at_ms in self._instants.items() if place.startswith(prefix))
+        return heapq.nsmallest(count, places)

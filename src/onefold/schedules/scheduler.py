@@ -32,13 +32,13 @@ from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.following import send_looks
 from onefold.run.handlers import Outgoing
+from onefold.run.heartbeat import Bell
 from onefold.schedules import undelivered
-from onefold.schedules.agenda import Agenda, Bell, Due
+from onefold.schedules.agenda import Agenda, Due
 from onefold.schedules.scheduling import Schedule
-from onefold.schedules.ticking import House, OtherSchedulerError, Writer, Written
+from onefold.schedules.ticking import PREFIX, House, OtherSchedulerError, Writer, Written
 from onefold.schedules.undelivered import Undelivered, Unsent
 
-PREFIX: Final = "schedule/"
 LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed
 SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only regulated
 TURN: Final = 500  # schedules of one transaction, which holds the file of an embedded engine for some 50 ms
@@ -85,8 +85,12 @@ class Scheduler:
         self._bell.ring()
 
     def next_due(self, count: int) -> list[Due]:
-        """What is due next, in order; at most `count`."""
+        """What is due next, in order, ticks that are to be sent again among it; at most `count`."""
         return self._agenda.next(count)
+
+    def next_ticks(self, count: int) -> list[tuple[str, int]]:
+        """Which schedules are due next and when, in order; at most `count`."""
+        return [(due.place.removeprefix(PREFIX), due.at_ms) for due in self._agenda.next(count, PREFIX)]
 
     def ended(self) -> list[str]:
         """Which schedules have no further tick, sorted; for a scheduler that was started."""

@@ -220,8 +220,8 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
     timing = Timing(
         expression=parse(expression),
         zone=given.tz,
-        start_ms=instant_ms(given.start, "start"),
-        end_ms=instant_ms(given.end, "end"),
+        start_ms=None if given.start is None else duration.instant_ms(given.start, "start"),
+        end_ms=None if given.end is None else duration.instant_ms(given.end, "end"),
         window_ms=window_ms,
         dst=given.dst,
     )
@@ -255,6 +255,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
         job = app.job(
             queue, key=_KEY, name=name, group=group, timeout=given.timeout, retry=given.job_retry, owner=given.owner
         )(handler)
+        job.dispatches = _dispatches(function)
         dead_letter = (_own_queue(app) if queue.settings.fifo else queue).settings.dead_letter
         made = app.schedules[name] = Schedule(
             name=name,
@@ -324,22 +325,6 @@ def undelivered_of(retry: ScheduleRetry, dead_letter: str | None) -> Undelivered
         raise errors.UsageError(f"retry.attempts={attempts!r} is out of range.", todo=f"It may be 0 to {ATTEMPTS_MAX}.")
     age_ms = duration.to_ms(retry.age, "retry.age", least_ms=AGE_MS_MIN, most_ms=AGE_MS_MAX)
     return Undelivered(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
-
-
-def instant_ms(at: Any, what: str) -> int | None:
-    """A start or an end in milliseconds; None for none.
-
-    Raises:
-        UsageError: no datetime, or one without a zone.
-    """
-    if at is None:
-        return None
-    if not isinstance(at, datetime) or at.tzinfo is None:
-        raise errors.UsageError(
-            f"{what}={at!r} is no instant.",
-            todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC).",
-        )
-    return round(at.timestamp() * limits.SECOND_MS)
 
 
 def _handler_of(function: Callable[..., Any], app: Declares, name: str, owner: str | None) -> Callable[..., Any]:

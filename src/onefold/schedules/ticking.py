@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from onefold import errors
 from onefold.clock import Clock
@@ -19,6 +19,7 @@ from onefold.entropy import Entropy
 from onefold.run.events import Event, Sinks, kept
 from onefold.run.handlers import Outgoing, Receipt
 
+PREFIX: Final = "schedule/"  # of the name in State of how a schedule stands
 Detail = Mapping[str, str | int | None]
 
 

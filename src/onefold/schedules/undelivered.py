@@ -3,7 +3,8 @@
 What may pass by itself (a queue that is throttled) is tried again: after 1 s, 2 s, 4 s and so on up to 8 minutes, so that
 185 retries take the 24 hours that are both maxima of EventBridge Scheduler's policy. What cannot pass (no such queue, a
 message that it refuses) is not. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's
-attribute names, or is dropped, and either is told.
+attribute names, or is dropped, and either is told. Ticks of a schedule that is not declared any more stay, for the day it is
+declared again; each scheduler says once that they are there.
 Never here: when a tick is due. Invariant: a tick that was due is in its queue, here, in the
 dead-letter queue, or in the ledger as dropped.
 
@@ -12,6 +13,7 @@ Sources: user guide, "Configuring a schedule's dead-letter queue" (names of the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,10 +25,12 @@ from onefold import limits
 from onefold.contracts.queue import Attribute, Entry, Refused
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
+from onefold.decide.ticks import Standing
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
 from onefold.run import runs
 from onefold.run.events import Event
 from onefold.run.handlers import Outgoing
+from onefold.schedules import ticking
 from onefold.schedules.agenda import Agenda
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import Detail, OtherSchedulerError, Writer, Written
@@ -143,6 +147,11 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
     )
 
 
+def schedule_of(place: str) -> str:
+    """The schedule that an unsent tick is of, by its name in State."""
+    return place.removeprefix(PREFIX).rpartition("/")[0]
+
+
 def refusal(error: Exception) -> OnefoldError:
     """What a queue answered, as what becomes of the tick; a defect of onefold is raised."""
     if not isinstance(error, OnefoldError) or isinstance(error, InvariantBroken):
@@ -162,15 +171,26 @@ class Undelivered:
         self._state = writer.engine.state
         self._schedules = schedules
         self._agenda = agenda
+        self._orphaned: set[str] = set()  # schedules of which it was said
 
     def look(self) -> None:
-        """Note what there is: another process may have left it."""
-        places = self._state.names(PREFIX)
-        for first in range(0, len(places), _READ):
-            some = places[first : first + _READ]
+        """Note what there is: another process may have left it. What is noted already is read when its time comes."""
+        places = [place for place in self._state.names(PREFIX) if not self._agenda.has(place)]
+        ours = [place for place in places if schedule_of(place) in self._schedules]
+        for first in range(0, len(ours), _READ):
+            some = ours[first : first + _READ]
             for place, value in zip(some, self._state.get(some), strict=True):
                 if value is not None:
                     self._agenda.note(place, msgspec.json.decode(value.value, type=Unsent).again_at_ms)
+        self._say_orphans(Counter(schedule_of(place) for place in places) - Counter(map(schedule_of, ours)))
+
+    def _say_orphans(self, counts: Mapping[str, int]) -> None:
+        """Say once which ticks wait for a schedule of this app that is not declared any more; they are kept for it."""
+        new = sorted(counts.keys() - self._orphaned)
+        for name, value in zip(new, self._state.get([ticking.PREFIX + name for name in new]), strict=True):
+            if value is not None and msgspec.json.decode(value.value, type=Standing).app == self._writer.house.name:
+                self._writer.tell(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
+        self._orphaned.update(new)
 
     def send(self, place: str, now_ms: int) -> Written | None:
         """Send a tick again, when it is time; what was written, None: nothing.
@@ -182,9 +202,7 @@ class Undelivered:
         if found is None:
             return None  # another scheduler was here
         one, version = msgspec.json.decode(found.value, type=Unsent), found.version
-        schedule = self._schedules.get(one.schedule)
-        if schedule is None:
-            return None  # of another app, or no longer declared
+        schedule = self._schedules[one.schedule]
         if one.again_at_ms > now_ms:
             self._agenda.note(place, one.again_at_ms)
             return None

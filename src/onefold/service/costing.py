@@ -19,6 +19,7 @@ from onefold.contracts.ledger import History
 from onefold.deploy.plan import Plan
 from onefold.watch import cost
 from onefold.watch.cost import Path, Prices, Traffic, Usage, Way
+from onefold.watch.wording import counted
 
 REGION_DEFAULT: Final = "us-east-1"
 PER: Final = 1_000  # messages that figures are for
@@ -60,7 +61,8 @@ class Bill(Struct, frozen=True, kw_only=True):
         region, prices_as_of, prices_note: of the price table.
         traffic: what was assumed of every queue; its batch is at most a queue's own.
         alarms, metrics, usd_watch: standing ones, and what they cost in a month.
-        usd_month: all queues, their polls, alarms and metrics. not_counted: what is in no figure.
+        usd_month: all queues, their polls, alarms and metrics. not_counted: what is in no figure, what the
+            app itself declares first.
     """
 
     app: str
@@ -101,8 +103,28 @@ def bill(plan: Plan, keeps_ms: Mapping[str, int], history: History, traffic: Tra
         metrics=metrics,
         usd_watch=watch,
         usd_month=watch + sum(sum(one.usd_month.values()) + one.usd_polls for one in queues),
-        not_counted=cost.NOT_COUNTED,
+        not_counted=(*_not_counted(plan), *cost.NOT_COUNTED),
     )
+
+
+def _not_counted(plan: Plan) -> list[str]:
+    """Services that the app uses and the price table has no prices for."""
+    schedules = plan.scheduling.schedules if plan.scheduling is not None else ()
+    events = plan.events
+    found = (
+        (len(schedules), f"EventBridge Scheduler ({counted(len(schedules), 'schedule')})"),
+        (plan.stack.later, "EventBridge Scheduler for messages that are due late"),
+        (
+            len(plan.machines),
+            f"Step Functions and its children's invocations and records ({counted(len(plan.machines), 'map run')})",
+        ),
+        (
+            len(events.rules) + len(events.archives),
+            f"EventBridge ({counted(len(events.rules), 'rule')} and {counted(len(events.archives), 'archive')})",
+        ),
+        (len(events.pipes), f"EventBridge Pipes ({counted(len(events.pipes), 'pipe')})"),
+    )
+    return [what for used, what in found if used]
 
 
 def read_prices(file: str | None, region: str) -> Prices:

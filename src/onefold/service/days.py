@@ -32,8 +32,8 @@ from onefold.reconciling.surveying import Survey
 from onefold.run import runs
 from onefold.run.events import EVENTS
 from onefold.run.runs import RunState
-from onefold.schedules.scheduler import PREFIX
 from onefold.schedules.scheduling import Schedule
+from onefold.schedules.ticking import PREFIX
 from onefold.service import stories
 from onefold.service.desk import Desk
 
@@ -231,9 +231,10 @@ def _unknown(desk: Desk, schedules: Mapping[str, Schedule], name: str) -> errors
     known = sorted({*schedules, *titles})
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     there = f"There are: {', '.join(known[:10])}." if known else "No schedule is declared, and no run ever began."
+    unnamed = "No app was named, and no" if desk.jobs is None else "No"
     return errors.NotFoundError(
         f"There is no schedule {name!r} in {desk.url}.",
-        meaning="No run of it began here." if schedules else "No app was named, and no run of it began here.",
+        meaning=f"{unnamed} run of it began here.",
         todo=f"Did you mean {near[0]}?" if near else there,
     )
 

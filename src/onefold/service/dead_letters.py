@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.admin import Peeked
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record
 from onefold.service import groups, reading, stories
 from onefold.service.desk import Desk, roles
@@ -365,13 +366,18 @@ def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = 
         reason_text: why, for the ledger.
     """
     readings = [reading.read(desk, message) for message in messages]
-    answers = desk.engine.queues.remove([message.message_id for message in messages])
-    rows = [
-        desk.row("removed", key=told.key, message=message, reason_text=reason_text)
-        for message, told, removed in zip(messages, readings, answers, strict=True)
-        if removed
-    ]
-    desk.engine.ledger.append(rows)
+
+    def write() -> list[Row]:
+        answers = desk.engine.queues.remove([message.message_id for message in messages])
+        rows = [
+            desk.row("removed", key=told.key, message=message, reason_text=reason_text)
+            for message, told, removed in zip(messages, readings, answers, strict=True)
+            if removed
+        ]
+        desk.engine.ledger.append(rows)
+        return rows
+
+    rows = desk.together(write)
     for source in sorted({message.source for message in messages if message.source is not None and message.group}):
         groups.let_go_of_empty(desk, source)
     return len(rows)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -27,6 +27,8 @@ from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
+
+T = TypeVar("T")
 
 _PAGE = 500  # messages per peek
 
@@ -101,6 +103,18 @@ class Desk:
     def record(self, event: str, **about: Any) -> None:
         """Write one such row; arguments as `row`."""
         self.engine.ledger.append([self.row(event, **about)])
+
+    def together(self, write: Callable[[], T]) -> T:
+        """Make one call's changes in one transaction where the engine has one; elsewhere one after the other.
+
+        Raises:
+            Exception: whatever the call raised; nothing of it was written, where there is a transaction.
+        """
+        (answer,) = self.engine.together([write])
+        if isinstance(answer, BaseException):
+            raise answer
+        self.engine.notify()  # what was told inside the transaction was told too early
+        return cast(T, answer)
 
     def settings(self) -> dict[str, QueueSettings]:
         """All queues of the engine by name."""

@@ -91,19 +91,9 @@ def edit(
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
     final = reading.read(desk, reading.as_if(message, text, attributes))
     if not dry_run:
-        if not desk.engine.queues.edit(message.message_id, Edit(body=text, attributes=attributes)):
-            raise errors.TransientError(
-                f"Message {message.message_id} is gone or held by a consumer.",
-                todo="Look again: `onefold dlq list --all`.",
-            )
-        desk.record(
-            "edit",
-            key=after.key,
-            message=message,
-            changed=", ".join(changed),
-            amends=amends,
-            reason_text=reason_text,
-        )
+        _write(desk, message, Edit(body=text, attributes=attributes))
+        changes = ", ".join(changed)
+        desk.record("edit", key=after.key, message=message, changed=changes, amends=amends, reason_text=reason_text)
     return Edited(
         message_id=message.message_id,
         changed=changed,
@@ -113,6 +103,14 @@ def edit(
         forecast=reading.foresee(desk, final, record),
         written=not dry_run,
     )
+
+
+def _write(desk: Desk, message: Peeked, change: Edit) -> None:
+    if not desk.engine.queues.edit(message.message_id, change):
+        raise errors.TransientError(
+            f"Message {message.message_id} is gone or held by a consumer.",
+            todo="Look again: `onefold dlq list --all`.",
+        )
 
 
 def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:

@@ -6,7 +6,7 @@ Invariant: nothing but `put`, `replay` and `cancel` changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -217,20 +217,15 @@ def replay(
     *,
     name: str,
     only: Sequence[str] | None = None,
-    told: Callable[[Replay], None] | None = None,
 ) -> Replay:
     """Begin a replay, or go on with it, to its end; see `buses/replay.py` for errors.
 
     Args:
-        only: names of rules. told: hears of every step.
+        only: names of rules.
     """
     runtime = app.runtime()
-    now = replays.begin(bus, runtime, archive, from_ms, to_ms, name=name, rules=only)
-    while now.state == "running":
-        if told is not None:
-            told(now)
-        now = replays.step(bus, runtime, name)
-    return now
+    replays.begin(bus, runtime, archive, from_ms, to_ms, name=name, rules=only)
+    return replays.run(bus, runtime, name)
 
 
 def planned(app: WithBuses, bus: Bus, archive: str, from_ms: int, to_ms: int) -> int:

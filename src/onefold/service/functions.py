@@ -27,7 +27,7 @@ from onefold.lambdas import mapping as mappings
 from onefold.lambdas.functions import Function, FunctionStats
 from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.lambdas.records import WireForm
-from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.lambdas.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.pace import Pace
@@ -35,7 +35,6 @@ from onefold.local.queues import LocalQueues
 from onefold.wire import addresses, digests
 from onefold.wire.desk import SENDER_ID
 
-VISIBILITY_TIMES: Final = 6  # Lambda developer guide, SQS: visibility of at least six times the function's timeout
 _LOOK_MS = 100  # how often a run that ends with the queue looks at it
 LEFT: Final = 3  # exit code: ended with work in hand, as of a worker
 
@@ -101,8 +100,12 @@ def read_env_file(path: str) -> dict[str, str]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise errors.NotFoundError(f"There is no file {path}.", todo="Give --env-file the file's path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise errors.UsageError(f"{path} cannot be read: {error}.", todo="It is a text file in UTF-8.") from None
+    except OSError as error:
+        raise errors.UsageError(
+            f"{path} cannot be read: {error.strerror}.", todo="Give --env-file a text file that you may read."
+        ) from None
+    except UnicodeDecodeError:
+        raise errors.UsageError(f"{path} cannot be read: it is not UTF-8 text.", todo="Save it as UTF-8.") from None
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip().removeprefix("export ").strip()
@@ -171,7 +174,7 @@ def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:
             meaning=f"{settings.data} has no queue {name!r}.",
             todo="Create it first, or add --create-queue.",
         )
-    visibility_ms = VISIBILITY_TIMES * settings.function.timeout_ms + settings.mapping.window_ms
+    visibility_ms = VISIBILITY_FACTOR * settings.function.timeout_ms + settings.mapping.window_ms
     visibility_ms = min(max(visibility_ms, limits.VISIBILITY_MS_DEFAULT), limits.VISIBILITY_MS_MAX)
     return QueueSettings(name=name, fifo=name.endswith(".fifo"), visibility_ms=visibility_ms)
 

@@ -12,20 +12,20 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from onefold import errors
 from onefold import options as declared
+from onefold.backends import places
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery, Queue
-from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Sink, Sinks
 from onefold.run.handlers import Job
 from onefold.run.lambda_adapter import LambdaAdapter
-from onefold.run.lambda_crew import Crew, LambdaSettings
+from onefold.run.lambda_crew import Crew, LambdaSettings, LateCloser
 from onefold.run.lambda_event import Record
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
@@ -124,8 +124,9 @@ class _Wired:
         self._app = app
         self._runtime = runtime
         self._settings = settings
+        self._place = places.read(app.url) if app.url.startswith("aws://") else None
         self._sinks = Sinks(app.sinks or (_log(),))
-        self._closer = runtime.closer = Closer(runtime.engine, app.jobs, runtime.clock)
+        self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.clock)
 
     @functools.cached_property
     def children(self) -> Children:
@@ -208,7 +209,7 @@ class _Wired:
     def queue_of(self, arn: str, region: str) -> str:
         """The app's name of a queue that has jobs."""
         on_aws = arn.rpartition(":")[2]
-        ours = _option(self._app.url, "prefix")
+        ours = self._place.prefix if self._place is not None else ""
         name = on_aws.removeprefix(ours)
         known = {job.policy.queue for job in self._app.jobs.values()}
         if name not in known or not on_aws.startswith(ours):
@@ -217,11 +218,10 @@ class _Wired:
                 meaning=f"Its queues with jobs are on AWS: {', '.join(sorted(ours + one for one in known)) or 'none'}.",
                 todo="Map the function to one of these queues, or declare a job on that queue.",
             )
-        home = self._app.url.partition("://")[2].partition("?")[0].strip("/")
-        if self._app.url.startswith("aws://") and region and home and region != home:
+        if self._place is not None and region and region != self._place.region:
             raise errors.UsageError(
-                f"The event comes from queue {on_aws} in {region}, but the app's engine is in {home}.",
-                todo=f"Deploy the function in {home}, or open the app on aws://{region}.",
+                f"The event comes from queue {on_aws} in {region}, but the app's engine is in {self._place.region}.",
+                todo=f"Deploy the function in {self._place.region}, or open the app on aws://{region}.",
             )
         return name
 
@@ -269,12 +269,3 @@ def engine_url(url: str, environment: Mapping[str, str]) -> str:
             todo="Keep them where all containers see them: aws://REGION?table=NAME, or records=redis://... or postgresql://...",
         )
     return f"aws://{region}?records={quote(url, safe=':/')}"
-
-
-def _option(url: str, name: str) -> str:
-    """An option of an engine's URL; empty when it has none."""
-    for pair in url.partition("?")[2].split("&"):
-        key, _, value = pair.partition("=")
-        if key == name:
-            return unquote(value)
-    return ""

@@ -19,7 +19,7 @@ from onefold import errors
 from onefold.contracts.state import Change
 from onefold.decide.mapplan import REDRIVES_MAX
 from onefold.maps import state as map_state
-from onefold.maps.checks import check_shape, check_source
+from onefold.maps.checks import check_shape, check_source, is_cut
 from onefold.maps.columns import check_columns
 from onefold.maps.items import Identity, Position, Source
 from onefold.maps.items_reading import count
@@ -176,7 +176,7 @@ def resume(app: MapHouse, run: str, *, turns: bool = True) -> Progress:
         )
     check_shape(mapping, state)
     opened = _opened(app)
-    check_source(opened.source(state.source), state, wholly=True)
+    check_source(opened.source(state.source), state, mapping, wholly=True)
 
     def write() -> None:
         _change(opened, run, lambda before: replace(before, status="running", failure=None))
@@ -210,17 +210,19 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
         )
     if items is None and state.done == state.total:
         raise errors.UsageError(f"Run {run} has nothing left to do: all {state.total} items are done.")
-    if items is not None and mapping.spec.batch is not None and state.done:
+    if items is not None and is_cut(state, mapping):
         raise errors.UsageError(
             f"Run {run} gives its items to the handler in batches, and {state.done} of them are done.",
             meaning="A batch is one effect, known by its items: a repaired source would cut other batches.",
-            todo="Redrive it without another source, and start a run of its own over the repaired items alone.",
+            todo=f"`onefold map redrive {run}` without another source does what failed, from {state.source} as it was; put "
+            f"the repaired items alone into a file, for a run of its own: "
+            f"`onefold map start {state.map} --items FILE --name NAME`.",
         )
     check_shape(mapping, state)
     place = state.source if items is None else _absolute(items)
     source = opened.source(place)
     if items is None:
-        check_source(source, state, wholly=True)
+        check_source(source, state, mapping, wholly=True)
     identity, total = _measured(source, mapping)
     now_ms = opened.clock.now_ms()
     again = {
@@ -257,9 +259,12 @@ def stop(app: MapHouse, run: str) -> Progress:
             return replace(before, status="aborted", ending="aborted", failure=said, ended_at_ms=now_ms)
         return before if before.ending is not None else replace(before, ending="aborted", failure=said)
 
-    _change(opened, run, ended)
-    if state.status == "halted":
-        runs.note(opened.engine.state, run, failure=said)
+    def write() -> None:
+        _change(opened, run, ended)
+        if state.status == "halted":
+            runs.note(opened.engine.state, run, failure=said)
+
+    _together(opened, write)
     return progress(app, run)
 
 
@@ -306,14 +311,14 @@ def listed(app: MapHouse, limit: int = _LISTED) -> list[Progress]:
 def quarantine(app: MapHouse, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
     """The first rows of the run's last round that are no items."""
     _, state = of_run(app, run)
-    ledger, after = _opened(app).engine.ledger, 0
     found: list[Quarantined] = []
-    while len(found) < limit and (page := ledger.of_run(run, 1_000, after)):
-        after += len(page)
+    for page in _opened(app).engine.ledger.walk_run(run):
         for row in page:
             if row.event == "malformed" and row.key is None and row.detail.get("round") == state.round:
                 line, reason = row.detail["line"], row.detail["reason"]
                 found.append(Quarantined(line=int(line or 0), reason=str(reason), round=state.round))
+        if len(found) >= limit:
+            break
     return found[:limit]
 
 

@@ -65,7 +65,6 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     address = desk.addresses
     endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment
     facts = collect_template(path, parameters={}, account=address.account, region=address.region, endpoint=endpoint)
-    left_out = [f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out]
     for queue in facts.queues:
         await _queue(desk, queue)
     for function in facts.functions_that_run:
@@ -77,15 +76,11 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     for mapping in facts.mappings_that_run:
         await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.place))
         made.append(f"{mapping.queue} -> {mapping.function}")
-    left = [one for one in facts.mappings if one not in facts.mappings_that_run]
-    left_out += [
-        f"{one.place}: mapping {one.queue} -> {one.function}: its queue or function is not here" for one in left
-    ]
     return Planted(
         queues=tuple(one.name for one in facts.queues),
         functions=tuple(one.name for one in facts.functions_that_run),
         mappings=tuple(made),
-        left_out=tuple(left_out),
+        left_out=tuple(f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out),
         problems=tuple(problems),
     )
 

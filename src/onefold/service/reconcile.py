@@ -7,7 +7,6 @@ Invariant: looking sends nothing and changes no operation.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,7 +22,6 @@ from onefold.schedules.scheduling import Schedule
 from onefold.service.desk import Desk
 
 BY_HAND = 0  # the number of a look that no message asked for
-_NAMED_MAX = 5  # runs that an error names
 
 
 class House(Protocol):
@@ -57,35 +55,6 @@ class House(Protocol):
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Accept messages durably, all or none."""
         ...
-
-
-def find_run(desk: Desk, text: str) -> str:
-    """The full name of a run.
-
-    Args:
-        text: its name, or the beginning of one that no other run shares, for example `monthly-billing/2026-06`.
-
-    Raises:
-        NotFoundError: no run begins so. UsageError: several do.
-    """
-    state = desk.engine.state
-    if runs.read(state, text) is not None or desk.engine.ledger.of_run(text, 1):
-        return text
-    found = runs.names(state, text)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        shown = ", ".join(found[:_NAMED_MAX])
-        raise errors.UsageError(
-            f"{len(found):,} runs begin with {text!r}: {shown}{' ...' if len(found) > _NAMED_MAX else ''}.",
-            todo="Name one of them.",
-        )
-    near = difflib.get_close_matches(text, runs.names(state), n=3, cutoff=0.5)
-    raise errors.NotFoundError(
-        f"There is no run {text!r} in {desk.url}.",
-        meaning="It has not begun, or began on another engine, or was swept away after 90 days.",
-        todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
-    )
 
 
 def reconcile(desk: Desk, house: House | None, run: str) -> list[Outcome]:

@@ -10,6 +10,7 @@ Never here: selecting (`dead_letters.py`), output. Invariant: each message sent 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
 from onefold.service import groups, reading
 from onefold.service.dead_letters import DeadLetter, letter, of_scheduler
@@ -134,7 +136,7 @@ class Redrive:
         self._watch = watch
         self._reason_text = reason_text
         self._roles = roles(desk.settings())
-        self._units = _units(desk, messages)
+        self._units = deque(_units(desk, messages))
         self._selected = len(messages)
         self._out: dict[str, Peeked | None] = {}  # sent and not settled yet, by new id, as last seen
         self._sent = self._gone = self._done = self._held = 0
@@ -249,7 +251,7 @@ class Redrive:
         singles: list[Peeked] = []
         room = min(int(self._room), self._window() - len(self._out))
         while self._units and room > 0:
-            unit = self._units.pop(0)
+            unit = self._units.popleft()
             room -= len(unit.messages)
             self._room -= len(unit.messages)
             if unit.queue is None:
@@ -257,36 +259,43 @@ class Redrive:
                 continue
             assert unit.group is not None
             went = groups.start_again(self._desk, unit.queue, unit.group)
-            self._note(unit.messages, [went.get(message.message_id) for message in unit.messages])
+            answers = [went.get(message.message_id) for message in unit.messages]
+            self._desk.engine.ledger.append(self._rows(unit.messages, answers))
+            self._note(answers)
         if singles:
             moves = [(message.message_id, _target(self._desk, message), None) for message in singles]
-            moved = self._desk.engine.queues.move(moves)
-            self._note(singles, moved)
 
-    def _note(self, messages: Sequence[Peeked], moved: Sequence[Moved | None]) -> None:
-        rows = []
-        for message, went in zip(messages, moved, strict=True):
+            def write() -> list[Moved | None]:
+                moved = self._desk.engine.queues.move(moves)
+                self._desk.engine.ledger.append(self._rows(singles, moved))
+                return moved
+
+            self._note(self._desk.together(write))
+
+    def _rows(self, messages: Sequence[Peeked], moved: Sequence[Moved | None]) -> list[Row]:
+        return [
+            self._desk.row(
+                "redrive",
+                key=reading.read(self._desk, message).key,
+                message=message,
+                to=went.queue,
+                new_message_id=went.new_message_id,
+                reason_text=self._reason_text,
+            )
+            for message, went in zip(messages, moved, strict=True)
+            if went is not None
+        ]
+
+    def _note(self, moved: Sequence[Moved | None]) -> None:
+        for went in moved:
             if went is None:
                 self._gone += 1
                 continue
             self._sent += 1
             if self._watch:
                 self._out[went.new_message_id] = None
-            told = reading.read(self._desk, message)
-            rows.append(
-                self._desk.row(
-                    "redrive",
-                    key=told.key,
-                    message=message,
-                    to=went.queue,
-                    new_message_id=went.new_message_id,
-                    reason_text=self._reason_text,
-                )
-            )
         self._changed()
-        if rows:
-            self._desk.engine.ledger.append(rows)
-            self._desk.engine.notify()
+        self._desk.engine.notify()
 
 
 def _target(desk: Desk, message: Peeked) -> str | None:

@@ -158,7 +158,7 @@ class Repair:
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""
         source = self._house.runtime().source(state.source)
-        check_source(source, state, wholly=True)
+        check_source(source, state, mapping, wholly=True)
         return _collect(lambda: _outgoing(children(mapping, self._run, source, Position())), wanted)
 
     def _made(self, schedule: Schedule, scheduled_at: str, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
@@ -212,10 +212,7 @@ class Repair:
                 self._desk.engine.ledger.append(rows)
                 self._house.deliver(batch)
 
-            (answer,) = self._desk.engine.together([write])
-            if isinstance(answer, BaseException):
-                raise answer
-            self._desk.engine.notify()  # what was told inside the transaction was told too early
+            self._desk.together(write)
             sent += len(batch)
         self.plan = replace(self.plan, sent=sent)
         return self.plan

@@ -18,6 +18,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row, tells
 from onefold.contracts.state import State
 from onefold.contracts.store import RecordKey
+from onefold.maps import state as map_state
 from onefold.run import runs
 from onefold.run.runs import Counts, RunState
 from onefold.service.desk import Desk
@@ -25,6 +26,7 @@ from onefold.service.desk import Desk
 Stand = Literal["dispatching", "stopped", "running", "complete", "ended"]
 
 PAGE: Final = 20
+_NAMED_MAX: Final = 3  # runs that an error names
 _LOOKED_AT: Final = 20_000  # rows of a run that `show` reads to name operations; a longer run has only its counts
 _ROWS_PAGE: Final = 5_000
 _KEYS_PAGE: Final = 100  # records of one read
@@ -112,6 +114,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
             all, None as for `in_flight`.
         restarts: how often its dispatcher yielded others than before, so that all was sent again; None likewise.
+        malformed: rows of a map run's source that are no items, and so no operations, as far as it was read.
     """
 
     run: Run
@@ -119,6 +122,7 @@ class Shown(Struct, frozen=True, kw_only=True):
     open: tuple[Operation, ...]
     open_count: int | None
     restarts: int | None
+    malformed: int = 0
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -203,8 +207,10 @@ def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
     """
     run = one(desk, name)
     rows = _rows(desk, run.run) if run.expected <= _LOOKED_AT else None
+    mapped = map_state.read(desk.engine.state, run.run)
+    malformed = mapped.state.malformed if mapped is not None else 0
     if rows is None:
-        return Shown(run=run, in_flight=None, open=(), open_count=None, restarts=None)
+        return Shown(run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed)
     last: dict[RecordKey, Row] = {}
     for row in rows:
         if row.key is not None and tells(row.event, last[row.key].event if row.key in last else None):
@@ -218,6 +224,7 @@ def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
         open=tuple(operations[after : after + limit]),
         open_count=len(operations),
         restarts=sum(row.event == "dispatch-restarted" for row in rows),
+        malformed=malformed,
     )
 
 
@@ -235,7 +242,7 @@ def _operation(row: Row, busy: set[RecordKey]) -> Operation:
 def _rows(desk: Desk, name: str) -> list[Row] | None:
     """All rows of a run; None where they are too many to be looked at."""
     rows: list[Row] = []
-    while page := desk.engine.ledger.of_run(name, limit=_ROWS_PAGE, after=len(rows)):
+    for page in desk.engine.ledger.walk_run(name, _ROWS_PAGE):
         rows += page
         if len(rows) > _LOOKED_AT:
             return None
@@ -253,24 +260,42 @@ def _in_flight(desk: Desk, keys: Sequence[RecordKey]) -> set[RecordKey]:
     return busy
 
 
-def _named(desk: Desk, name: str) -> RunState:
+def find_run(desk: Desk, text: str) -> str:
+    """The full name of a run, also of one that only the ledger remembers.
+
+    Args:
+        text: its name, or the beginning of one that no other run shares, for example `monthly-billing/2026-06`.
+
+    Raises:
+        NotFoundError: no run begins so; names near ones. UsageError: several do.
+    """
     state = desk.engine.state
-    found = runs.read(state, name)
-    if found is not None:
-        return found.run
-    names = runs.names(state, name)
-    if len(names) == 1:
-        only = runs.read(state, names[0])
-        if only is not None:
-            return only.run
-    if names:
-        some = ", ".join(names[-3:])
+    if runs.read(state, text) is not None or desk.engine.ledger.of_run(text, 1):
+        return text
+    found = runs.names(state, text)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = ", ".join(found[-_NAMED_MAX:])
         raise errors.UsageError(
-            f"{len(names)} runs begin with {name!r}, the last of them: {some}.", todo="Say more of the name."
+            f"{len(found):,} runs begin with {text!r}, the last of them: {shown}.", todo="Say more of the name."
         )
-    near = difflib.get_close_matches(name, runs.names(state), n=1)
-    raise errors.NotFoundError(
-        f"There is no run {name!r}.", todo=f"Did you mean {near[0]}?" if near else "See `onefold runs list`."
+    raise _no_run(desk, text)
+
+
+def _named(desk: Desk, text: str) -> RunState:
+    found = runs.read(desk.engine.state, find_run(desk, text))
+    if found is None:
+        raise _no_run(desk, text)
+    return found.run
+
+
+def _no_run(desk: Desk, text: str) -> errors.NotFoundError:
+    near = difflib.get_close_matches(text, runs.names(desk.engine.state), n=_NAMED_MAX, cutoff=0.5)
+    return errors.NotFoundError(
+        f"There is no run {text!r}.",
+        meaning=f"It has not begun on {desk.url}, or was swept away after 90 days.",
+        todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
     )
 
 

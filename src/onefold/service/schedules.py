@@ -16,7 +16,7 @@ from msgspec import Struct
 from onefold import errors, limits
 from onefold.decide.schedule import zone_of
 from onefold.run.events import Sink, Sinks
-from onefold.schedules.scheduler import PREFIX, Scheduler
+from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import House
 
@@ -63,10 +63,7 @@ def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: in
         count: at most so many.
     """
     found: list[Upcoming] = []
-    for at_ms, place in scheduler.next_due(count):
-        name = place.removeprefix(PREFIX)
-        if name not in schedules:
-            continue  # a tick that is to be sent again
+    for name, at_ms in scheduler.next_ticks(count):
         at = datetime.fromtimestamp(at_ms / limits.SECOND_MS, UTC)
         local = at.astimezone(zone_of(schedules[name].timing.zone))
         found.append(

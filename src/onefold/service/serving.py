@@ -228,7 +228,9 @@ class Serving:
         api = LambdaApi(registry, addresses, self.queues.pace)
         parts = {OURS: peek.handle, LAMBDA: api.handle}
         self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy)
-        self._server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
+        self._server = server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
+        # One client asks for one thing at a time; mappings ask on their own.
+        self.queues.turns.is_alone = lambda: server.connections == 1 and not registry.entries()
 
     def _functions(self, addresses: Address) -> Registry:
         """The registry of functions and mappings; modules are imported only where it is used."""

@@ -2,7 +2,7 @@
 
 They lie in the rules' dead-letter queues as EventBridge leaves them there: the event as it was, rule and target among the
 attributes. Delivering again makes the message anew from today's rule, sends it to that one target and removes the dead
-letter, in one transaction where the engine has one. Never here: rules, patterns.
+letter, with its row, in one transaction where the engine has one. Never here: rules, patterns.
 Invariant: an event stays in the dead-letter queue until its target has taken it.
 """
 
@@ -91,18 +91,15 @@ def redeliver(
     left: list[tuple[Undelivered, str]] = []
     for bus, one, message in letters:
         line = _line(bus, one, message)
-        why = _again(desk, bus, one, message)
+        why = _again(desk, bus, one, message, reason_text)
         if why is not None:
             left.append((line, why))
             continue
         sent.append(line)
-        desk.record("redrive", message=message, to=line.target, rule=one.name, reason_text=reason_text)
-    if sent:
-        desk.engine.notify()
     return Redelivered(sent=tuple(sent), left=tuple(left))
 
 
-def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked) -> str | None:
+def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked, reason_text: str | None) -> str | None:
     """Why the target refuses the event again; None when it has it."""
     target = _target(message)
     try:
@@ -120,14 +117,13 @@ def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked) -> str | None:
         if isinstance(answer, Refused):
             return answer.message
         desk.engine.queues.remove([message.message_id])
+        desk.record("redrive", message=message, to=target, rule=rule.name, reason_text=reason_text)
         return None
 
-    answer = desk.engine.together([move])[0]
-    if isinstance(answer, errors.NotFoundError):
-        return answer.what
-    if isinstance(answer, Exception):
-        raise answer
-    return None if answer is None else str(answer)
+    try:
+        return desk.together(move)
+    except errors.NotFoundError as error:
+        return error.what
 
 
 def _letters(desk: Desk, buses: Sequence[Bus], rule: str | None) -> Iterator[tuple[Bus, Rule, Peeked]]:

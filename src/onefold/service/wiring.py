@@ -15,11 +15,10 @@ import msgspec
 
 from onefold.backends import registry
 from onefold.clock import Clock, Waiter
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import Entropy
-from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.maps.items import Source
     from onefold.maps.result_places import ResultPlace
+    from onefold.run.completion import Closing
     from onefold.run.joint import JointTransaction
 
 
@@ -86,7 +86,7 @@ class Runtime:
         self.entropy = entropy
         self.owner = entropy.token()
         self.settings = {one.name: one for one in queues}
-        self.closer: Closer | None = None  # of this process's driver
+        self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
         self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
         self.backend = backend_of(self.engine)
@@ -107,6 +107,8 @@ class Runtime:
         history: History,
     ) -> Driver:
         """A driver for these jobs on this engine."""
+        from onefold.run.completion import Closer  # a function makes its own when it settles something of a run
+
         self.sinks = sinks
         self.closer = Closer(self.engine, jobs, self.clock)
         return Driver(

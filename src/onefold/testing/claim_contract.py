@@ -7,7 +7,6 @@ Never here: what becomes of a run. Invariant: every boundary is probed one milli
 
 from __future__ import annotations
 
-import threading
 from unittest import SkipTest
 
 from onefold.contracts.store import (
@@ -37,6 +36,7 @@ from onefold.testing.records import (
     release,
     unknown,
 )
+from onefold.testing.threads import at_once
 
 
 class ClaimContract(StoreHarness):
@@ -142,18 +142,7 @@ class ClaimContract(StoreHarness):
         assert [record and record.key for record in self.store.read(keys, NOW)] == keys
 
     def test_of_many_threads_one_claims(self) -> None:
-        answers: list[object] = []
-        ready = threading.Barrier(8)
-
-        def work(owner: str) -> None:
-            ready.wait()
-            answers.extend(self.store.claim([ask(owner=owner)], NOW))
-
-        threads = [threading.Thread(target=work, args=(f"owner-{number}",)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        answers = at_once(8, lambda number: self.store.claim([ask(owner=f"owner-{number}")], NOW)[0])
         assert sorted(type(answer).__name__ for answer in answers) == ["Claimed"] + ["Running"] * 7
 
     # -- leases and takeover ---------------------------------------------------------------------------------------

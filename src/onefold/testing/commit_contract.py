@@ -10,6 +10,7 @@ Never here: what a settlement should be. Invariant: after each call either all o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from msgspec import structs
@@ -254,16 +255,16 @@ class CommitContract(CommitHarness):
         raise AssertionError(f"no {error.__name__} was raised")
 
 
-class EffectContract(CommitHarness):
+class EffectContract(CommitHarness, ABC):
     """The EffectTransaction contract: handlers' rows commit with their records or not at all."""
 
+    @abstractmethod
     def insert(self, connection: object, text: str) -> None:
         """A handler writes a row of its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self) -> list[str]:
         """The rows of all handlers as others see them, sorted."""
-        raise NotImplementedError
 
     def run(self, effects: EffectTransaction, name: str) -> Settlement:
         """A handler that writes one row; its settlement."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from onefold import duration
 from onefold.app import App
 from onefold.clock import ManualClock
 from onefold.contracts.queue import Depth
@@ -27,7 +28,6 @@ from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
 from onefold.schedules.scheduler import Scheduler
-from onefold.schedules.scheduling import instant_ms
 
 
 class Recorder:
@@ -109,7 +109,7 @@ class World:
         Raises:
             UsageError: it has no zone.
         """
-        until_ms, count = instant_ms(at, "at") or 0, 0
+        until_ms, count = duration.instant_ms(at, "at"), 0
         while True:
             self.tick()
             count += self.run()

@@ -91,6 +91,14 @@ class LedgerContract:
         assert [events(page) for page in self.ledger.walk_run("r")] == [[f"{number}" for number in range(8)]]
         assert list(self.ledger.walk_run("nobody's")) == []
 
+    def test_a_row_that_is_written_while_a_run_is_walked_moves_no_other(self) -> None:
+        self.ledger.append([row(f"{number}", NOW + number // 3, run="r") for number in range(7)])
+        pages = self.ledger.walk_run("r", page=2)
+        found = events(next(pages))
+        self.ledger.append([row("late", NOW - 5, run="r")])
+        found += [event for page in pages for event in events(page)]
+        assert [event for event in found if event != "late"] == [f"{number}" for number in range(7)]
+
     def test_a_span_of_time_begins_with_its_first_millisecond_and_ends_before_its_last(self) -> None:
         self.ledger.append([row(f"{offset}", NOW + offset) for offset in (-1, 0, 1, 9, 10, 11)])
         assert events(self.ledger.between(NOW, NOW + 10)) == ["0", "1", "9"]

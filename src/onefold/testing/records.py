@@ -90,8 +90,10 @@ class StoreHarness:
     store: Store
 
     def bury(self, owner: str) -> None:
-        """Let the store know that this owner is dead; for stores with `proves_death`."""
-        raise NotImplementedError(f"a store with proves_death must say how {owner} is buried")
+        """Let the store know that this owner is dead; only suites of a store with `proves_death` need to say how."""
+        raise AssertionError(
+            f"The store says that it proves_death, and {type(self).__name__} does not say how {owner!r} dies: define bury()."
+        )
 
     def ask(self, owner: str = "A", at_ms: int = NOW, **options: Any) -> Answer:
         """The answer to one claim."""

@@ -175,11 +175,11 @@ class ServingContract(QueueHarness):
     def test_one_queue_s_settings(self) -> None:
         """API GetQueueAttributes."""
         queue = self.queue(visibility_ms=SECOND)
-        assert self.queues.settings_of(queue.name) == QueueSettings(name=queue.name, visibility_ms=SECOND)
+        assert self.queues.setting(queue.name) == QueueSettings(name=queue.name, visibility_ms=SECOND)
         self.queues.change(QueueSettings(name=queue.name, visibility_ms=MINUTE))
-        assert self.queues.settings_of(queue.name).visibility_ms == MINUTE
+        assert self.queues.setting(queue.name).visibility_ms == MINUTE
         self.queues.drop(queue.name)
-        self.raises(errors.NotFoundError, lambda: self.queues.settings_of(queue.name))
+        self.raises(errors.NotFoundError, lambda: self.queues.setting(queue.name))
 
     def test_short_retention_of_dead_letters_is_only_advised_against(self) -> None:
         """DG sqs-dead-letter-queues: advice, not enforced."""
@@ -191,7 +191,7 @@ class ServingContract(QueueHarness):
         self.raises(errors.UsageError, lambda: self.queues.change(longer))
         self.queues.change(longer, advised=False)
         self.queues.change(QueueSettings(name="dead", retention_ms=2 * MINUTE), advised=False)
-        assert self.queues.settings_of("dead").retention_ms == 2 * MINUTE
+        assert self.queues.setting("dead").retention_ms == 2 * MINUTE
         other = QueueSettings(name="orders.fifo", fifo=True, dead_letter="dead", receives_max=3)
         self.raises(errors.UsageError, lambda: self.queues.create(other, advised=False))
 
@@ -205,7 +205,7 @@ class ServingContract(QueueHarness):
             assert self.one(queue).receive_count == count
             self.later(VISIBLE)
         assert self.queues.take_transfers() == []
-        assert self.queues.settings_of(queue.name).dead_letter == dead.name
+        assert self.queues.setting(queue.name).dead_letter == dead.name
         self.queues.change(
             QueueSettings(name=queue.name, dead_letter=dead.name, receives_max=1, delay_ms=SECOND), advised=False
         )

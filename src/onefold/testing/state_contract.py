@@ -8,10 +8,9 @@ Invariant: a version that was replaced never fits again, not even after its name
 
 from __future__ import annotations
 
-import threading
-
 from onefold.contracts.state import Change, State, Versioned
 from onefold.errors import UsageError
+from onefold.testing.threads import at_once
 
 
 class StateContract:
@@ -108,16 +107,5 @@ class StateContract:
         assert self.state.names("") == [longest]
 
     def test_of_many_threads_one_is_first(self) -> None:
-        answers: list[bool] = []
-        ready = threading.Barrier(8)
-
-        def work(number: int) -> None:
-            ready.wait()
-            answers.append(self.put("a", f"{number}".encode(), 0))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(answers) == [False] * 7 + [True]
+        answers = at_once(8, lambda number: self.put("a", f"{number}".encode(), 0))
+        assert (answers.count(True), answers.count(False)) == (1, 7)

@@ -22,6 +22,9 @@ from typing import Protocol, cast
 import httptools
 from msgspec import Struct
 
+from onefold.wire.eager import begin
+from onefold.wire.vigil import Vigil
+
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -136,6 +139,7 @@ class Front:
         self.loop = loop
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.vigil = Vigil(loop)
         self.draining = False
         self.emptied = asyncio.Event()
 
@@ -190,7 +194,7 @@ class Connection(asyncio.Protocol):
         if self._current is not None:
             self._current.gone = True
             if self._current.abandoned and self._task is not None:
-                self._task.cancel()
+                self._front.loop.call_soon(self._task.cancel)  # not in this turn: see `begin`
         self._front.left(self)
 
     def pause_writing(self) -> None:
@@ -347,9 +351,13 @@ class Connection(asyncio.Protocol):
                 self._paused = False
                 self._transport.resume_reading()
             self._current = one
-            self._task = task = self._front.loop.create_task(self._handle(one))
-            self._front.tasks.add(task)
-            task.add_done_callback(self._front.tasks.discard)
+            loop, handling = self._front.loop, self._handle(one)
+            # What was sent ahead is not done in one go: others have their turn between.
+            task = loop.create_task(handling) if self._waiting else begin(handling, loop)
+            if task is not None:
+                self._task = task
+                self._front.tasks.add(task)
+                task.add_done_callback(self._front.tasks.discard)
         elif self._front.draining:
             self.close()
         elif not self._arriving:
@@ -388,6 +396,7 @@ class Connection(asyncio.Protocol):
         length = b"" if answer.status == 204 else b"\r\ncontent-length: %d" % len(answer.body)
         name = b"\r\nx-amzn-requestid: " + answer.request_id.encode("ascii") if answer.request_id else b""
         body = b"" if bodiless or answer.status == 204 else answer.body
+        self._front.vigil.answered()
         self._transport.write(b"".join((head, self._front.date(), name, length, b"\r\n\r\n", body)))
 
     # ------------------------------------------------------------------------------------------------------------ ending

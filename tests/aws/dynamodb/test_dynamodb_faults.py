@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
+from onefold.contracts.state import Change, Versioned
 from onefold.contracts.store import Claimed, Hold
 from onefold.testing.records import KEPT_MS, LEASE_MS, NOW, ask, complete, fail
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
@@ -49,6 +50,20 @@ def fail_statements(stub: Stub, code: str, key: str, count: int, *, applied: boo
 def holds(answers: list[Any]) -> list[Hold]:
     assert {type(answer) for answer in answers} == {Claimed}
     return [answer.hold for answer in answers]
+
+
+def test_a_shared_value_whose_answer_was_lost_is_recognised_as_our_own(stub: Stub, open_books: OpenBooks) -> None:
+    state = open_books(stub.url).state
+    for change, stands in (
+        (Change("lock", b'"A"', 0), Versioned(1, b'"A"')),
+        (Change("lock", b'"A"', 1), Versioned(2, b'"A"')),
+        (Change("lock", None, 2), None),
+        (Change("lock", b'"A"', 0), Versioned(4, b'"A"')),
+    ):
+        lose_answers(stub, "UpdateItem")
+        assert state.put([change]) == [True]
+        assert state.get(["lock"]) == [stands]
+        assert state.put([change]) == [False]  # a second change with the same words is another one
 
 
 @pytest.mark.parametrize("batched", [True, False])

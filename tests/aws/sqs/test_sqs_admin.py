@@ -9,6 +9,7 @@ import pytest
 
 from onefold import errors, limits
 from onefold.backends.aws import looking
+from onefold.backends.aws.sqs import SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import Edit, MoveTask, QueueSettings
@@ -63,6 +64,21 @@ def bury(queues: SqsQueues, name: str, *bodies: str, to: Any = "dead-letter", **
 def letters(queues: SqsQueues, name: str = "dead") -> dict[str, str]:
     """Ids of dead letters by body."""
     return {one.body: one.message_id for one in queues.peek(name)}
+
+
+def test_threads_that_open_a_queue_at_once_get_the_same_one(queues: SqsQueues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the object that received a message can bury it."""
+    make(queues, "orders")
+    others: list[Any] = []
+
+    def interrupted(*args: Any, **options: Any) -> SqsQueue:
+        monkeypatch.undo()
+        others.append(queues.open("orders"))  # another thread, while this one makes its own
+        return SqsQueue(*args, **options)
+
+    monkeypatch.setattr("onefold.backends.aws.sqs_admin.SqsQueue", interrupted)
+    mine = queues.open("orders")
+    assert others == [mine]
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

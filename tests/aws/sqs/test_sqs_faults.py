@@ -312,6 +312,20 @@ def test_held_messages_are_forgotten_long_after_their_visibility(queue: Queue, c
     assert queue.bury([(again.receipt, BURY)]) == [True]
 
 
+def test_a_message_that_waits_for_hours_is_not_held_as_long(queue: Queue, clock: ManualClock) -> None:
+    send(queue, "a")
+    (held,) = receive(queue)
+    for _ in range(3):  # heartbeats keep it
+        clock.advance(limits.VISIBILITY_MS_DEFAULT - 1)
+        assert queue.set_visible_in([(held.receipt, RetryIn(limits.VISIBILITY_MS_DEFAULT))]) == [True]
+    clock.advance(limits.VISIBILITY_MS_DEFAULT - 1)
+    assert queue.set_visible_in([(held.receipt, RetryIn(limits.VISIBILITY_MS_MAX // 2))]) == [True]
+    clock.advance(limits.VISIBILITY_MS_DEFAULT + 15 * limits.MINUTE_MS)
+    send(queue, "b")
+    assert bodies(queue) == ["b"]
+    assert queue.bury([(held.receipt, BURY)]) == [False]
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 

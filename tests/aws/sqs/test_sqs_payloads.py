@@ -5,10 +5,12 @@ PutObject, GetObject, DeleteObjects and NoSuchKey are true on ministack and on m
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.response import StreamingBody
 
 from onefold import errors, limits
 from onefold.backends.aws.payloads import Payloads
@@ -195,6 +197,13 @@ def test_a_body_that_s3_does_not_give_now_comes_again(
     send(queue, BIG)
     session.hooks["get_object"] = rig.refuse("SlowDown", status=503)
     with pytest.raises(errors.TransientError, match="s3:GetObject"):
+        queue.receive(1)
+
+
+def test_a_body_that_breaks_off_in_the_middle_comes_again(session: rig.HookedSession, queue: Queue) -> None:
+    send(queue, BIG)
+    session.hooks["get_object"] = lambda *_: {"Body": StreamingBody(io.BytesIO(b"half"), len(BIG))}
+    with pytest.raises(errors.TransientError, match="s3:GetObject on bucket bodies got no answer"):
         queue.receive(1)
 
 

@@ -156,7 +156,7 @@ def ignores_signals(event: Any, context: Any) -> None:
 
 
 def thread_goes_on(event: Any, context: Any) -> str:
-    threading.Thread(target=_for_ever).start()
+    threading.Thread(target=_for_ever, daemon=True).start()  # for another kind a later sys.exit here would wait
     return "done"
 
 

@@ -1,9 +1,12 @@
 """The messages that this process holds, so that they can be copied when they are buried: SQS never gives a body twice.
 
 A message is remembered by its receipt until it is deleted or buried, or until its visibility has been over for
-`REMEMBERED_MS`. Receipts that were buried are remembered as long, so that burying twice makes one copy.
+`REMEMBERED_MS`. A visibility counts for at most as long as the receive's own: a heartbeat comes within that, and what is
+hidden for longer waits for a later receive, not for us. Receipts that were buried are remembered for `REMEMBERED_MS`:
+burying twice makes one copy.
 
-Never here: calls. Invariant: what is remembered is bounded by what this process received within the longest visibility.
+Never here: calls. Invariant: what is remembered is bounded by what this process received within a receive's visibility and
+`REMEMBERED_MS`, however long messages wait for their next try.
 """
 
 from __future__ import annotations
@@ -23,12 +26,17 @@ _SWEPT_EVERY_MS: Final = 30 * limits.SECOND_MS
 class Held:
     """A message this process holds; `copied` once its burial's first half is done."""
 
-    __slots__ = ("copied", "forgotten_at_ms", "message")
+    __slots__ = ("copied", "forgotten_at_ms", "message", "visible_ms")
 
-    def __init__(self, message: Received, forgotten_at_ms: int) -> None:
+    def __init__(self, message: Received, visible_ms: int, now_ms: int) -> None:
         self.message = message
-        self.forgotten_at_ms = forgotten_at_ms
+        self.visible_ms = visible_ms
         self.copied = False
+        self.extend(visible_ms, now_ms)
+
+    def extend(self, visible_ms: int, now_ms: int) -> None:
+        """It is hidden for so long from now."""
+        self.forgotten_at_ms = now_ms + min(visible_ms, self.visible_ms) + REMEMBERED_MS
 
 
 class Holding:
@@ -53,14 +61,14 @@ class Holding:
                 self._swept_at_ms = now_ms
                 self._held = {one: held for one, held in self._held.items() if held.forgotten_at_ms > now_ms}
                 self._buried = {one: until_ms for one, until_ms in self._buried.items() if until_ms > now_ms}
-            self._held[receipt] = Held(message, now_ms + visible_ms + REMEMBERED_MS)
+            self._held[receipt] = Held(message, visible_ms, now_ms)
 
     def extend(self, receipt: str, visible_ms: int) -> None:
         """Its visibility now lasts so long from now."""
         with self._lock:
             held = self._held.get(receipt)
             if held is not None:
-                held.forgotten_at_ms = self._clock.monotonic_ms() + visible_ms + REMEMBERED_MS
+                held.extend(visible_ms, self._clock.monotonic_ms())
 
     def get(self, receipts: Sequence[str]) -> list[Held | None]:
         """What is held by each receipt."""

@@ -253,5 +253,5 @@ def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> For
 
 
 def without_reason(form: Form) -> Form:
-    """The same burial with the shortest reason, for a message that with its reason is larger than a queue takes."""
+    """The same burial without reason, source and id, for a message that with them is larger than a queue takes."""
     return structs.replace(form, reason=None, source=None, token=None)

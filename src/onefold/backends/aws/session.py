@@ -169,7 +169,7 @@ def aws_errors(action: str, resource: str) -> Iterator[None]:
         raise errors.TransientError(
             f"{action} on {resource}: {error}", todo="Check the region and endpoint of the URL, and the network."
         ) from error
-    except (failures.HTTPClientError, failures.ConnectionError) as error:
+    except (failures.HTTPClientError, failures.ConnectionError, failures.IncompleteReadError) as error:
         raise errors.TransientError(
             f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out all the same."
         ) from error

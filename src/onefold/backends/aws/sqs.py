@@ -4,12 +4,10 @@ Sends, deletes and changes of visibility go in batches of ten (`batches.py`); bo
 (`payloads.py`). What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no
 burial in one step, and nobody can look into a queue without receiving.
 
-A burial is two calls: the copy is sent to the dead-letter queue, then the message is deleted. A crash between leaves both;
-the message is buried again later, and both copies carry one `onefold-id`, by which readers know them as one. So that a
-copy can be made at all, the messages that this process holds are remembered (`holding.py`): a process buries what it
-received itself, or took over from Lambda's event (`adopt`).
+A burial is a copy and a deletion (`burying.py`). So that a copy can be made at all, the messages that this process holds are
+remembered (`holding.py`): a process buries what it received itself, or took over from Lambda's event (`adopt`).
 
-Never here: policy, queues' settings, looking. Invariant: nothing is deleted whose copy was not accepted.
+Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it.
 
 Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout".
 """
@@ -17,16 +15,14 @@ Sources: SQS API reference, the operation in each method; developer guide, "Amaz
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from onefold import errors, limits
-from onefold.backends.aws import batches, messages
-from onefold.backends.aws.batches import Failure
+from onefold.backends.aws import messages
 from onefold.backends.aws.catalogue import Catalogue
-from onefold.backends.aws.holding import Held, Holding
+from onefold.backends.aws.holding import Holding
 from onefold.backends.aws.messages import Receipt, Received, parse_receipt
 from onefold.clock import Clock
 from onefold.contracts.queue import (
@@ -57,7 +53,6 @@ CAPABILITIES: Final = QueueCapabilities(
     finest_ms=limits.SECOND_MS,
 )
 WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
-_HELD_FOR_BURIAL_S: Final = 60
 
 
 class SqsQueue:
@@ -179,6 +174,8 @@ class SqsQueue:
                     **ask,
                 )
         except errors.TransientError as error:
+            from onefold.backends.aws import batches
+
             if batches.cause_of(error) == "OverLimit":
                 raise errors.OverLimitError(error.what, meaning=error.meaning, todo=error.todo) from error
             raise
@@ -289,7 +286,7 @@ class SqsQueue:
             {"ReceiptHandle": receipt.handle, "VisibilityTimeout": _seconds(change.delay_ms)}
             for receipt, (_, change) in zip(receipts, changes, strict=True)
         ]
-        answers = [not isinstance(one, Failure) for one in self._in_batches("ChangeMessageVisibility", entries)]
+        answers = self._in_batches("ChangeMessageVisibility", entries)
         for changed, (receipt, change) in zip(answers, changes, strict=True):
             if changed:
                 self._holding.extend(receipt, change.delay_ms)
@@ -343,11 +340,12 @@ class SqsQueue:
         return answers
 
     def _delete(self, receipts: Sequence[Receipt]) -> list[bool]:
-        entries = [{"ReceiptHandle": receipt.handle} for receipt in receipts]
-        return [not isinstance(one, Failure) for one in self._in_batches("DeleteMessage", entries)]
+        return self._in_batches("DeleteMessage", [{"ReceiptHandle": receipt.handle} for receipt in receipts])
 
-    def _in_batches(self, action: str, entries: Sequence[dict[str, Any]]) -> list[Mapping[str, Any] | Failure]:
-        """Answers of a batch operation on receipts; entries that failed for now are an error when all are done."""
+    def _in_batches(self, action: str, entries: Sequence[dict[str, Any]]) -> list[bool]:
+        """Which entries of a batch operation SQS carried out; those that failed for now are an error when all are done."""
+        from onefold.backends.aws import batches  # in Lambda, which deletes what is done, only failures need it
+
         url = self._catalogue.url(self.name)
         method = {"DeleteMessage": "delete_message_batch", "ChangeMessageVisibility": "change_message_visibility_batch"}
 
@@ -356,10 +354,10 @@ class SqsQueue:
                 found: Mapping[str, Any] = getattr(client, method[action])(QueueUrl=url, Entries=some)
             return found
 
-        answers: list[Mapping[str, Any] | Failure] = []
+        answers: list[Mapping[str, Any] | batches.Failure] = []
         for places in batches.cut([0] * len(entries)):
             answers += batches.carry_out(call, [entries[place] for place in places])
-        failed = [one for one in answers if isinstance(one, Failure) and one.passing]
+        failed = [one for one in answers if isinstance(one, batches.Failure) and one.passing]
         if failed:
             raise errors.TransientError(
                 f"SQS did not carry out {action} for {len(failed)} of {len(answers)} messages of queue {self.name} "
@@ -367,96 +365,20 @@ class SqsQueue:
                 meaning="The others are done.",
                 todo="Do it again; what was done stays done.",
             )
-        return answers
+        return [not isinstance(one, batches.Failure) for one in answers]
 
     # -- burying -------------------------------------------------------------------------------------------------------
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
-        """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
-
-        The payload in S3 stays: the copy names it. On a FIFO queue a receipt that has expired buries nothing; the message
-        is held for another minute first. False also for a message that this process did not receive, or forgot long after
-        its visibility was over.
+        """As `burying.bury`: a copy in the dead-letter or held queue, then a deletion.
 
         Raises:
             UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
             TransientError: not all were copied and deleted; the same call again does no harm in this process.
         """
-        receipts = [parse_receipt(receipt) for receipt, _ in burials]
-        targets = {to: self._target(to) for to in {burial.to for _, burial in burials}}
-        asked = dict(burials)  # a receipt that is named twice is buried once
-        texts, parsed = list(asked), dict(zip((receipt for receipt, _ in burials), receipts, strict=True))
-        held = {text: one for text, one in zip(texts, self._holding.get(texts), strict=True) if one is not None}
-        buried = {text for text, done in zip(texts, self._holding.were_buried(texts), strict=True) if done}
-        waiting = self._still_held([text for text in held if text not in buried], parsed)
-        failed: errors.OnefoldError | None = None
-        for to, target in targets.items():
-            try:
-                self._copy(target, [(held[text], asked[text]) for text in waiting if asked[text].to == to])
-            except errors.OnefoldError as error:
-                failed = error
-        copied = [text for text in waiting if held[text].copied]
-        gone = self._delete([parsed[text] for text in copied])
-        now_buried = [text for text, done in zip(copied, gone, strict=True) if done]
-        self._holding.drop(now_buried, buried=True)
-        if failed is not None:
-            raise failed
-        return [receipt in buried or receipt in now_buried for receipt, _ in burials]
+        from onefold.backends.aws import burying  # as in `send`
 
-    def _target(self, to: str) -> str:
-        """The name of the queue to bury in; it exists."""
-        target = self._named(to, fresh=False) or self._named(to, fresh=True)
-        problem = ""
-        if target is not None:
-            try:
-                self._catalogue.settings(target)
-            except errors.NotFoundError:
-                problem = f": {target!r} does not exist"
-        if target is None or problem:
-            role = "dead-letter" if to == "dead-letter" else "held"
-            raise errors.UsageError(
-                f"Queue {self.name!r} has no {role} queue{problem}.",
-                meaning="The message stays where it is.",
-                todo=f"Make a {role} queue and name it in the queue's settings (onefold deploy does).",
-            )
-        return target
-
-    def _named(self, to: str, *, fresh: bool) -> str | None:
-        if to == "held":
-            return self._catalogue.held(self.name, fresh=fresh)
-        return self._catalogue.settings(self.name, fresh=fresh).dead_letter
-
-    def _still_held(self, texts: list[str], parsed: Mapping[str, Receipt]) -> list[str]:
-        """On FIFO: those whose receipt has not expired, held until the burial is over."""
-        if not self._fifo or not texts:
-            return texts
-        entries = [{"ReceiptHandle": parsed[text].handle, "VisibilityTimeout": _HELD_FOR_BURIAL_S} for text in texts]
-        answers = self._in_batches("ChangeMessageVisibility", entries)
-        return [text for text, one in zip(texts, answers, strict=True) if not isinstance(one, Failure)]
-
-    def _copy(self, target: str, burials: Sequence[tuple[Held, Bury]]) -> None:
-        from onefold.backends.aws import sending  # as in `send`
-
-        source = self._catalogue.on_aws(self.name)
-        waiting = [(held, burial) for held, burial in burials if not held.copied]
-        forms = [sending.burial(held.message, burial.reason, source, fifo=self._fifo) for held, burial in waiting]
-        note = partial(self._note_copied, [held for held, _ in waiting])
-        answers = sending.deliver(self._catalogue, target, forms, accepted=note)
-        refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
-        if refused:  # with its reason it may be larger than the queue takes: rather without than not at all
-            bare = [sending.without_reason(forms[place]) for place in refused]
-            note = partial(self._note_copied, [waiting[place][0] for place in refused])
-            for answer in sending.deliver(self._catalogue, target, bare, accepted=note):
-                if isinstance(answer, Refused):
-                    raise errors.UsageError(
-                        f"Queue {target!r} refused a message of {self.name!r}: {answer.code}: {answer.message}",
-                        meaning="The message stays where it is.",
-                        todo=f"Give {target!r} the size limit and type of {self.name!r}.",
-                    )
-
-    @staticmethod
-    def _note_copied(held: Sequence[Held], place: int) -> None:
-        held[place].copied = True
+        return burying.bury(self._catalogue, self.name, self._holding, burials, self._in_batches)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The operator's verbs over SQS: queues with their settings, looking, moving, purging.
 
 What SQS cannot do is said in the method: a look is a receive (`looking.py`, `finding.py`), an edit or a chosen move is a
-copy with a new message id (`moving.py`), and nothing tells when the next message comes or what is remembered for
-deduplication.
+copy with a new message id (`moving.py`), settings are attributes and a tag (`making.py`), and nothing tells when the next
+message comes or what is remembered for deduplication.
 
 Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, beyond the receive that a
 look counts.
@@ -14,35 +14,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
-
-from msgspec import structs
+from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.backends.aws import queue_attributes
-from onefold.backends.aws.batches import cause_of, said
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.messages import parse_receipt
 from onefold.backends.aws.sqs import WAIT_S_MAX, SqsQueue
 from onefold.clock import Clock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.buses import bus_of
 from onefold.contracts.queue import Depth, Queue
-from onefold.contracts.rules import check_target, differences
 from onefold.entropy import Entropy
 
 if TYPE_CHECKING:
     from onefold.backends.aws.finding import Finder
     from onefold.backends.aws.later import Later
     from onefold.backends.aws.looking import Looker
+    from onefold.backends.aws.making import Maker
     from onefold.backends.aws.moving import Mover
     from onefold.backends.aws.payloads import Payloads
     from onefold.backends.aws.session import Session
-    from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
-
-_ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
-_EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
+    from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
 
 
 class SqsQueues:
@@ -76,12 +67,13 @@ class SqsQueues:
         self._catalogue = Catalogue(session, prefix, wait_s=WAIT_S_MAX)
         self._open: dict[str, SqsQueue] = {}
         self._lock = threading.Lock()
-        self._rooms: tuple[Looker, Mover, Finder] | None = None
+        self._rooms: tuple[Looker, Mover, Finder, Maker] | None = None
 
-    def _operators(self) -> tuple[Looker, Mover, Finder]:
-        """What looks, moves and finds; made when first asked for, as a function's cold start should not wait for it."""
+    def _operators(self) -> tuple[Looker, Mover, Finder, Maker]:
+        """What looks, moves, finds and makes queues: first when asked for, as a function's cold start should not wait."""
         from onefold.backends.aws.finding import Finder
         from onefold.backends.aws.looking import Looker
+        from onefold.backends.aws.making import Maker
         from onefold.backends.aws.moving import Mover
 
         with self._lock:
@@ -92,7 +84,8 @@ class SqsQueues:
                 finder = Finder(
                     catalogue, looker, mover, every=self.settings, depth=self.depth, clock=clock, payloads=payloads
                 )
-                self._rooms = looker, mover, finder
+                maker = Maker(catalogue, sources=mover.sources, forget=self._forget)
+                self._rooms = looker, mover, finder, maker
             return self._rooms
 
     @property
@@ -107,127 +100,31 @@ class SqsQueues:
     def _finder(self) -> Finder:
         return self._operators()[2]
 
+    @property
+    def _maker(self) -> Maker:
+        return self._operators()[3]
+
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Create a queue; again with equal settings does nothing. SQS lets a name be used again 60 s after a drop.
-
-        Args:
-            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
-
-        Raises:
-            ConflictError: it exists with other settings; names each difference.
-            UsageError: a setting SQS does not take or has no place for; not allowed.
-            NotFoundError: its dead-letter or held queue does not exist.
-        """
-        queue_attributes.check(settings)
-        name = settings.name
-        if self._catalogue.is_there(name):
-            self._refuse_differences(settings)
-            return
-        self._check_targets(settings, advised)
-        wanted = queue_attributes.written(settings, self._catalogue.arn)
-        plain = queue_attributes.written(QueueSettings(name=name, fifo=settings.fifo), self._catalogue.arn)
-        attributes = {attribute: value for attribute, value in wanted.items() if value != plain[attribute]}
-        if settings.fifo:
-            attributes["FifoQueue"] = "true"
-        try:
-            with self._catalogue.calling("CreateQueue", name) as client:
-                client.create_queue(
-                    QueueName=self._catalogue.prefix + name, Attributes=attributes, tags=self._tags(settings)
-                )
-        except errors.UsageError as error:
-            if cause_of(error) not in _EXISTS:
-                raise
-            self._refuse_differences(settings)  # somebody else made it just now
-        self._forget(name)
-
-    def _tags(self, settings: QueueSettings) -> dict[str, str]:
-        return {} if settings.held is None else {queue_attributes.HELD_TAG: self._catalogue.on_aws(settings.held)}
-
-    def _refuse_differences(self, asked: QueueSettings) -> None:
-        different = differences(self.setting(asked.name), asked)
-        if different:
-            raise errors.ConflictError(
-                f"Queue {asked.name!r} exists with other settings: {'; '.join(different)}.",
-                meaning="It was left as it is.",
-                todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
-            )
-
-    def _check_targets(self, settings: QueueSettings, advised: bool) -> None:
-        for target in (settings.dead_letter, settings.held):
-            if target is not None:
-                check_target(settings, self._catalogue.settings(target, fresh=True), advised=advised)
+        """As `Maker.create`. SQS lets a name be used again 60 s after a drop."""
+        self._maker.create(settings, advised=advised)
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
-
-        Raises:
-            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
-            NotFoundError: no such queue.
-        """
-        queue_attributes.check(settings)
-        name = settings.name
-        stored = self.setting(name)
-        if (settings.dead_letter, settings.held) != (stored.dead_letter, stored.held) or advised:
-            self._check_targets(settings, advised)
-        if advised and settings.retention_ms < stored.retention_ms:
-            for source in self._mover.sources(name):
-                check_target(self._catalogue.settings(source), settings)
-        had, wanted = self._written(stored), self._written(settings)
-        changed = {attribute: value for attribute, value in wanted.items() if had.get(attribute) != value}
-        url = self._catalogue.url(name)
-        if changed:
-            with self._catalogue.calling("SetQueueAttributes", name) as client:
-                client.set_queue_attributes(QueueUrl=url, Attributes=changed)
-        if settings.held is None and stored.held is not None:
-            with self._catalogue.calling("UntagQueue", name) as client:
-                client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
-        elif settings.held != stored.held:
-            with self._catalogue.calling("TagQueue", name) as client:
-                client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
-        self._forget(name)
-
-    def _written(self, settings: QueueSettings) -> dict[str, str]:
-        """Attributes of settings whose other queues need not exist any more; equal names give equal text."""
-        return queue_attributes.written(settings, self._arn_of)
-
-    def _arn_of(self, name: str) -> str:
-        try:
-            return self._catalogue.arn(name)
-        except errors.NotFoundError:
-            return f"(dropped) {name}"
+        """As `Maker.change`; SQS takes up to a minute, for retention up to 15."""
+        self._maker.change(settings, advised=advised)
 
     def settings(self) -> list[QueueSettings]:
         """All queues with the prefix, by name; two calls for each."""
+        return self._maker.settings()
 
-        def one(name: str) -> QueueSettings | None:
-            try:
-                return self.setting(name)
-            except errors.NotFoundError:
-                return None  # dropped meanwhile
-
-        names = self._catalogue.names()
-        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="onefold-settings") as pool:
-            return [found for found in pool.map(one, names) if found is not None]
-
-    def settings_of(self, queue: str) -> QueueSettings:
-        """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
+    def setting(self, queue: str) -> QueueSettings:
+        """As `Maker.setting`.
 
         Raises:
             NotFoundError: no such queue.
         """
-        found = self._catalogue.settings(queue, fresh=True)
-        try:
-            return structs.replace(found, held=self._catalogue.held(queue, fresh=True))
-        except errors.NotFoundError:
-            raise
-        except errors.UsageError:
-            return found
-
-    def setting(self, queue: str) -> QueueSettings:
-        """As `settings_of`."""
-        return self.settings_of(queue)
+        return self._maker.setting(queue)
 
     def drop(self, queue: str, *, referenced: bool = False) -> None:
         """Delete a queue with everything in it; payloads in S3 stay, for the bucket's lifecycle rule.
@@ -272,7 +169,7 @@ class SqsQueues:
         self._catalogue.url(queue)
         found = self._open.get(queue)
         if found is None:
-            found = self._open[queue] = SqsQueue(
+            made = SqsQueue(
                 self._catalogue,
                 queue,
                 clock=self._clock,
@@ -281,6 +178,7 @@ class SqsQueues:
                 later=self._later,
                 wait_s=self._wait_s,
             )
+            found = self._open.setdefault(queue, made)  # only who received a message knows how to bury it
         return found
 
     def know(self, url: str) -> str:
@@ -363,6 +261,8 @@ class SqsQueues:
             UsageError: as SQS: the source is no dead-letter queue, or has a task running.
             NotFoundError: no such queue.
         """
+        from onefold.backends.aws.batches import cause_of, said
+
         try:
             return self._mover.start(source, to, per_second_max)
         except errors.UsageError as error:

@@ -11,9 +11,10 @@ from typing import Final
 
 from onefold.backends.postgres.amend import Amender, Step
 from onefold.backends.postgres.connection import Link, Server, ask
-from onefold.backends.postgres.identity import ident, key_range, packed, unpacked
+from onefold.backends.postgres.identity import ident, packed, unpacked
 from onefold.backends.postgres.rows import COLUMNS, record_of
 from onefold.contracts import transitions
+from onefold.contracts.identity import key_range
 from onefold.contracts.store import Record, RecordKey, Status
 
 _SCAN: Final = """

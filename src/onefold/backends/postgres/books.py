@@ -17,7 +17,7 @@ from onefold.backends.postgres.ledger import PostgresLedger
 from onefold.backends.postgres.lending import LentConnection
 from onefold.backends.postgres.state import PostgresState
 from onefold.backends.postgres.store import PostgresStore
-from onefold.backends.postgres.sweep import SWEEP_ROWS_MAX, sweep
+from onefold.backends.postgres.sweep import SWEEP_MS, SWEEP_ROWS_MAX, sweep
 from onefold.clock import Clock, SystemClock
 
 
@@ -46,6 +46,7 @@ class PostgresBooks:
         self.records = PostgresRecords(self._server)
         self.ledger = PostgresLedger(self._server)
         self.state = PostgresState(self._server, self._clock)
+        self._sweeps_at_ms = self._clock.monotonic_ms()
         if create or address.creates:
             try:
                 migrations.migrate(self._server)
@@ -84,6 +85,18 @@ class PostgresBooks:
     def sweep(self, now_ms: int, *, limit: int = SWEEP_ROWS_MAX) -> int:
         """Remove at most `limit` rows of each kind that nobody will ask for again; how many were removed."""
         return sweep(self._server, now_ms, limit=limit)
+
+    def upkeep(self) -> int:
+        """Sweep if that is due; how many rows were removed. Costs nothing in between, however often it is called.
+
+        It is due every five seconds, and at once again while a step finds more than it removes.
+        """
+        at_ms = self._clock.monotonic_ms()
+        if at_ms < self._sweeps_at_ms:
+            return 0
+        removed = self.sweep(self._clock.now_ms())
+        self._sweeps_at_ms = at_ms if removed >= SWEEP_ROWS_MAX else at_ms + SWEEP_MS
+        return removed
 
     def close(self) -> None:
         """Close all connections; harmless twice."""

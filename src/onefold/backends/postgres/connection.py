@@ -143,10 +143,14 @@ class Pool(Generic[C]):
             found.close()
 
     def _connect(self) -> C:
+        calls = ", ".join(["set_config(%s, %s, false)"] * (len(self._settings) // 2))
         try:
             connection = self._kind.connect(self._address.conninfo, autocommit=True)
-            calls = ", ".join(["set_config(%s, %s, false)"] * (len(self._settings) // 2))
-            connection.execute(f"SELECT {calls}".encode(), self._settings)
+            try:
+                connection.execute(f"SELECT {calls}".encode(), self._settings)
+            except BaseException:
+                connection.close()
+                raise
         except psycopg.Error as error:
             raise unreachable(error, self._address.shown) from error
         return connection

@@ -24,12 +24,13 @@ from onefold.backends.postgres.connection import Pool, Server
 from onefold.backends.postgres.faults import is_lost
 from onefold.backends.postgres.ledger import PostgresLedger
 from onefold.backends.postgres.lending import LentConnection
-from onefold.backends.postgres.state import PostgresState, check
-from onefold.backends.postgres.store import PostgresStore, Written
+from onefold.backends.postgres.state import PostgresState
+from onefold.backends.postgres.store import PostgresStore
 from onefold.clock import Clock
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.state import Change
+from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
+from onefold.contracts.transitions import Written
 
 _BEGIN: Final = """
 SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)

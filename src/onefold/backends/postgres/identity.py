@@ -1,11 +1,7 @@
-r"""An operation as one value, and texts of users in a form that PostgreSQL takes.
-
-    key of at most 48 bytes   key, 00, 16 bytes for (scope, job)
-    longer                    its first 16 bytes, 16 bytes that stand for all of it, 01, 16 bytes for (scope, job)
+r"""An operation as one value (`contracts/identity.py`), and texts of users in a form that PostgreSQL takes.
 
 Why not a primary key of three texts: an index entry has at most 2,704 bytes, a key alone may have 2,048, and the order of
-texts changes with the server's collation library, which breaks indexes. The key comes first and in clear: keys that grow
-land on neighbouring pages, and all operations with one business key lie in one range.
+texts changes with the server's collation library, which breaks indexes.
 
 PostgreSQL's text cannot hold NUL. `packed` writes it as `\0` and a backslash as `\\`; all other texts stay as they are.
 Never here: SQL. Invariant: `unpacked(packed(text)) == text`, and equal idents mean equal operations.
@@ -13,37 +9,17 @@ Never here: SQL. Invariant: `unpacked(packed(text)) == text`, and equal idents m
 
 from __future__ import annotations
 
-from functools import lru_cache
-from hashlib import blake2b
-from typing import overload
+from typing import Final, overload
 
+from onefold.contracts.identity import ident_of
 from onefold.contracts.store import RecordKey
 
-_CLEAR_BYTES_MAX = 48
+_FAMILY_BYTES: Final = 16  # in every database that there is
 
 
 def ident(key: RecordKey) -> bytes:
     """The operation's value in the primary key, 17 to 65 bytes."""
-    return _key_part(key.key) + _family(key.scope, key.job)
-
-
-def key_range(text: str) -> tuple[bytes, bytes]:
-    """The first value, and the first one after, of all operations whose business key is `text`."""
-    start = _key_part(text)
-    return start, start[:-1] + bytes([start[-1] + 1])
-
-
-def _key_part(text: str) -> bytes:
-    key = text.encode()
-    if len(key) <= _CLEAR_BYTES_MAX:
-        return key + b"\x00"
-    return key[:16] + blake2b(key, digest_size=16).digest() + b"\x01"
-
-
-@lru_cache(maxsize=4096)
-def _family(scope: str, job: str) -> bytes:
-    # The length keeps ("a", "bc") and ("ab", "c") apart.
-    return blake2b(f"{len(scope)}:{scope}{job}".encode(), digest_size=16).digest()
+    return ident_of(key, _FAMILY_BYTES)
 
 
 @overload

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from onefold.backends.postgres.connection import Link, Server, ask
-from onefold.backends.postgres.identity import ident, key_range, packed, unpacked
+from onefold.backends.postgres.identity import ident, packed, unpacked
 from onefold.backends.postgres.rows import arrays
+from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
 

@@ -13,15 +13,11 @@ from typing import Final
 
 import psycopg
 
-from onefold import errors
 from onefold.backends.postgres.connection import TRIES, Link, Server, ask
 from onefold.backends.postgres.faults import REPEATABLE
 from onefold.backends.postgres.identity import packed, unpacked
 from onefold.clock import Clock
-from onefold.contracts.state import Change, Versioned
-
-NAME_CHARS_MAX: Final = 300  # contracts/state.py
-VALUE_BYTES_MAX: Final = 64 * 1024  # contracts/state.py
+from onefold.contracts.state import Change, Versioned, check
 
 _GET: Final = "SELECT name, version, value FROM onefold.state WHERE name = ANY(%s::text[]) AND value IS NOT NULL"
 _NAMES: Final = "SELECT name FROM onefold.state WHERE name >= %s AND starts_with(name, %s) AND value IS NOT NULL"
@@ -34,26 +30,6 @@ UPDATE onefold.state SET version = version + 1, value = %s, deleted_at_ms = %s
 WHERE name = %s AND version = %s AND value IS NOT NULL
 """
 _ABSENT: Final = "SELECT true WHERE NOT EXISTS (SELECT FROM onefold.state WHERE name = %s AND value IS NOT NULL)"
-
-
-def check(change: Change) -> None:
-    """Refuse a change that no State takes.
-
-    Raises:
-        UsageError: its name or its value is too long.
-    """
-    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
-        raise errors.UsageError(
-            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
-            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
-            todo="Use a shorter name; a digest of the long part will do.",
-        )
-    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
-        raise errors.UsageError(
-            f"The state value of {change.name!r} has {len(change.value)} bytes.",
-            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
-            todo="Keep data that grows in records, messages or tables of your own.",
-        )
 
 
 class PostgresState:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from onefold.backends.postgres import statements
 from onefold.backends.postgres.amend import ROUNDS, Amender, Change, Step, crowded, fold
@@ -33,9 +33,7 @@ from onefold.contracts.store import (
     RecordKey,
     StoreCapabilities,
 )
-
-Written = Literal["new", "again", "lost"]
-"""What became of a write: it took; this Complete stood there already; the lease was lost."""
+from onefold.contracts.transitions import Written
 
 _PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
 _FRESH: Final = 1

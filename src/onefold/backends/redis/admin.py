@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from heapq import merge
+from heapq import merge, nlargest
 from itertools import islice
 
 from onefold import limits
@@ -67,12 +67,14 @@ class RedisRecords:
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
         """Records whose business key is exactly `key`, newest change first: one read per job and scope ever seen."""
-        jobs = sorted(self._server.ask(lambda client: client.smembers(self._names.jobs), repeatable=True))
-        found: list[Record] = []
-        for first in range(0, len(jobs), _PAGE):
-            keys = [key_at(f"{job.decode()}|{key}") for job in jobs[first : first + _PAGE]]
-            found += [standing.record for standing in self._changing.standing(keys) if standing.record is not None]
-        return sorted(found, key=lambda record: record.updated_at_ms, reverse=True)[:limit]
+        found: dict[RecordKey, Record] = {}
+        for jobs in self._server.members(self._names.jobs, _PAGE):
+            keys = [key_at(f"{job.decode()}|{key}") for job in jobs]
+            standing = [one.record for one in self._changing.standing(keys) if one.record is not None]
+            found |= {record.key: record for record in standing}
+            newest = nlargest(limit, found.values(), key=lambda record: record.updated_at_ms)
+            found = {record.key: record for record in newest}
+        return list(found.values())
 
     def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
         """End a parked record by a person's word; False when it is not parked (any more)."""

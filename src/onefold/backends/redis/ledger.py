@@ -11,7 +11,9 @@ Never here: what a row means. Invariant: no row is changed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -70,15 +72,19 @@ class RedisLedger:
         return self._rows(self._names.run(run), "-inf", "+inf", limit, after)
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, oldest first, page by page of their rank."""
-        name, first = self._names.run(run), 0
-        while stored := self._ranked(name, first, page):
-            yield [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row in stored]
-            first += len(stored)
+        """All rows of one run, oldest first, page by page: each begins at the last instant, whatever came late before it."""
+        name, at_ms = self._names.run(run), -math.inf
+        passed = 0  # rows of that instant, which have come already
+        while stored := self._from(name, at_ms, passed, page):
+            yield [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row, _ in stored]
+            last_ms = stored[-1][1]
+            passed = sum(at == last_ms for _, at in stored) + (passed if last_ms == at_ms else 0)
+            at_ms = last_ms
 
-    def _ranked(self, name: str, first: int, count: int) -> list[bytes]:
-        found: list[bytes] = self._server.ask(
-            lambda client: client.zrange(name, first, first + count - 1), repeatable=True
+    def _from(self, name: str, at_ms: float, passed: int, count: int) -> list[tuple[bytes, float]]:
+        found: list[tuple[bytes, float]] = self._server.ask(
+            lambda client: client.zrangebyscore(name, at_ms, "+inf", start=passed, num=count, withscores=True),
+            repeatable=True,
         )
         return found
 
@@ -98,13 +104,10 @@ class RedisLedger:
 
     def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
         """Operations whose business key is exactly `text`, by scope and job: one look per job and scope ever seen."""
-        jobs = self._server.ask(lambda client: client.smembers(self._names.ledger_jobs), repeatable=True)
-        keys = sorted((key_at(f"{job.decode()}|{text}") for job in jobs), key=lambda key: (key.scope, key.job))
         found: list[RecordKey] = []
-        for first in range(0, len(keys), _PAGE):
-            page = keys[first : first + _PAGE]
-            exist = self._server.each("EXISTS", [self._names.history(key) for key in page])
-            found += [key for key, exists in zip(page, exist, strict=True) if exists]
-            if len(found) >= limit:
-                break
-        return found[:limit]
+        for jobs in self._server.members(self._names.ledger_jobs, _PAGE):
+            keys = [key_at(f"{job.decode()}|{text}") for job in jobs]
+            exist = self._server.each("EXISTS", [self._names.history(key) for key in keys])
+            known = {*found, *(key for key, exists in zip(keys, exist, strict=True) if exists)}
+            found = nsmallest(limit, known, key=lambda key: (key.scope, key.job))
+        return found

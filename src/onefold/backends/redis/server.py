@@ -10,7 +10,7 @@ Never here: names, records. Invariant: nothing of redis-py's errors leaves this 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -131,6 +131,19 @@ class Server:
             return replies
 
         return self.ask(call, repeatable=True) if keys else []
+
+    def members(self, name: str, page: int) -> Iterator[list[bytes]]:
+        """What a set holds, about `page` at a time, so that a large one keeps nobody else waiting.
+
+        One may come twice; one that is added meanwhile may come or not.
+        """
+        cursor = 0
+        while True:
+            at = cursor
+            cursor, found = self.ask(lambda client: client.sscan(name, at, count=page), repeatable=True)  # noqa: B023
+            yield found
+            if cursor == 0:
+                return
 
     def ask(self, call: Callable[[Any], Any], *, repeatable: bool) -> Any:
         """Make one call on the client; errors in our words."""

@@ -9,16 +9,11 @@ Never here: what the values mean. Invariant: a version that was replaced never f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from onefold import errors
 from onefold.backends.redis.names import Names
 from onefold.backends.redis.scripts import PUT
 from onefold.backends.redis.server import Server
-from onefold.contracts.state import Change, Versioned
-
-NAME_CHARS_MAX: Final = 300  # contracts/state.py
-VALUE_BYTES_MAX: Final = 64 * 1024  # contracts/state.py
+from onefold.contracts.state import Change, Versioned, check
 
 
 class RedisState:
@@ -47,7 +42,7 @@ class RedisState:
             TransientError: not answered; the changes may have been made. Read before trying again.
         """
         for change in changes:
-            _check(change)
+            check(change)
         if not changes:
             return []
         arguments: list[object] = []
@@ -65,18 +60,3 @@ class RedisState:
 def _versioned(stored: bytes) -> Versioned:
     version, _, value = stored.partition(b":")
     return Versioned(int(version), value)
-
-
-def _check(change: Change) -> None:
-    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
-        raise errors.UsageError(
-            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
-            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
-            todo="Use a shorter name; a digest of the long part will do.",
-        )
-    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
-        raise errors.UsageError(
-            f"The state value of {change.name!r} has {len(change.value)} bytes.",
-            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
-            todo="Keep data that grows in records, messages or tables of your own.",
-        )

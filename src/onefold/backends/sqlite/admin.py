@@ -139,14 +139,6 @@ class SqliteQueues:
         """All queues, by name."""
         return self._engine.read(stored_in)
 
-    def settings_of(self, queue: str) -> QueueSettings:
-        """One queue.
-
-        Raises:
-            NotFoundError: no such queue.
-        """
-        return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
-
     def setting(self, queue: str) -> QueueSettings:
         """One queue's settings.
 

@@ -20,11 +20,12 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.backends.sqlite.archive import keep_in
-from onefold.backends.sqlite.connection import Engine, translate
+from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.migrations import own_tables
 from onefold.backends.sqlite.queue import send_in, settle_in
+from onefold.backends.sqlite.refusals import translate
 from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.store import clear_outbox_in, write_in
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of

@@ -1,7 +1,6 @@
 """One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
 
-What lives here: opening a file, pragmas, the writer's turn, read connections, and the translation of SQLite's error
-codes into onefold's errors. Never here: SQL of queues or records.
+What lives here: opening a file, pragmas, the writer's turn, read connections. Never here: SQL of queues or records.
 
 Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
 syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from onefold import errors
 from onefold.backends.sqlite.lending import LentConnection
+from onefold.backends.sqlite.refusals import primary, translate
 from onefold.clock import Clock, SystemClock
 from onefold.contracts.admin import Transferred
 
@@ -62,6 +63,24 @@ class _Work(Generic[T]):
         self.done = False
 
 
+class _Reader:
+    """The read connection of one thread: it is closed when its thread has ended, or with the engine.
+
+    Args:
+        among: where it stands until then.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, among: set[sqlite3.Connection]) -> None:
+        self.connection = connection
+        among.add(connection)
+        weakref.finalize(self, _close, connection, among).atexit = False  # the process's end closes what it has
+
+
+def _close(connection: sqlite3.Connection, among: set[sqlite3.Connection]) -> None:
+    connection.close()
+    among.discard(connection)
+
+
 class Engine:
     """A database file, or a private database in memory.
 
@@ -85,7 +104,7 @@ class Engine:
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[_Work[Any]] = deque()
         self._reader = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: set[sqlite3.Connection] = set()
         self._closed = False
         self._syncs = True
         self._writer = self._connect(LentConnection)
@@ -138,7 +157,7 @@ class Engine:
             except BaseException:
                 self._roll_back()
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise translate(error, self.path) from None
         return value
 
@@ -207,7 +226,7 @@ class Engine:
             except sqlite3.OperationalError as error:
                 now_ms = self._real_clock.monotonic_ms()
                 end_ms = now_ms + self._busy_ms if end_ms is None else end_ms
-                if _primary(error) != sqlite3.SQLITE_BUSY or now_ms >= end_ms:
+                if primary(error) != sqlite3.SQLITE_BUSY or now_ms >= end_ms:
                     raise
                 self._real_clock.wait(self._never, 1)
             else:
@@ -314,11 +333,10 @@ class Engine:
             with self._turn, self._writer.engine_time():
                 return self._translated(run, self._writer)
         self._check_open()
-        connection = getattr(self._reader, "connection", None)
-        if connection is None:
-            connection = self._reader.connection = self._connect(sqlite3.Connection)
-            self._readers.append(connection)
-        return self._translated(_on_a_snapshot(run), connection)
+        reader: _Reader | None = getattr(self._reader, "mine", None)
+        if reader is None:
+            reader = self._reader.mine = _Reader(self._connect(sqlite3.Connection), self._readers)
+        return self._translated(_on_a_snapshot(run), reader.connection)
 
     def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:
@@ -371,7 +389,7 @@ class Engine:
         """Close all connections; afterwards every call raises UsageError. Closing twice is harmless."""
         with self._turn:
             self._closed = True
-            for connection in (*self._readers, self._writer):
+            for connection in [*self._readers, self._writer]:
                 connection.close()
             self._readers.clear()
 
@@ -416,43 +434,3 @@ def refuse_foreign(path: str, application: int, version: int, tables: int) -> No
 def _data_version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
-
-
-def _primary(error: sqlite3.Error) -> int:
-    """SQLite's primary result code (extended codes carry it in the low byte); 0 when there is none."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def translate(error: BaseException, path: str) -> BaseException:
-    """An error of SQLite as an error of onefold, told apart by code, never by text; any other error as it is."""
-    if isinstance(error, OSError):
-        return errors.StorageError(
-            f"{path} cannot be opened: {error.strerror or error}.", todo="Check the path and its permissions."
-        )
-    if not isinstance(error, sqlite3.Error):
-        return error
-    code = _primary(error)
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return errors.StorageBusy(
-            f"{path} is locked by another process ({error}).",
-            meaning="Nothing was written.",
-            todo="Look for a program that holds a transaction open on this file (`fuser` names it), then try again.",
-        )
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return errors.StorageBusy(
-            f"{path} could not be written: {error}.",
-            meaning="Nothing of this call was stored; what was accepted before is safe.",
-            todo="Free space on the disk, then try again.",
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return errors.StorageError(
-            f"{path} is not a usable database: {error}.",
-            meaning="It is damaged, or it is another kind of file. Nothing was changed.",
-            todo="Move it away and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
-        )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return errors.StorageError(
-            f"{path} cannot be opened for writing: {error}.",
-            todo="Check that this user may write the file and its folder.",
-        )
-    return error

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.backends.sqlite.connection import Engine, translate
+from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.queue import end_visibilities_in
+from onefold.backends.sqlite.refusals import translate
 from onefold.contracts.ledger import Row
 
 _UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner

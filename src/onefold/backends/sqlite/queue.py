@@ -22,14 +22,15 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.dedup import body_digest
 from onefold.backends.sqlite.rows import (
     Found,
-    NewMessage,
     QueueRow,
     draw_ids,
     entry_meta,
-    insert_drawn,
+    insert,
+    insert_alike,
     read_meta,
     receipt_text,
     sequence_text,
+    timed,
     unpacked,
 )
 from onefold.backends.sqlite.settle import (
@@ -196,23 +197,19 @@ def send_in(
     good = answers.count(None)
     if not good:
         return answers  # type: ignore[return-value]  # every answer is a refusal
-    number = draw_ids(connection, good)
-    messages: list[NewMessage] = []
-    queue, token, delay_ms = row.id, row.token, settings.delay_ms
+    first = number = draw_ids(connection, good)
+    token, accepted, is_timed = row.token, [], False
     for place, entry in enumerate(entries):
-        if answers[place] is not None:
-            continue
-        sent_at_ms = now_ms
-        if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
-            sent_at_ms = entry.run_at_ms
-        visible_at_ms = sent_at_ms + (delay_ms if entry.delay_ms is None else entry.delay_ms)
-        messages.append(
-            (queue, number, sent_at_ms, visible_at_ms, None, None, None, entry.key,
-             entry_meta(entry, entry.group), entry.body)
-        )  # fmt: skip
-        answers[place] = Sent(f"{token}-{number}")
-        number += 1
-    insert_drawn(connection, messages)
+        if answers[place] is None:
+            accepted.append(entry)
+            is_timed = is_timed or entry.delay_ms is not None or entry.run_at_ms is not None
+            answers[place] = Sent(f"{token}-{number}")
+            number += 1
+    if is_timed:
+        insert(connection, [timed(row, number, entry, now_ms) for number, entry in enumerate(accepted, first)])
+    else:
+        at = (row.id, first, now_ms, now_ms + settings.delay_ms)
+        insert_alike(connection, at, [(entry.key, entry_meta(entry, entry.group), entry.body) for entry in accepted])
     return answers  # type: ignore[return-value]  # the good ones were filled in above
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -113,6 +114,18 @@ def entry_meta(entry: Entry, group: str | None) -> str | None:
     return meta_text(Meta(attributes=packed(entry.attributes), group=group, trace=entry.trace))
 
 
+def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:
+    """A message of a standard queue whose entry may have times of its own."""
+    sent_at_ms = now_ms
+    if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
+        sent_at_ms = entry.run_at_ms
+    visible_at_ms = sent_at_ms + (row.settings.delay_ms if entry.delay_ms is None else entry.delay_ms)
+    return (
+        row.id, number, sent_at_ms, visible_at_ms, None, None, None, entry.key,
+        entry_meta(entry, entry.group), entry.body,
+    )  # fmt: skip
+
+
 def packed(attributes: Mapping[str, Attribute]) -> dict[str, tuple[str, str]]:
     """User attributes in the form JSON can hold."""
     return {
@@ -138,11 +151,10 @@ def unpacked(attributes: Mapping[str, tuple[str, str]]) -> dict[str, Attribute]:
 
 
 def draw_ids(connection: sqlite3.Connection, count: int) -> int:
-    """Reserve `count` consecutive ids of the file; the first of them."""
-    last: int = connection.execute(
-        "UPDATE onefold_file SET last_id = last_id + ? RETURNING last_id", (count,)
-    ).fetchone()[0]
-    return last - count + 1
+    """Reserve `count` consecutive ids of the file; the first of them. Two statements take a third of one with RETURNING."""
+    last: int = connection.execute("SELECT last_id FROM onefold_file WHERE one = 1").fetchone()[0]
+    connection.execute("UPDATE onefold_file SET last_id = ? WHERE one = 1", (last + count,))
+    return last + 1
 
 
 def message_number(token: str, message_id: str) -> int | None:
@@ -199,19 +211,43 @@ _INSERT_MESSAGE: Final = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
+_ROWS_MAX: Final = 50  # of one INSERT; each number of rows is a statement of its own, which stays prepared
+
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def insert_drawn(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> None:
-    """As `insert`, for messages whose ids were drawn in one go and stand in order: the second table is copied in SQL."""
-    if len(messages) < 2:
-        insert(connection, messages)
-        return
-    connection.executemany(_INSERT_MESSAGE, messages)
-    connection.execute(
-        "INSERT INTO onefold_waiting (queue, id, sent_at_ms, visible_at_ms) "
-        "SELECT queue, id, sent_at_ms, visible_at_ms FROM onefold_message WHERE id BETWEEN ? AND ?",
-        (messages[0][1], messages[-1][1]),
+def insert_alike(
+    connection: sqlite3.Connection, at: tuple[int, int, int, int], rest: Sequence[tuple[str | None, str | None, str]]
+) -> None:
+    """As `insert`, for messages of a standard queue that differ in little: a tenth of the time for ten of them.
+
+    Args:
+        at: queue, id of the first (the others have the next ones), sent_at_ms, visible_at_ms.
+        rest: key, meta and body of each.
+    """
+    queue, first, sent_at_ms, visible_at_ms = at
+    is_plain = all(key is None and meta is None for key, meta, _ in rest)
+    for start in range(0, len(rest), _ROWS_MAX):
+        some = rest[start : start + _ROWS_MAX]
+        shared = (queue, first + start, sent_at_ms, visible_at_ms)
+        message, waiting = _alike(len(some), is_plain)
+        own = [body for _, _, body in some] if is_plain else [value for each in some for value in each]
+        connection.execute(message, (*shared, *own))
+        connection.execute(waiting, shared)
+
+
+@lru_cache(2 * _ROWS_MAX)
+def _alike(count: int, is_plain: bool) -> tuple[str, str]:
+    """Statements for so many rows. Binding a value costs more than storing it, so what rows share is bound once."""
+    columns, own = ("body", 1) if is_plain else ("key, meta, body", 3)
+    messages, waiting = [], []
+    for place in range(count):
+        values = ", ".join(f"?{5 + place * own + value}" for value in range(own))
+        messages.append(f"(?1, ?2 + {place}, ?3, ?4, {values})")
+        waiting.append(f"(?1, ?2 + {place}, ?3, ?4)")
+    return (
+        f"INSERT INTO onefold_message (queue, id, sent_at_ms, visible_at_ms, {columns}) VALUES {', '.join(messages)}",
+        f"INSERT INTO onefold_waiting (queue, id, sent_at_ms, visible_at_ms) VALUES {', '.join(waiting)}",
     )
 
 

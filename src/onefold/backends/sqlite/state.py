@@ -12,12 +12,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
-from onefold import errors
 from onefold.backends.sqlite.connection import Engine
-from onefold.contracts.state import Change, Versioned
-
-NAME_CHARS_MAX: Final = 300  # contracts/state.py
-VALUE_BYTES_MAX: Final = 64 * 1024  # contracts/state.py
+from onefold.contracts.state import Change, Versioned, check
 
 _GET: Final = "SELECT version, value FROM onefold_state WHERE name = ?"
 _PUT: Final = """
@@ -39,23 +35,8 @@ def put_in(connection: sqlite3.Connection, changes: Sequence[Change], now_ms: in
         now_ms: when, for names that are deleted.
     """
     for change in changes:
-        _check(change)
+        check(change)
     return [_put(connection, change, now_ms) for change in changes]
-
-
-def _check(change: Change) -> None:
-    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
-        raise errors.UsageError(
-            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
-            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
-            todo="Use a shorter name; a digest of the long part will do.",
-        )
-    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
-        raise errors.UsageError(
-            f"The state value of {change.name!r} has {len(change.value)} bytes.",
-            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
-            todo="Keep data that grows in records, messages or tables of your own.",
-        )
 
 
 def _put(connection: sqlite3.Connection, change: Change, now_ms: int) -> bool:

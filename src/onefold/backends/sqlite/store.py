@@ -13,13 +13,14 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import msgspec
 
 from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.identity import ident, key_range
+from onefold.backends.sqlite.identity import ident
 from onefold.contracts import transitions
+from onefold.contracts.identity import key_range
 from onefold.contracts.store import (
     Answer,
     Ask,
@@ -33,9 +34,7 @@ from onefold.contracts.store import (
     Status,
     StoreCapabilities,
 )
-
-Written = Literal["new", "again", "lost"]
-"""What became of a write: it took; this Complete stood there already; the lease was lost."""
+from onefold.contracts.transitions import Written
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _CODES: Final = {status: code for code, status in enumerate(_STATUSES)}

@@ -12,11 +12,11 @@ import sqlite3
 from collections.abc import Sequence
 
 from onefold.backends.sqlite import groups
-from onefold.backends.sqlite.identity import key_range
 from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import Found, QueueRow, draw_ids, meta_text, read_meta
 from onefold.contracts.admin import Transferred
+from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Reason
 from onefold.contracts.store import RecordKey

@@ -82,6 +82,7 @@ def command(
             "Nobody is there to ask.", meaning="Nothing was changed.", todo="Add --yes, or --dry-run to look only."
         )
     plan = stack_options.planned(app, choices)
+    stack_options.tell(plan)
     place = place_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
     deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
     click.get_current_context().call_on_close(deployment.close)

@@ -14,6 +14,7 @@ from onefold.cli.render import Column, line
 from onefold.maps import state as map_state
 from onefold.reconciling.findings import Outcome
 from onefold.service import reconcile as service
+from onefold.service import runs
 from onefold.service.repair import Plan, Repair
 from onefold.watch.wording import counted
 
@@ -49,7 +50,7 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
         raise click.UsageError(
             "--repair needs the app, whose dispatcher makes the messages: name it as module:attribute."
         )
-    run = service.find_run(found.desk, text)
+    run = runs.find_run(found.desk, text)
     looks = service.reconcile(found.desk, found.app, run)
     code = int(any(one.verdict != "agrees" for one in looks))
     if not repair:

@@ -112,6 +112,9 @@ def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
     if shown.restarts:
         again = "once" if shown.restarts == 1 else f"{shown.restarts} times"
         line(f"  its dispatcher yielded others than before, and was begun again {again}, under the same keys")
+    if shown.malformed:
+        are = "is" if shown.malformed == 1 else "are"
+        line(f"  {counted(shown.malformed, 'row')} of its source {are} malformed, and no operations of it", "yellow")
     line()
     counts = [("expected", run.expected), ("done", run.done), ("failed, will be tried again", run.failed)]
     counts += [("dead letters", run.dead), ("unknown outcome, held", run.unknown), ("no outcome yet", run.missing)]
@@ -146,9 +149,12 @@ def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
     steps = ["onefold held list"] if run.unknown else []
     steps += [f"onefold dlq list   ({'why items failed' if is_map else 'then redrive'})"] if run.dead else []
     steps += [f"onefold why {one.key}" for one in shown.open[:1]]
-    if is_map and run.stand in ("stopped", "ended"):
-        step = f"onefold map show {run.run}"
-        remark = "what ended it; onefold map redrive does the rest"
+    over = run.stand in ("stopped", "ended")
+    if is_map and (over or shown.malformed):
+        step = f"onefold map show {run.run}{' --quarantine 20' if shown.malformed else ''}"
+        about = ["which rows are no items"] if shown.malformed else []
+        about += ["what ended it; onefold map redrive does the rest"] if over else []
+        remark = ", ".join(about)
         steps.append(f"{step}   ({remark})" if has_app else f"`{step} APP`   ({remark})")
     elif run.stand == "stopped":
         steps.append("onefold dlq list   (the tick is there once it was tried often enough; redrive it to go on)")

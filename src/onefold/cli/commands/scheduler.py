@@ -164,8 +164,6 @@ def _without_ticks(ended: Sequence[Ended]) -> Iterator[str]:
 
 def _draw(report: Report) -> None:
     line(f"ended: {counted(report.sent, 'tick')} sent")
-    for run in report.runs:
-        line(f"  {run}")
     for one in report.next:
         line(f"next: {_sentence(one)}", "dim")
     for text in _without_ticks(report.ended):

@@ -44,9 +44,11 @@ def command(app: str | None, form: str, output: Path | None, choices: dict[str, 
     """Write an app's queues, functions, record table, roles and alarms as a template.
 
     The same app gives the same bytes. Sizes are worked out: a queue's visibility timeout from its function's timeout, that
-    from its jobs' timeouts. Nothing is created; `onefold deploy` does that.
+    from its jobs' timeouts. What is declared and AWS
+    will not do is said on standard error. Nothing is created; `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
+    stack_options.tell(plan)
     as_value, as_text = _WRITERS[form]
     if output is None:
         return Answer(as_value(plan), draw=lambda: click.echo(as_text(plan), nl=False))
@@ -62,6 +64,7 @@ def command(app: str | None, form: str, output: Path | None, choices: dict[str, 
         "functions": [function.name for function in plan.functions],
         "table": plan.table,
         "alarms": len(plan.alarms),
+        "notes": plan.notes,
     }
     return Answer(summary, draw=lambda: _say(summary))
 

@@ -24,7 +24,7 @@ from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
-from onefold.run.events import Sink
+from onefold.run.events import EVENTS, Event, Sink
 from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
 from onefold.service import workers
 from onefold.service.desk import Desk, roles
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _PLAIN_MS = 5_000  # between two lines where there is no terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits
+_QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
+_TROUBLE = ("engine-busy", "ticks-orphaned")
 _DEFAULTS = WorkerSettings()
 
 
@@ -144,6 +146,8 @@ def command(
     sinks: list[Sink] = list(found.app.sinks)
     if log is not None:
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+    else:
+        sinks.append(Trouble())
     for warning in found.app.runtime().engine.check():
         render.note(f"warning: {warning}")
     worker = workers.make_worker(
@@ -201,6 +205,29 @@ def _signals(worker: Worker) -> Iterator[None]:
             signal.signal(one, handler)
 
 
+class Trouble:
+    """A sink that says on standard error what keeps this worker from its work, or may cost some: once for each kind.
+
+    Said again when there was none of it for a minute; while an engine fails, it is told every five seconds.
+    """
+
+    def __init__(self) -> None:
+        self._last_ms: dict[tuple[str, object], int] = {}
+        self._lock = threading.Lock()
+
+    def emit(self, event: Event) -> None:
+        """Say it, if it is news."""
+        if event.name not in _TROUBLE and event.severity != "critical":
+            return
+        kind = event.name, event.detail.get("schedule")
+        with self._lock:
+            last_ms, self._last_ms[kind] = self._last_ms.get(kind), event.at_ms
+        if last_ms is None or event.at_ms - last_ms > _QUIET_MS:
+            about = [str(event.detail[name]) for name in ("schedule", "summary") if event.detail.get(name)]
+            about += [f"{event.key.job} {event.key.key}"] if event.key is not None else []
+            render.note(f"warning: {': '.join([EVENTS[event.name].text, *about])}")
+
+
 # -- progress --------------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +240,7 @@ def _progress(worker: Worker, desk: Desk) -> AbstractContextManager[None]:
 def _live(worker: Worker, desk: Desk) -> Iterator[None]:
     from rich.live import Live
 
-    waits = _Waits(desk)
+    waits = Waits(desk)
     live = Live(
         get_renderable=lambda: _picture(worker.snapshot(), waits.now(), draining=worker.draining),
         console=render.console(stderr=True),
@@ -226,7 +253,7 @@ def _live(worker: Worker, desk: Desk) -> Iterator[None]:
         yield
 
 
-class _Waits:
+class Waits:
     """How many messages wait, looked up at most once a second."""
 
     def __init__(self, desk: Desk) -> None:
@@ -240,8 +267,11 @@ class _Waits:
         now_ms = self._desk.clock.monotonic_ms()
         if now_ms - self._at_ms >= _DEPTH_MS:
             self._at_ms = now_ms
-            depths = [self._desk.engine.queues.depth(name) for name in self._names]
-            self._count = sum(depth.visible + depth.delayed for depth in depths)
+            with suppress(
+                errors.OnefoldError
+            ):  # the last number stays; the worker has the same trouble, and tells of it
+                depths = [self._desk.engine.queues.depth(name) for name in self._names]
+                self._count = sum(depth.visible + depth.delayed for depth in depths)
         return self._count
 
 
@@ -270,7 +300,7 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
 @contextmanager
 def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
     ended = threading.Event()
-    waits = _Waits(desk)
+    waits = Waits(desk)
 
     def write() -> None:
         while not desk.clock.wait(ended, _PLAIN_MS):

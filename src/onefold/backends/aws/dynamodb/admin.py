@@ -85,7 +85,8 @@ class DynamoRecords:
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
         """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole.
 
-        Counted as processes tell: each up to ten runs or ten seconds late, and never the last runs of one that was killed.
+        Counted as processes tell, along with claims: ten runs or ten seconds later, at the earliest; the last ones before a
+        quiet time when work comes again or the process ends in order, and those of one that was killed never.
         """
         self._notes.flush()
         return dict(self._notes.done(since_ms, now_ms))

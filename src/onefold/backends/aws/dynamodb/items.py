@@ -31,7 +31,7 @@ Item = dict[str, Value]
 
 ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
 PARTITION_KEY_BYTES_MAX: Final = 2_048  # same
-# Sort key: 1,024 bytes (same). A job's name has at most 120 characters: escaped or not, 480 bytes at most.
+# Sort key: 1,024 bytes (same). A job's name has at most 128 characters: escaped or not, 512 bytes at most.
 SORT_KEY_BYTES_MAX: Final = 1_000
 # Beside result and outbox: key, owner, message id, a failure of 500 characters, some twenty numbers and all names.
 RECORD_BYTES_RESERVED: Final = 8 * 1024

@@ -4,6 +4,9 @@ All names stand in the partition `~state`, sorted. A deleted name keeps its vers
 that comes back goes on counting and a writer who read the old value cannot overwrite the new one. A name too long for a
 sort key is cut there and told apart by its digest; the attribute `name` has all of it.
 
+Each change leaves its own `stamp`, as a record's does: botocore makes a call whose answer was lost again, and a refusal that
+shows this very stamp means that the first one took. Otherwise whoever has won would be told that somebody else has.
+
 Never here: what the values mean. Invariant: a version that was replaced never fits again.
 """
 
@@ -15,15 +18,20 @@ from typing import Any, Final
 
 import botocore.exceptions
 
-from onefold import errors
-from onefold.backends.aws.dynamodb.items import SORT_KEY_BYTES_MAX, TTL_ATTRIBUTE, Item, Value, number, ttl_of
+from onefold.backends.aws.dynamodb.items import (
+    SORT_KEY_BYTES_MAX,
+    TTL_ATTRIBUTE,
+    Item,
+    Value,
+    number,
+    stamp_of,
+    ttl_of,
+)
 from onefold.backends.aws.dynamodb.table import Table
 from onefold.backends.aws.session import aws_errors, code_of
-from onefold.contracts.state import Change, Versioned
+from onefold.contracts.state import Change, Versioned, check
 
 PARTITION: Final = "~state"
-NAME_CHARS_MAX: Final = 300  # contracts/state.py
-VALUE_BYTES_MAX: Final = 64 * 1024  # contracts/state.py
 _DIGEST_BYTES: Final = 65  # a mark and 64 hexadecimal characters
 _CUT_BYTES: Final = SORT_KEY_BYTES_MAX - _DIGEST_BYTES
 # Placeholders: `value`, `name` and others are reserved words.
@@ -45,7 +53,7 @@ class DynamoState:
     """The State contract on one table.
 
     Args:
-        table: where the values stand; its clock tells when a deleted name may be forgotten.
+        table: where the values stand; its clock tells when a deleted name may be forgotten, its entropy draws stamps.
     """
 
     def __init__(self, table: Table) -> None:
@@ -65,7 +73,7 @@ class DynamoState:
             TransientError: throttled or unreachable; earlier changes stand.
         """
         for change in changes:
-            _check(change)
+            check(change)
         return [self._put(change) for change in changes]
 
     def _put(self, change: Change) -> bool:
@@ -82,9 +90,10 @@ class DynamoState:
 
     def _update(self, change: Change, condition: str, values: dict[str, Value]) -> bool:
         values = {**values, ":zero": number(0), ":one": number(1)}
-        names = {**_NAMES, "#name": "name", "#ttl": TTL_ATTRIBUTE}
-        sets = "SET #version = if_not_exists(#version, :zero) + :one, #name = :name"
-        values[":name"] = {"S": change.name}
+        names = {**_NAMES, "#name": "name", "#ttl": TTL_ATTRIBUTE, "#stamp": "stamp"}
+        sets = "SET #version = if_not_exists(#version, :zero) + :one, #name = :name, #stamp = :stamp"
+        stamp = self._table.entropy.token()
+        values |= {":name": {"S": change.name}, ":stamp": {"S": stamp}}
         if change.value is None:
             expression = f"{sets}, #ttl = :ttl REMOVE #value"
             values[":ttl"] = ttl_of(self._table.clock.now_ms())
@@ -92,21 +101,23 @@ class DynamoState:
             expression = f"{sets}, #value = :value REMOVE #ttl"
             values[":value"] = {"S": change.value.decode()}
         return self._apply(
+            stamp,
             Key=_place(change.name),
             UpdateExpression=expression,
             ConditionExpression=condition,
             ExpressionAttributeNames=names,
             ExpressionAttributeValues=values,
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
         )
 
-    def _apply(self, **request: Any) -> bool:
+    def _apply(self, stamp: str, **request: Any) -> bool:
         with aws_errors("dynamodb:UpdateItem", self._table.resource):
             try:
                 self._table.client.update_item(TableName=self._table.name, **request)
             except botocore.exceptions.ClientError as error:
                 if code_of(error) != "ConditionalCheckFailedException":
                     raise
-                return False
+                return stamp_of(error.response.get("Item", {})) == stamp
         return True
 
     def names(self, prefix: str) -> list[str]:
@@ -129,18 +140,3 @@ def _versioned(item: Item | None) -> Versioned | None:
     if item is None or "value" not in item:
         return None
     return Versioned(int(item["version"]["N"]), item["value"]["S"].encode())
-
-
-def _check(change: Change) -> None:
-    if not 1 <= len(change.name) <= NAME_CHARS_MAX:
-        raise errors.UsageError(
-            f"The state name {change.name[:40]!r} has {len(change.name)} characters.",
-            meaning=f"A name has 1 to {NAME_CHARS_MAX}. Nothing was changed.",
-            todo="Use a shorter name; a digest of the long part will do.",
-        )
-    if change.value is not None and len(change.value) > VALUE_BYTES_MAX:
-        raise errors.UsageError(
-            f"The state value of {change.name!r} has {len(change.value)} bytes.",
-            meaning=f"A value has at most {VALUE_BYTES_MAX}. Nothing was changed.",
-            todo="Keep data that grows in records, messages or tables of your own.",
-        )

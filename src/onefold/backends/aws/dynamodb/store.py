@@ -15,7 +15,7 @@ Never here: policy, clocks. Invariant: no write without a condition on fence and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -51,9 +51,8 @@ from onefold.contracts.store import (
     StoreCapabilities,
     Unknown,
 )
+from onefold.contracts.transitions import Written
 
-Written = Literal["new", "again", "lost"]
-"""What became of a write: it took; this Complete stood there already; the lease was lost."""
 A = TypeVar("A")
 
 

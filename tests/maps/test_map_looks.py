@@ -12,7 +12,7 @@ from onefold.maps.mapper import Mapper
 from onefold.options import ItemRetry
 from onefold.service import maps
 from onefold.testing.inline import inline
-from tests.run.map_world import RUN, BusyError, Mill, NotThereError, drive
+from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, drive
 from tests.run.workshop import Told
 
 

@@ -9,7 +9,7 @@ import pytest
 from onefold.maps.mapper import Mapper
 from onefold.service import maps
 from onefold.testing.inline import World, inline
-from tests.run.map_world import RUN, Countdown, Killed, Mill, MortalHouse, NotThereError, drive
+from tests.maps.map_world import RUN, Countdown, Killed, Mill, MortalHouse, NotThereError, drive
 
 ITEMS = 14
 

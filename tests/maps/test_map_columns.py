@@ -19,7 +19,7 @@ from onefold.maps.items import LocalSource
 from onefold.maps.jobs import MapJob
 from onefold.service import maps
 from onefold.testing.inline import inline
-from tests.run.map_world import RUN, Mill, drive
+from tests.maps.map_world import RUN, Mill, drive
 
 
 class Customer(msgspec.Struct):

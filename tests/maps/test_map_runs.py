@@ -24,7 +24,7 @@ from onefold.service import maps
 from onefold.service import runs as looking
 from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline
-from tests.run.map_world import RUN, BusyError, Mill, NotThereError, Row, drive
+from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, Row, drive
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def test_the_threshold_ends_it_and_what_was_sent_may_finish(tmp_path: Path) -> N
         assert found.under_way == 0
         kinds = {kind: len(mill.records(kind)) for kind in ("SUCCEEDED", "FAILED", "PENDING")}
         assert kinds == {"SUCCEEDED": found.done, "FAILED": found.failed, "PENDING": found.pending}
-        assert mill.records("FAILED")[0]["Error"] == "tests.run.map_world.NotThereError"
+        assert mill.records("FAILED")[0]["Error"] == "tests.maps.map_world.NotThereError"
 
 
 def test_as_many_as_are_tolerated_are_tolerated(tmp_path: Path) -> None:
@@ -220,8 +220,9 @@ def test_batches_that_are_done_are_not_cut_anew_by_a_repaired_source(tmp_path: P
         maps.start(app, "grind", run=RUN, items=mill.file(10, bad={9: "nine"}), turns=False)
         assert drive(mill, world).status == "failed"
         done = len(calls)
-        with pytest.raises(errors.UsageError, match="are done"):
-            maps.redrive(app, RUN, items=mill.file(10), turns=False)
+        with pytest.raises(errors.UsageError, match="are done") as refused:
+            maps.redrive(app, RUN, items=mill.file(10, name="repaired.csv"), turns=False)
+        assert "`onefold map start grind --items FILE --name NAME`" in refused.value.todo
         world.run()
         assert maps.progress(app, RUN).status == "failed"
         assert len(calls) == done

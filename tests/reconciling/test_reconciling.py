@@ -18,6 +18,7 @@ from onefold.reconciling import reconciler as reconciling
 from onefold.reconciling.comparing import Totals, compare
 from onefold.reconciling.surveying import Survey
 from onefold.run import following, runs
+from onefold.run.events import Sinks
 from onefold.testing.inline import World, inline
 
 RUN = "billing/2026-06-01T02:00:00Z"
@@ -299,6 +300,30 @@ def test_a_run_that_says_more_than_its_ledger_disagrees(shop: Shop, world: World
     world.run()
     runs.note(world.app.runtime().engine.state, RUN, expected=5)
     assert look(world).findings == ("It dispatched 5; the ledger names 1.",)
+
+
+def test_more_than_state_holds_is_left_out_and_counted(shop: Shop, world: World) -> None:
+    customers = [f"{number:02}-{chr(0x1F4B7) * 500}" for number in range(30)]  # a key of four bytes a sign
+    dispatch(world, customers, shop.charge)
+    lose(world, *customers)
+    outcome = look(world, dict.fromkeys(customers, 2))
+    engine = world.app.runtime().engine
+    findings.record(engine, outcome, actor="person:ada", sinks=Sinks([]))
+    stands = findings.read(engine.state, RUN)
+    assert stands is not None
+    assert stands.own is not None
+    assert (stands.missing, stands.own.duplicate) == (30, 30)
+    assert 5 < len(stands.examples) < findings.EXAMPLES_MAX
+    assert len(stands.examples) + stands.left_out == 30
+    assert [one.key for one in stands.own.differences] == customers[:20]
+
+
+def test_a_key_that_was_never_dispatched_is_named_by_its_beginning(shop: Shop, world: World) -> None:
+    dispatch(world, ["a"], shop.charge)
+    outcome = look(world, {"x" * 100_000: 1})
+    findings.record(world.app.runtime().engine, outcome, actor="person:ada", sinks=Sinks([]))
+    assert outcome.own is not None
+    assert [one.key for one in outcome.own.differences] == ["a", "x" * 600]
 
 
 # -- the job ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""Burying on SQS, which moves no message in one step: a copy to the dead-letter or held queue, then a deletion.
+
+A crash between the two leaves both; the message is buried again later, and both copies carry one `onefold-id`, by which
+readers know them as one. On a FIFO queue a receipt that has expired buries nothing: the message is first held for a while.
+
+Never here: which message is buried and why. Invariant: nothing is deleted whose copy was not accepted.
+
+Sources: SQS API reference, SendMessageBatch, DeleteMessageBatch, ChangeMessageVisibilityBatch; developer guide, "Amazon SQS
+visibility timeout".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from onefold import errors
+from onefold.backends.aws import sending
+from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.holding import Held, Holding
+from onefold.backends.aws.messages import parse_receipt
+from onefold.contracts.queue import Bury, Refused
+
+_HELD_FOR_S: Final = 60  # ours: longer than copy and deletion with all their tries
+CarryOut = Callable[[str, Sequence[dict[str, Any]]], Sequence[bool]]
+"""An action on receipts of the queue, by its name in IAM, in batches; as `SqsQueue` makes it."""
+
+
+def bury(
+    catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tuple[str, Bury]], carry_out: CarryOut
+) -> list[bool]:
+    """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
+
+    The payload in S3 stays: the copy names it. False where a FIFO queue's receipt has expired; also for a message that this
+    process did not receive, or forgot long after its visibility was over.
+
+    Args:
+        name: of the queue it was received from. holding: its messages that this process holds.
+
+    Raises:
+        UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
+        TransientError: not all were copied and deleted; the same call again does no harm in this process.
+    """
+    handles = {receipt: parse_receipt(receipt).handle for receipt, _ in burials}
+    asked = dict(burials)  # a receipt that is named twice is buried once
+    targets = {to: _target(catalogue, name, to) for to in {burial.to for _, burial in burials}}
+    texts = list(asked)
+    held = {text: one for text, one in zip(texts, holding.get(texts), strict=True) if one is not None}
+    buried = {text for text, done in zip(texts, holding.were_buried(texts), strict=True) if done}
+    waiting = [text for text in held if text not in buried]
+    fifo = name.endswith(".fifo")
+    if fifo and waiting:  # what has expired is not ours any more
+        entries = [{"ReceiptHandle": handles[text], "VisibilityTimeout": _HELD_FOR_S} for text in waiting]
+        waiting = _done(waiting, carry_out("ChangeMessageVisibility", entries))
+    failed: errors.OnefoldError | None = None
+    for to, target in targets.items():
+        try:
+            _copy(catalogue, name, target, [(held[text], asked[text]) for text in waiting if asked[text].to == to])
+        except errors.OnefoldError as error:
+            failed = error
+    copied = [text for text in waiting if held[text].copied]
+    now_buried = _done(copied, carry_out("DeleteMessage", [{"ReceiptHandle": handles[text]} for text in copied]))
+    holding.drop(now_buried, buried=True)
+    if failed is not None:
+        raise failed
+    return [receipt in buried or receipt in now_buried for receipt, _ in burials]
+
+
+def _done(texts: Sequence[str], answers: Sequence[bool]) -> list[str]:
+    return [text for text, done in zip(texts, answers, strict=True) if done]
+
+
+def _target(catalogue: Catalogue, name: str, to: str) -> str:
+    """The name of the queue to bury in; it exists."""
+    target = _named(catalogue, name, to, fresh=False) or _named(catalogue, name, to, fresh=True)
+    problem = ""
+    if target is not None:
+        try:
+            catalogue.settings(target)
+        except errors.NotFoundError:
+            problem = f": {target!r} does not exist"
+    if target is None or problem:
+        raise errors.UsageError(
+            f"Queue {name!r} has no {to} queue{problem}.",
+            meaning="The message stays where it is.",
+            todo=f"Make a {to} queue and name it in the queue's settings (onefold deploy does).",
+        )
+    return target
+
+
+def _named(catalogue: Catalogue, name: str, to: str, *, fresh: bool) -> str | None:
+    if to == "held":
+        return catalogue.held(name, fresh=fresh)
+    return catalogue.settings(name, fresh=fresh).dead_letter
+
+
+def _copy(catalogue: Catalogue, name: str, target: str, burials: Sequence[tuple[Held, Bury]]) -> None:
+    source, fifo = catalogue.on_aws(name), name.endswith(".fifo")
+    waiting = [(held, burial) for held, burial in burials if not held.copied]
+    forms = [sending.burial(held.message, burial.reason, source, fifo=fifo) for held, burial in waiting]
+    note = partial(_note_copied, [held for held, _ in waiting])
+    answers = sending.deliver(catalogue, target, forms, accepted=note)
+    refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
+    if refused:  # with its reason it may be larger than the queue takes: rather without than not at all
+        bare = [sending.without_reason(forms[place]) for place in refused]
+        note = partial(_note_copied, [waiting[place][0] for place in refused])
+        for answer in sending.deliver(catalogue, target, bare, accepted=note):
+            if isinstance(answer, Refused):
+                raise errors.UsageError(
+                    f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
+                    meaning="The message stays where it is.",
+                    todo=f"Give {target!r} the size limit and type of {name!r}.",
+                )
+
+
+def _note_copied(held: Sequence[Held], place: int) -> None:
+    held[place].copied = True

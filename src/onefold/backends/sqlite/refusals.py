@@ -1,0 +1,50 @@
+"""SQLite's errors as onefold's: told apart by code, never by text.
+
+Never here: what to do about one. Invariant: what is no error of SQLite or of the system comes out as it went in.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from onefold import errors
+
+
+def primary(error: sqlite3.Error) -> int:
+    """SQLite's primary result code (extended codes carry it in the low byte); 0 when there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """An error of SQLite as an error of onefold, told apart by code, never by text; any other error as it is."""
+    if isinstance(error, OSError):
+        return errors.StorageError(
+            f"{path} cannot be opened: {error.strerror or error}.", todo="Check the path and its permissions."
+        )
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = primary(error)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return errors.StorageBusy(
+            f"{path} is locked by another process ({error}).",
+            meaning="Nothing was written.",
+            todo="Look for a program that holds a transaction open on this file (`fuser` names it), then try again.",
+        )
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return errors.StorageBusy(
+            f"{path} could not be written: {error}.",
+            meaning="Nothing of this call was stored; what was accepted before is safe.",
+            todo="Free space on the disk, then try again.",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return errors.StorageError(
+            f"{path} is not a usable database: {error}.",
+            meaning="It is damaged, or it is another kind of file. Nothing was changed.",
+            todo="Move it away and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return errors.StorageError(
+            f"{path} cannot be opened for writing: {error}.",
+            todo="Check that this user may write the file and its folder.",
+        )
+    return error

@@ -1,0 +1,203 @@
+"""Errors of payloads: which part of a value has no JSON form, would not come back equal, or does not fit its type.
+
+Made when a payload was refused, so that a message names the field, its value and what was expected; `codec.py` refuses.
+Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from onefold.errors import PayloadError
+
+_SHOWN_CHARS = 60
+_PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
+_VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
+_STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
+_NOTHING = object()
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+
+
+def _place(path: str) -> str:
+    return "The value" if path == "$" else f"The field {path}"
+
+
+def malformed(text: bytes | str, error: Exception) -> PayloadError:
+    """The error for a text that is not JSON."""
+    shown = f"It begins with {_shown(text[:_SHOWN_CHARS])}." if text else "It is empty."
+    if isinstance(error, RecursionError):
+        return PayloadError(
+            "The payload is nested too deeply.",
+            meaning=shown,
+            todo="Send a flatter form; some hundred levels are possible.",
+        )
+    reason = "a number is out of range" if isinstance(error, ArithmeticError) else str(error)
+    return PayloadError(
+        f"The payload is not JSON: {reason.removeprefix('JSON is malformed: ').rstrip('.')}.",
+        meaning=shown,
+        todo="Send JSON text in UTF-8; if another program wrote this message, declare its form with source=.",
+    )
+
+
+def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
+    """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
+    found = _pydantic_errors(error)
+    at = ""
+    if match := re.search(_PATH, str(error)):
+        at = match["path"]
+    if found is not None:
+        place, reason, value = found
+        if place is None:
+            return malformed(text, ValueError(reason))
+        at += place
+        shown = f"The value there is {_shown(value)}." if value is not error else ""
+    elif isinstance(error, msgspec.ValidationError):
+        reason = re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
+        shown = _value_at(text, at)
+    else:
+        return malformed(text, error)
+    return PayloadError(
+        f"{_place('$' + at)} does not fit {name}: {reason.rstrip('.')}.",
+        meaning=shown,
+        todo=f"Send what {name} declares, or change the type if this form is meant.",
+    )
+
+
+def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
+    """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError."""
+    for one in (error, error.__cause__):
+        if one is not None and type(one).__module__.partition(".")[0] == "pydantic_core" and hasattr(one, "errors"):
+            complaints = one.errors(include_url=False, include_context=False)
+            first = complaints[0]
+            if first["type"] == "json_invalid":
+                return None, first["msg"].removeprefix("Invalid JSON: "), None
+            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+            more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+            return place, first["msg"] + more, first["input"]
+    return None
+
+
+def _value_at(text: bytes | str, path: str) -> str:
+    """The value a path of msgspec points to, as a sentence; empty where the path does not name one place."""
+    try:
+        value: Any = msgspec.json.decode(text)
+        for name, index, any_key in re.findall(_STEP, path):
+            if any_key:
+                if not isinstance(value, Mapping) or len(value) != 1:
+                    return ""
+                value = next(iter(value.values()))
+            else:
+                value = value[name] if name else value[int(index)]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return f"The value there is {_shown(value)}."
+
+
+def no_json(value: object, error: Exception, encode: Callable[[object], bytes]) -> PayloadError:
+    """The error for a value that `encode` refused with `error`."""
+    path, culprit = _culprit(value, "$", encode)
+    what = "is text that is not valid Unicode" if isinstance(error, UnicodeError) else "has no JSON form"
+    return PayloadError(
+        f"{_place(path)} {what}: its type is {type(culprit).__qualname__}.",
+        meaning=f"The value there is {_shown(culprit)}.",
+        todo="Use builtins, dates, Decimal, UUID, Enum, dataclasses, Structs or pydantic models.",
+    )
+
+
+def _culprit(value: object, path: str, encode: Callable[[object], bytes]) -> tuple[str, object]:
+    """The innermost part of a value that cannot be encoded."""
+    for step, part in _parts(value):
+        try:
+            encode(part)
+        except (TypeError, ValueError):
+            return _culprit(part, path + step, encode)
+    return path, value
+
+
+def _not_finite(value: object, path: str) -> tuple[str, object] | None:
+    """The first NaN or infinity in a value: JSON turns them into null."""
+    if isinstance(value, float):
+        return None if isfinite(value) else (path, value)
+    found = (_not_finite(part, path + step) for step, part in _parts(value))
+    return next((one for one in found if one is not None), None)
+
+
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f".{key}", part
+    elif isinstance(value, list | tuple | set | frozenset):
+        for number, part in enumerate(value):
+            yield f"[{number}]", part
+    else:
+        for name in _field_names(type(value)):
+            if hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+
+
+def _field_names(cls: type) -> Iterable[str]:
+    """Of a Struct, dataclass or pydantic model; none of any other class."""
+    for attribute in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
+        if hasattr(cls, attribute):
+            return tuple(getattr(cls, attribute))
+    return ()
+
+
+def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
+    """The first place where two values differ: what stood there and what came back.
+
+    Containers, and classes without an __eq__ of their own, are compared part by part.
+    """
+    if value == back:
+        return None
+    pairs: list[tuple[str, Any, Any]]
+    if isinstance(value, Mapping) and isinstance(back, Mapping):
+        missing = next((key for key in value if key not in back), None)
+        if missing is not None:
+            return f"{path}.{missing}", value[missing], _NOTHING
+        pairs = [(f".{key}", value[key], back[key]) for key in value]
+    elif isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
+        pairs = [(f"[{number}]", mine, theirs) for number, (mine, theirs) in enumerate(zip(value, back, strict=True))]
+    elif type(back) is type(value) and (names := _field_names(type(value))):
+        pairs = [(f".{name}", getattr(value, name, None), getattr(back, name, None)) for name in names]
+    else:
+        return path, value, back
+    found = (_difference(mine, theirs, path + step) for step, mine, theirs in pairs)
+    return next((one for one in found if one is not None), None)
+
+
+def unequal(value: object, back: object, name: str) -> PayloadError | None:
+    """The error for a value of type `name` that came back as `back`; None when all its parts are equal."""
+    found = _difference(value, back, "$")
+    return _not_back(*found, name) if found is not None else None
+
+
+def unreadable(value: object, text: bytes, error: Exception, name: str) -> PayloadError:
+    """The error for a value of type `name` whose own text could not be read as that type."""
+    endless = _not_finite(value, "$")
+    return _not_back(*endless, None, name) if endless is not None else misfit(text, error, name)
+
+
+def _not_back(path: str, value: object, back: object, name: str) -> PayloadError:
+    kind, became = type(value).__qualname__, type(back).__qualname__
+    if back is _NOTHING:
+        what = f"{name} has no place for the field {path}: it would be lost."
+        todo = "Send what the type declares, or add the field to it; keys of plain objects are text."
+    elif isinstance(value, float) and back is None:
+        what = f"{_place(path)} is {value}, which JSON does not have."
+        todo = "Send None, or a text, where there is no number."
+    else:
+        what = f"{_place(path)} would not come back equal: {kind} would become {became}."
+        todo = "Declare its exact type, or send it in a form that JSON has."
+        if became == name:
+            todo = f"Pass a value of type {name}."
+    return PayloadError(what, meaning=f"The value there is {_shown(value)}.", todo=todo)

@@ -1,0 +1,33 @@
+"""What an `aws://` URL says: regions of every partition, options with their defaults, and what none of them can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from onefold import errors
+from onefold.backends import places
+
+
+@pytest.mark.parametrize(
+    "region", ["eu-west-1", "us-gov-east-1", "cn-northwest-1", "us-isob-east-1", "mx-central-1", "eusc-de-east-1"]
+)
+def test_regions_of_every_partition(region: str) -> None:
+    assert places.read(f"aws://{region}") == places.Place(region=region)
+
+
+@pytest.mark.parametrize(
+    "region", ["", "shop", "eu-west", "EU-WEST-1", "europe-west1", "e-west-1", "eu-west-x", "eu--1"]
+)
+def test_what_is_no_region(region: str) -> None:
+    with pytest.raises(errors.UsageError, match="names no region"):
+        places.read(f"aws://{region}?table=shop")
+
+
+def test_options_say_where_things_are() -> None:
+    place = places.read(
+        "aws://eu-west-1?table=shop&prefix=shop-&payloads=bodies/shop/x&create=yes&batch=no"
+        "&endpoint=http://127.0.0.1:1&sqs=http://127.0.0.1:2&later=g&later_role=arn:r"
+    )
+    assert (place.table, place.prefix, place.bucket, place.folder) == ("shop", "shop-", "bodies", "shop/x")
+    assert (place.create, place.batched, place.later_group, place.later_role) == (True, False, "g", "arn:r")
+    assert place.endpoints == {"*": "http://127.0.0.1:1", "sqs": "http://127.0.0.1:2"}

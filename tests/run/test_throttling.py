@@ -1,0 +1,138 @@
+"""Limits of a job over all processes: what is held back waits without an attempt, and what was taken is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+import onefold
+from onefold.contracts.queue import Delivery
+from tests.run.bench import Bench, Process, opened
+
+Order = dict[str, str]
+
+
+def mill(throttle: onefold.Throttle, work: Callable[[Order], object] = lambda order: None) -> onefold.App:
+    app = onefold.App("mill")
+
+    @app.job(app.queue("orders"), key="{id}", throttle=throttle)
+    def grind(order: Order) -> None:
+        work(order)
+
+    return app
+
+
+def send(app: onefold.App, *orders: Order) -> None:
+    app.jobs["grind"].send_many(list(orders))
+
+
+def one_each(bench: Bench, count: int) -> list[Delivery]:
+    return list(bench.backend.open_queue("orders").receive(count))
+
+
+def held(bench: Bench) -> dict[str, dict[str, int]]:
+    """Who has which slots, as every process sees it."""
+    state = bench.runtime.engine.state
+    names = state.names("slots/")
+    return {
+        name: msgspec.json.decode(one.value)
+        for name, one in zip(names, state.get(names), strict=True)
+        if one is not None
+    }
+
+
+def done(process: Process) -> int:
+    return process.names().count("completed")
+
+
+def test_no_more_run_at_once_than_is_allowed_whatever_process_they_are_in() -> None:
+    app = mill(onefold.Throttle(concurrency=2))
+    with opened(app) as bench:
+        send(app, *({"id": str(number)} for number in range(4)))
+        one, other = bench.process(), bench.process()
+        first = one.begin(one_each(bench, 1))
+        second = other.begin(one_each(bench, 3))
+        assert [len(first), len(second)] == [1, 1]
+        why = [event.detail["why"] for event in other.events if event.name == "released"]
+        assert why == ["2 runs are under way, which is the limit"] * 2
+        assert sum(map(len, held(bench).values())) == 2
+        one.perform(first)
+        other.perform(second)
+        assert sum(map(len, held(bench).values())) == 0
+        bench.clock.advance(1_000)
+        one.run()
+        assert done(one) + done(other) == 4
+        for key in "0123":
+            record = bench.record(key, job="grind")
+            assert record is not None
+            assert record.attempts_total == 1, "who waits uses up no attempt"
+
+
+def test_a_limit_per_key_holds_each_key_by_itself_and_keeps_nothing_of_those_that_are_over() -> None:
+    app = mill(onefold.Throttle(concurrency=1, per="{customer}"))
+    with opened(app) as bench:
+        send(app, *({"id": f"{customer}{number}", "customer": customer} for customer in "ab" for number in (1, 2)))
+        process = bench.process()
+        ready = process.begin(one_each(bench, 4))
+        assert [run.payload["id"] for run in ready] == ["a1", "b1"]
+        gates: Any = process.driver.gates
+        assert len(gates._slots) == 2
+        process.perform(ready)
+        assert len(gates._slots) == 0
+        bench.clock.advance(1_000)
+        process.run()
+        assert done(process) == 4
+
+
+def test_a_rate_holds_back_what_comes_too_soon_and_the_slot_with_it() -> None:
+    app = mill(onefold.Throttle(rate="2/s", concurrency=3))
+    with opened(app) as bench:
+        send(app, *({"id": str(number)} for number in range(3)))
+        process = bench.process()
+        ready = process.begin(one_each(bench, 3))
+        assert len(ready) == 1, "a burst is what a tenth of a second lets through, at least one"
+        refused = [event.detail for event in process.events if event.name == "released"]
+        assert [one["why"] for one in refused] == ["the rate of 2 per 1000 ms is used up"] * 2
+        assert sum(map(len, held(bench).values())) == 1
+        process.perform(ready)
+        process.run_for(2_000, step_ms=500)
+        assert done(process) == 3
+
+
+def test_slots_hold_as_long_as_they_are_renewed_and_not_after_their_process_died() -> None:
+    app = mill(onefold.Throttle(concurrency=1))
+    with opened(app) as bench:
+        send(app, {"id": "1"}, {"id": "2"})
+        slow, other = bench.process(), bench.process()
+        assert len(slow.begin(one_each(bench, 1))) == 1
+        waiting = one_each(bench, 1)
+        bench.clock.advance(20_000)
+        slow.driver.gates.renew()
+        bench.clock.advance(20_000)
+        assert other.begin(waiting) == []
+        bench.clock.advance(10_000)  # 30 s after it was renewed last
+        assert len(other.begin(one_each(bench, 10))) == 1
+
+
+def test_a_job_that_is_paused_gives_its_messages_back_until_its_dependency_answers() -> None:
+    down = [True]
+
+    def work(order: Order) -> None:
+        if down:
+            raise onefold.DependencyDown("the key was rotated", retry_in_ms=60_000)
+
+    app = mill(onefold.Throttle(concurrency=5), work)
+    with opened(app) as bench:
+        send(app, *({"id": str(number)} for number in range(3)))
+        process = bench.process()
+        process.perform(process.begin(one_each(bench, 1)))
+        assert process.begin(one_each(bench, 2)) == []
+        why = [event.detail["why"] for event in process.events if event.name == "released"]
+        assert why == ["the job is paused: the key was rotated"] * 2
+        down.clear()
+        process.run_for(180_000, step_ms=5_000)
+        assert done(process) == 3
+        assert "resumed" in process.names()
+        assert sum(map(len, held(bench).values())) == 0
