@@ -45,13 +45,14 @@ class Client:
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [("AccessDenied", 403, errors.NotFoundError), ("NoSuchKey", 404, errors.NotFoundError),
-     ("SlowDown", 503, errors.TransientError), ("InternalError", 500, errors.TransientError)],
+     ("SlowDown", 503, errors.TransientError), ("InternalError", 500, errors.TransientError),
+     ("ExpiredToken", 400, errors.TransientError)],
 )  # fmt: skip
 def test_an_object_that_cannot_be_read(code: str, status: int, kind: type[Exception]) -> None:
     source = S3Source("s3://nightly/in.csv", Client(code, status))
     with pytest.raises(kind, match=f"s3://nightly/in.csv cannot be read: {code}: no") as refused:
         source.identity()
-    assert isinstance(refused.value, errors.UsageError) == (status < 500), (
+    assert isinstance(refused.value, errors.UsageError) == (kind is errors.NotFoundError), (
         "a turn halts for a person, or is tried again"
     )
     with pytest.raises(kind):

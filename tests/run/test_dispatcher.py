@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 import onefold
 from onefold import errors
+from onefold.contracts.state import Change, State
 from onefold.run import dispatcher, runs
 from onefold.run.dispatcher import Dispatch, as_handler
 from onefold.testing import World, inline
@@ -127,8 +128,16 @@ class Killed(KeyboardInterrupt):
 
 @pytest.mark.parametrize("one_transaction", [True, False])
 def test_a_dispatch_that_kills_its_workers_is_seen_to_have_stopped_and_goes_on_after_a_redrive(
-    one_transaction: bool,
+    one_transaction: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    noting, busy = runs.stopped, [errors.StorageBusy("once")]
+
+    def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
+        if busy:
+            raise busy.pop()
+        return noting(state, name, why)
+
+    monkeypatch.setattr(runs, "stopped", stopped)
     app = onefold.App("unlucky")
     bills = app.queue("bills")
     charged: list[str] = []

@@ -14,7 +14,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -25,7 +25,9 @@ from onefold import errors
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024  # DG input-output-itemreader: a raw item may have 8 MB
 _HEAD_BYTES: Final = 65_536
-_SERVER_ERROR: Final = 500  # HTTP status: from here on the fault is the server's, and passes
+_SERVER_ERROR: Final = 500  # HTTP status: from here on the fault is the server's
+# S3's error codes below 500 that pass too
+_PASSING: Final = frozenset({"ExpiredToken", "OperationAborted", "RequestTimeout"})
 _GZIP: Final = ".gz"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -250,9 +252,18 @@ class S3Source:
     def _unreadable(self, error: Any) -> errors.OnefoldError:
         said = error.response.get("Error", {})
         what = f"{self.name} cannot be read: {said.get('Code')}: {said.get('Message')}."
-        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= _SERVER_ERROR:
+        if passes(error.response):
             return errors.TransientError(what, meaning="S3 cannot answer for now.", todo="Try again in some minutes.")
         return errors.NotFoundError(what, todo="Check the URL, and that s3:GetObject and s3:ListBucket are allowed.")
+
+
+def passes(response: Mapping[str, Any]) -> bool:
+    """Whether what S3 answered, in boto3's form, is no refusal for good: the same request may succeed in a while.
+
+    Source: Amazon S3 API reference, Error responses, list of error codes.
+    """
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= _SERVER_ERROR or response.get("Error", {}).get("Code") in _PASSING
 
 
 class _Streamed(io.RawIOBase):

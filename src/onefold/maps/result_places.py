@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-_REFUSED: Final = 400  # HTTP status: from here on the request is at fault,
-_SERVER_ERROR: Final = 500  # and from here on the server, for now
+from onefold.maps.items import passes
+
+_REFUSED: Final = 400  # HTTP status: from here on the request is at fault
 
 
 class ResultPlace(Protocol):
@@ -113,7 +114,7 @@ def _refusals() -> Iterator[None]:
         yield
     except Exception as error:  # boto3's own, which is not imported here; that of an upload has S3's answer behind it
         answer = getattr(error, "response", None) or getattr(error.__context__, "response", {})
-        if not _REFUSED <= answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _SERVER_ERROR:
+        if answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _REFUSED or passes(answer):
             raise
         raise OSError(f"{answer['Error']['Code']}: {answer['Error']['Message']}") from error
 

@@ -27,6 +27,7 @@ TURN_MS: Final = 5_000
 _STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
 _NEXT_MS: Final = 100  # after one that stood still: 100 ms x 2^n, at most
 _NEXT_MS_MAX: Final = 5_000
+_KEPT_MS: Final = 60_000  # a run that has no turn here for so long is driven elsewhere, or over
 _KEPT_MAX: Final = 4  # runs of one map whose reading is kept in a process: 10 MB and an open file each, at most
 
 
@@ -50,7 +51,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], Mapper] = {}  # by run and chain, the one of the last turn last
+        self._kept: dict[tuple[str, str], tuple[Mapper, int]] = {}  # by run and chain, the latest last; with when
 
     def take(self, house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
         """Drive a run for a while, and send the next turn; what became of it, for people.
@@ -60,7 +61,7 @@ class Turns:
         """
         opened, chain = house.runtime(), str(turn.begun_at_ms)
         with self._lock:
-            mapper = self._kept.pop((turn.run, chain), None)
+            mapper, _ = self._kept.pop((turn.run, chain), (None, 0))
         try:
             if mapper is None or not mapper.take_up(opened.engine, turn.still):
                 mapper = Mapper(house, mapping, turn.run, turn.still, chain=chain)
@@ -79,15 +80,16 @@ class Turns:
         wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
         following = replace(turn, number=turn.number + 1, idle=idle, still=mapper.still)
         if whole:
-            self._keep((turn.run, chain), mapper)
+            self._keep((turn.run, chain), mapper, opened.clock.monotonic_ms())
         mapping.turns.send(following, delay=f"{wait_ms}ms")
         return f"{mapper.state.sent.index} of {mapper.state.total}"
 
-    def _keep(self, which: tuple[str, str], mapper: Mapper) -> None:
+    def _keep(self, which: tuple[str, str], mapper: Mapper, now_ms: int) -> None:
         with self._lock:
-            self._kept[which] = mapper
-            while len(self._kept) > _KEPT_MAX:
-                del self._kept[next(iter(self._kept))]
+            self._kept[which] = mapper, now_ms
+            for old, (_, at_ms) in list(self._kept.items()):
+                if len(self._kept) > _KEPT_MAX or now_ms - at_ms > _KEPT_MS:
+                    del self._kept[old]
 
 
 def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:

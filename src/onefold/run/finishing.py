@@ -146,9 +146,13 @@ class Finisher:
             return ()
         from onefold.run.runs import stopped  # only a dispatch that ends like this
 
-        with suppress(errors.TransientError):  # the settlement itself meets the same backend, and is tried again
-            reason = settle.reason
-            return stopped(self._backend.state, key.key, ": ".join(filter(None, (reason.error, reason.summary))))
+        reason = settle.reason
+        why = ": ".join(filter(None, (reason.error, reason.summary)))
+        for number in range(_WRITE_TRIES):
+            try:
+                return stopped(self._backend.state, key.key, why)
+            except errors.TransientError:  # after the last, the settlement meets the same backend
+                self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
         return ()
 
     def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:

@@ -204,6 +204,7 @@ class Job(Generic[P, R]):
             PayloadError: the payload does not fit the type, or gives no key; nothing was sent.
             UsageError: delay and run_at together, a run_at that is no datetime or has no zone.
             StorageBusy: the engine could not write; nothing was sent.
+            TransientError: the job is `unique`, and another process is sending this key; ask again.
         """
         return self._send([self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)])[0]
 

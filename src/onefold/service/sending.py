@@ -15,13 +15,14 @@ from onefold import errors
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Refused
 from onefold.contracts.rules import check_entry
-from onefold.contracts.store import Ask, Claimed, Hold, Release
+from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
 from onefold.run.events import Event, kept
 from onefold.run.handlers import Outgoing, Receipt
 from onefold.service.wiring import Runtime
 
-_RESERVE_LEASE_MS = 1_000  # a sender that dies before it sends blocks its key so long; a quicker worker waits for it
-_RESERVED_MS = 90 * 24 * 3_600_000
+_RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
+_SENDING_MS = 60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction tells
+_KNOWN_MS = 90 * 24 * 3_600_000
 
 
 def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -> list[Receipt]:
@@ -29,6 +30,7 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
 
     Raises:
         PayloadError: a queue would not take one of them (size, characters, group); none was sent.
+        TransientError: the `unique` key of one is being sent by another process; none was sent.
     """
     for one in outgoing:
         refused = check_entry(one.entry, runtime.settings[one.queue])
@@ -58,23 +60,17 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
 
 def _send(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
     """Reserve what is `unique`, then send; what was reserved and could not be sent is free again."""
-    known: set[int] = set()
-    holds: list[Hold] = []
+    if runtime.engine.commit is not None:  # one transaction: what fails here takes everything back
+        return _deliver(runtime, outgoing, _reserve(runtime, outgoing, _KNOWN_MS)[1])
+    mine, known = _reserve(runtime, outgoing, _SENDING_MS)
     try:
-        for place, one in enumerate(outgoing):
-            if one.unique:
-                hold = _reserve(runtime, one)
-                if hold is None:
-                    known.add(place)
-                else:
-                    holds.append(hold)
         receipts = _deliver(runtime, outgoing, known)
     except BaseException:
-        with suppress(errors.OnefoldError):  # then they are free when their leases end
-            _release(runtime, holds, 0)
+        with suppress(errors.OnefoldError):  # then they are free in a minute
+            _keep(runtime, mine, 0)
         raise
-    with suppress(errors.TransientError):  # then a worker claims them when their leases end
-        _release(runtime, holds, _RESERVED_MS)
+    with suppress(errors.OnefoldError):  # they are sent; a worker that claims one keeps it as long as any
+        _keep(runtime, mine, _KNOWN_MS)
     return receipts
 
 
@@ -107,26 +103,82 @@ def _refused(one: Outgoing, refused: Refused) -> errors.PayloadError:
     )
 
 
-def _reserve(runtime: Runtime, one: Outgoing) -> Hold | None:
-    """Make the record of a key that was never sent, held until its message is in its queue; None: the key is known."""
+def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tuple[list[Outgoing], set[int]]:
+    """Make the records of `unique` keys that were never sent, for the worker to claim.
+
+    Args:
+        keep_ms: how long they are known, unless somebody goes on with them.
+
+    Returns:
+        What was reserved, and the places in `outgoing` of what is known already.
+
+    Raises:
+        TransientError: one is being sent by another process; nothing stays reserved.
+    """
+    first: dict[RecordKey, int] = {}
+    known = {place for place, one in enumerate(outgoing) if one.unique and first.setdefault(one.record, place) != place}
+    if not first:
+        return [], known
     store, now_ms = runtime.engine.store, runtime.clock.now_ms()
-    standing = store.read([one.record], now_ms)[0]
-    if standing is not None and not (standing.status == "in_progress" and standing.lease_until_ms <= now_ms):
-        return None
-    ask = Ask(
+    mine: list[Outgoing] = []
+    for place, standing in zip(first.values(), store.read(list(first), now_ms), strict=True):
+        if standing is None:
+            mine.append(outgoing[place])
+        elif _being_sent(standing, now_ms):
+            raise _busy(outgoing[place])
+        else:
+            known.add(place)
+    answers = store.claim([_ask(runtime, one, now_ms, _RESERVE_LEASE_MS, keep_ms) for one in mine], now_ms)
+    writes: list[tuple[Hold, Outcome]] = []
+    quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]
+    for answer in answers:
+        if isinstance(answer, Claimed):  # what another sender reserved between the two calls stays its own
+            lasts_ms = keep_ms if not quicker else 0 if _is_new(answer) else _SENDING_MS
+            writes.append((answer.hold, Release(expires_at_ms=now_ms + lasts_ms)))
+    store.write(writes, now_ms)
+    if quicker:
+        raise _busy(quicker[0])
+    return mine, known
+
+
+def _is_new(answer: Answer) -> bool:
+    return isinstance(answer, Claimed) and answer.found == "absent"
+
+
+def _keep(runtime: Runtime, reserved: Sequence[Outgoing], keep_ms: int) -> None:
+    """Know keys for so long from now that no worker has claimed yet; 0: they were never known."""
+    store, now_ms = runtime.engine.store, runtime.clock.now_ms()
+    records = store.read([one.record for one in reserved], now_ms)
+    waiting = [
+        one for one, record in zip(reserved, records, strict=True) if record is not None and _being_sent(record, now_ms)
+    ]
+    answers = store.claim(
+        [_ask(runtime, one, now_ms, 0, _SENDING_MS) for one in waiting], now_ms
+    )  # no worker waits for it
+    holds = [one.hold for one in answers if isinstance(one, Claimed)]
+    store.write([(hold, Release(expires_at_ms=now_ms + keep_ms)) for hold in holds], now_ms)
+
+
+def _ask(runtime: Runtime, one: Outgoing, now_ms: int, lease_ms: int, keep_ms: int) -> Ask:
+    return Ask(
         key=one.record,
         fingerprint=one.fingerprint,
         owner=runtime.owner,
-        lease_until_ms=now_ms + _RESERVE_LEASE_MS,
+        lease_until_ms=now_ms + lease_ms,
         start=False,
-        expires_at_ms=now_ms + _RESERVED_MS,
+        expires_at_ms=now_ms + keep_ms,
     )
-    found = store.claim([ask], now_ms)[0]
-    return found.hold if isinstance(found, Claimed) and not found.doubt else None
 
 
-def _release(runtime: Runtime, holds: Sequence[Hold], keep_ms: int) -> None:
-    """Let the worker claim what was reserved; with `keep_ms` 0 the keys were never known."""
-    if holds:
-        now_ms = runtime.clock.now_ms()
-        runtime.engine.store.write([(hold, Release(expires_at_ms=now_ms + keep_ms)) for hold in holds], now_ms)
+def _being_sent(record: Record, now_ms: int) -> bool:
+    """Whether a sender made this record, and neither it nor a worker has gone on with it."""
+    lasts = record.expires_at_ms is None or record.expires_at_ms > now_ms + _SENDING_MS
+    return record.message_id is None and record.status in ("in_progress", "released") and not lasts
+
+
+def _busy(one: Outgoing) -> errors.TransientError:
+    return errors.TransientError(
+        f"Key {one.record.key!r} of job {one.record.job} is being sent by another process, or by one that ended meanwhile.",
+        meaning="Whether its message is in the queue is not known; this call has sent nothing.",
+        todo="Send it again in a minute: then it is known, or free to be sent.",
+    )

@@ -23,7 +23,11 @@ def begin(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> a
         waits_for = run.send(None)
     except StopIteration:
         return None
-    return loop.create_task(_rest(run, waits_for))
+    return loop.create_task(_go_on(run, waits_for))
+
+
+async def _go_on(run: Coroutine[Any, None, None], waits_for: Any) -> None:
+    await _rest(run, waits_for)  # a task is made of a coroutine; since Python 3.12 a generator is none
 
 
 @coroutine
