@@ -142,3 +142,14 @@ def test_what_the_queue_itself_dead_letters_is_told_to_its_run(fifo: bool) -> No
     assert told.key == keys[0]
     assert told.detail == {"reason": "receives", "receives": 2, "of": 2}
     engine.close()
+
+
+def test_a_short_log_is_used_from_its_beginning_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.db")
+    engine = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path, log_pages=50)
+    engine.queues.create(QueueSettings(name="q"))
+    queue = engine.queues.open("q")
+    for _ in range(100):
+        queue.send([Entry(body="x")])
+    assert os.stat(f"{path}-wal").st_size < 100 * 4_120, "without it each send adds three pages"
+    engine.close()

@@ -10,6 +10,7 @@ import boto3
 import pytest
 
 import onefold
+from onefold.run import grouping, lambda_invocation
 from onefold.watch import cost
 from onefold.watch.cost import Path, Traffic, Way
 from tests.emulators import servers
@@ -134,7 +135,17 @@ def write_units(path: Path) -> float:
     return cost.usage(path, Way(queue="orders"), TRAFFIC).write_units * BATCH
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model counts a batch that is settled at once; on a machine that stalls for 5 ms it is settled in parts."""
+    for module, name in (
+        (grouping, "COMMIT_WITHIN_MS"), (lambda_invocation, "_SETTLE_WITHIN_MS"), (lambda_invocation, "_GROUP_MS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 600_000)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
 def test_first_delivery_duplicate_and_retry_make_the_calls_of_the_model(endpoint: str, counting: Counting) -> None:
     mapped = Mapped("counted", endpoint, concurrency=1)
     mapped.warm()

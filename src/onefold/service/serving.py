@@ -46,6 +46,7 @@ DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 _BUSY_MS = 1_000  # the whole server stands while another process holds the file; then SDKs are told to try again
+_LOG_PAGES = 1_000  # 4 MB: a queue's pages are few, and a short log is soon one that only has to be overwritten
 _SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
 _LOOK_S = 0.002  # between two looks at invocations that run while a manual clock is moved
 _TWICE_S = 1.0  # after a first Ctrl-C
@@ -173,8 +174,9 @@ class Serving:
             self._claim = _claim(settings.data)
         url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
         self._engine = registry.open_engine(
-            url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), busy_ms=_BUSY_MS
-        )
+            url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), busy_ms=_BUSY_MS,
+            log_pages=_LOG_PAGES,
+        )  # fmt: skip
         queues = LocalQueues(
             self._engine,
             Pace(self.clock, loop),
