@@ -12,6 +12,7 @@ import pytest
 
 from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.file_settings import FileSettings
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import Row
@@ -146,10 +147,27 @@ def test_what_the_queue_itself_dead_letters_is_told_to_its_run(fifo: bool) -> No
 
 def test_a_short_log_is_used_from_its_beginning_again(tmp_path: Path) -> None:
     path = str(tmp_path / "q.db")
-    engine = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path, log_pages=50)
+    short = FileSettings(log_bytes=50 * 4_096)
+    engine = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path, settings=short)
     engine.queues.create(QueueSettings(name="q"))
     queue = engine.queues.open("q")
     for _ in range(100):
         queue.send([Entry(body="x")])
     assert os.stat(f"{path}-wal").st_size < 100 * 4_120, "without it each send adds three pages"
     engine.close()
+
+
+def test_a_page_size_is_that_of_a_new_file_and_an_older_one_keeps_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.db")
+    for asked in (1_024, 4_096):
+        settings = FileSettings(page_bytes=asked, log_bytes=102_400)
+        engine = SqliteEngine(
+            path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path, settings=settings
+        )
+        if asked == 1_024:
+            engine.queues.create(QueueSettings(name="q"))
+        engine.queues.open("q").send([Entry(body="x" * 100_000)])
+        engine.close()
+        database = sqlite3.connect(path)
+        assert database.execute("PRAGMA page_size").fetchone() == (1_024,)
+        database.close()

@@ -19,6 +19,7 @@ import pytest
 from onefold import errors, limits
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.file_settings import FileSettings
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Entry
@@ -34,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(file: Path, **options: Any) -> Iterator[SqliteQueues]:
-    engine = Engine(str(file), ManualClock(), **options)
+    engine = Engine(str(file), ManualClock(), settings=FileSettings(**options))
     try:
         yield SqliteQueues(engine)
     finally:

@@ -17,7 +17,8 @@ import pytest
 
 import onefold
 import onefold.testing
-from onefold.backends.sqlite import connection
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.file_settings import FileSettings
 from onefold.decide.failures import summary_of
 
 PATIENCE_S = 60  # of a process that should end in two seconds
@@ -275,7 +276,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_send_and_command(
 
 
 def test_a_locked_file_is_told_and_takes_the_message_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.Engine.__init__.__kwdefaults__, "busy_ms", 20)
+    monkeypatch.setitem(SqliteEngine.__init__.__kwdefaults__, "settings", FileSettings(busy_ms=20))
     file = tmp_path / "orders.db"
     app, book = make(f"sqlite:///{file}")
     app.runtime()

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from onefold import errors
 
 if TYPE_CHECKING:
+    from onefold.backends.sqlite.file_settings import FileSettings
     from onefold.clock import Clock
     from onefold.contracts.engine import Books, Engine
     from onefold.contracts.store import Store
@@ -36,14 +37,11 @@ _EXTRAS: Final = {
 }
 
 
-def open_engine(
-    url: str, *, clock: Clock, entropy: Entropy, owner: str, busy_ms: int | None = None, log_pages: int | None = None
-) -> Engine:
+def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: FileSettings | None = None) -> Engine:
     """Open the backend a URL names, creating its file when it is not there.
 
     Args:
-        busy_ms: how long a write waits for another process that holds the file, in milliseconds; None: the backend's own.
-        log_pages: of 4 KiB in a write-ahead log, after which it is used from its beginning again; None: the backend's own.
+        file: what may be chosen about an embedded engine's file; None: what workers have.
 
     Raises:
         UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
@@ -51,13 +49,12 @@ def open_engine(
     """
     scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
     if scheme == "sqlite":
-        from onefold.backends.sqlite.connection import BUSY_MS_DEFAULT, LOG_PAGES_DEFAULT
         from onefold.backends.sqlite.engine import SqliteEngine
+        from onefold.backends.sqlite.file_settings import FOR_WORKERS
 
         return SqliteEngine(
             _sqlite_path(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
-            busy_ms=BUSY_MS_DEFAULT if busy_ms is None else busy_ms,
-            log_pages=LOG_PAGES_DEFAULT if log_pages is None else log_pages,
+            settings=file or FOR_WORKERS,
         )  # fmt: skip
     if scheme == "aws":
         return _open_aws(url, clock, entropy)

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.backends import registry
+from onefold.backends.sqlite.file_settings import FileSettings
 from onefold.clock import Clock, ManualClock, SystemClock
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
@@ -45,8 +46,11 @@ PORT = 9324  # as other local servers of SQS have it
 DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
-_BUSY_MS = 1_000  # the whole server stands while another process holds the file; then SDKs are told to try again
-_LOG_PAGES = 1_000  # 4 MB: a queue's pages are few, and a short log is soon one that only has to be overwritten
+_FILE = FileSettings(
+    busy_ms=1_000,  # the whole server stands while another process holds the file; then SDKs are told to try again
+    log_bytes=4_096_000,  # a queue's pages are few, and a short log is soon one that only has to be overwritten
+    page_bytes=1_024,  # most calls change a row or two of three tables
+)
 _SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
 _LOOK_S = 0.002  # between two looks at invocations that run while a manual clock is moved
 _TWICE_S = 1.0  # after a first Ctrl-C
@@ -174,8 +178,7 @@ class Serving:
             self._claim = _claim(settings.data)
         url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
         self._engine = registry.open_engine(
-            url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), busy_ms=_BUSY_MS,
-            log_pages=_LOG_PAGES,
+            url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), file=_FILE,
         )  # fmt: skip
         queues = LocalQueues(
             self._engine,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from onefold import errors
+from onefold.backends.sqlite.file_settings import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.refusals import primary, translate
 from onefold.clock import Clock, SystemClock
@@ -30,8 +31,6 @@ C = TypeVar("C", bound=sqlite3.Connection)
 T = TypeVar("T")
 
 APPLICATION_ID = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
-BUSY_MS_DEFAULT = 10_000  # how long a write waits for another process before StorageBusy
-LOG_PAGES_DEFAULT = 10_000  # checkpoint after 40 MB: 10-30 % more throughput than SQLite's 1,000, measured
 _CACHE_KIB = 64 * 1024  # of the one writer
 _READER_CACHE_KIB = 2 * 1024  # of each reader, of which a busy process has many; what one sorts beyond it is in a file
 # Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
@@ -87,22 +86,17 @@ class Engine:
     Args:
         path: file name, or `:memory:`.
         clock: where the queue's and the records' time comes from.
-        busy_ms: how long a write waits for other processes, in milliseconds.
-        log_pages: in the write-ahead log, of 4 KiB, after which they are written into the file and the log is overwritten
-            from its beginning. Until it has grown to that, a sync has to note its new length too (80 us more on ext4).
+        settings: what may be chosen about the file.
 
     Raises:
         StorageError: the file is not a database, is corrupt, cannot be opened or written.
     """
 
-    def __init__(
-        self, path: str, clock: Clock, *, busy_ms: int = BUSY_MS_DEFAULT, log_pages: int = LOG_PAGES_DEFAULT
-    ) -> None:
+    def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
         self.path = path
         self.clock = clock
         self.in_memory = path == ":memory:"
-        self._busy_ms = busy_ms
-        self._log_pages = log_pages
+        self._settings = settings
         self._real_clock = SystemClock()  # other processes hold the file in real time, whatever `clock` says
         self._never = _Never()
         self._turn = threading.RLock()
@@ -230,7 +224,7 @@ class Engine:
                 self._writer.execute(_BEGIN)
             except sqlite3.OperationalError as error:
                 now_ms = self._real_clock.monotonic_ms()
-                end_ms = now_ms + self._busy_ms if end_ms is None else end_ms
+                end_ms = now_ms + self._settings.busy_ms if end_ms is None else end_ms
                 if primary(error) != sqlite3.SQLITE_BUSY or now_ms >= end_ms:
                     raise
                 self._real_clock.wait(self._never, 1)
@@ -358,7 +352,7 @@ class Engine:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(
                 self.path,
-                timeout=self._busy_ms / 1000,  # from the first statement on: another process may be recovering the file
+                timeout=self._settings.busy_ms / 1000,  # from the first statement on: another may recover the file
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=512,
@@ -379,6 +373,7 @@ class Engine:
     def _prepare_writer(self, connection: sqlite3.Connection) -> None:
         if not self.in_memory:
             refuse_foreign(self.path, *identity(connection))  # before the switch, which writes to the file
+            connection.execute(f"PRAGMA page_size={self._settings.page_bytes}")
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise errors.StorageError(
@@ -387,7 +382,8 @@ class Engine:
                     todo="Put the file on a local disk; network file systems cannot hold it.",
                 )
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={self._log_pages}")
+        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]  # an older file's own
+        connection.execute(f"PRAGMA wal_autocheckpoint={self._settings.log_bytes // page_bytes}")
         connection.execute("PRAGMA busy_timeout=0")
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
-from onefold.backends.sqlite.connection import BUSY_MS_DEFAULT, LOG_PAGES_DEFAULT, Engine
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.file_settings import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.presence import Presence
@@ -36,8 +37,7 @@ class SqliteEngine:
         clock, entropy: where time and chance come from.
         owner: id of this process; names its leases.
         url: as the user wrote it.
-        busy_ms: how long a write waits for other processes, in milliseconds.
-        log_pages: as of `connection.Engine`.
+        settings: what may be chosen about the file.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -51,15 +51,14 @@ class SqliteEngine:
         entropy: Entropy,
         owner: str,
         url: str,
-        busy_ms: int = BUSY_MS_DEFAULT,
-        log_pages: int = LOG_PAGES_DEFAULT,
+        settings: FileSettings = FOR_WORKERS,
     ) -> None:
         self.url = url
         self.shared = path != ":memory:"
         self.provisioned = False
         self._clock = clock
         self._owner = owner
-        self.database = Engine(path, clock, busy_ms=busy_ms, log_pages=log_pages)
+        self.database = Engine(path, clock, settings=settings)
         try:
             migrate(self.database)
         except BaseException:
