@@ -70,13 +70,33 @@ def test_it_says_where_it_is_and_ends_when_told(tmp_path: Path, number: signal.S
     assert list(tmp_path.iterdir()) == []
 
 
-def test_people_are_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "onefold", "serve", "--port", "0", "--fault", "lose-ack=10%", "--seed", "7"]
-    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE) as process:
+def what_people_are_told(work: Path, *options: str) -> str:
+    command = [sys.executable, "-u", "-m", "onefold", "serve", "--port", "0", *options]
+    with subprocess.Popen(command, cwd=work, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         said = "".join(iter(process.stdout.readline, "Ctrl-C stops it.\n"))
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
+    return said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "is not shown: other machines can reach this server"),
+        (("--admin-token", "sesame"), "/_onefold/history, with the header"),
+    ],
+)
+def test_people_are_told_what_the_history_of_an_open_server_asks_for(
+    tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    said = what_people_are_told(tmp_path, "--memory", "--host", "0.0.0.0", *options)
+    assert told in said
+    assert "sesame" not in said
+
+
+def test_people_are_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:
+    said = what_people_are_told(tmp_path, "--fault", "lose-ack=10%", "--seed", "7")
     url = said.split()[2]
     assert url.startswith("http://127.0.0.1:")
     assert f'endpoint_url="{url}"' in said

@@ -139,7 +139,7 @@ def _say(running: Serving) -> None:
         f'  boto3     boto3.client("sqs", endpoint_url="{url}", region_name="{settings.region}",',
         f'                         aws_access_key_id="{settings.access_key or shown}", aws_secret_access_key="{shown}")',
         f"  AWS CLI   aws --endpoint-url {url} --region {settings.region} sqs list-queues",
-        f"  history   {url}/_onefold/history",
+        f"  history   {_history(settings, url)}",
     ]
     faults = running.queues.faults.settings
     if faults.faults:
@@ -157,6 +157,16 @@ def _say(running: Serving) -> None:
         lines += [f"            left out: {sentence}" for sentence in planted.left_out]
     lines.append("Ctrl-C stops it.")
     _print("\n".join(lines))
+
+
+def _history(settings: ServeSettings, url: str) -> str:
+    from onefold.wire.app import is_loopback
+
+    if settings.admin_token is not None:
+        return f"{url}/_onefold/history, with the header Authorization: Bearer (the admin token)"
+    if not is_loopback(settings.host):
+        return "is not shown: other machines can reach this server; start it with --admin-token"
+    return f"{url}/_onefold/history"
 
 
 def _shown(line: LogLine) -> str:
