@@ -90,7 +90,7 @@ def serving(*options: str, folder: Path | None = None, port: int = 0, **env: str
 
 
 class Reports:
-    """Lines that other programs send to a port of this process, in order of arrival."""
+    """Lines that other programs send to a port of this process, a connection each, in the order that they connected."""
 
     def __init__(self) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
@@ -101,8 +101,8 @@ class Reports:
                 for line in self.rfile:
                     lines.put(line.decode().rstrip("\n"))
 
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Hear)
-        self._server.daemon_threads = True
+        # One after the other: with a thread each, what was reported first may be heard second.
+        self._server = socketserver.TCPServer(("127.0.0.1", 0), Hear)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
