@@ -22,7 +22,7 @@ from benchmarks import probe
 
 if TYPE_CHECKING:
     from benchmarks.onefold_tool import Order
-    from onefold.contracts.store import Store
+    from onefold.contracts.verbs import Store
 
 Figures = dict[str, float]
 YEAR_MS = 365 * 86_400_000

@@ -24,7 +24,7 @@ from onefold.errors import (
 )
 from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, ScheduleRetry, Throttle
 from onefold.run.context import Context
-from onefold.run.handlers import Done, Job, NotDone, Receipt, StillUnknown
+from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
     from onefold.buses.bus import Bus
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from onefold.reconciling.reconciler import Reconciliation
     from onefold.run.completion import CompleteRun
     from onefold.run.once import once
+    from onefold.run.outgoing import Receipt
+    from onefold.run.probe_answers import Done, NotDone, StillUnknown
     from onefold.run.retrying import retrying
     from onefold.schedules.scheduling import Schedule, Tick
     from onefold.service.stores import memory_store, store
@@ -101,8 +103,12 @@ _LATER = {
     "InputTransformer": "onefold.decide.transform",
     "CompleteRun": "onefold.run.completion",
     "Counted": "onefold.reconciling.comparing",
+    "Done": "onefold.run.probe_answers",
     "LogSink": "onefold.watch.sinks",
+    "NotDone": "onefold.run.probe_answers",
+    "Receipt": "onefold.run.outgoing",
     "Schedule": "onefold.schedules.scheduling",
+    "StillUnknown": "onefold.run.probe_answers",
     "Tick": "onefold.schedules.scheduling",
     "Reconciliation": "onefold.reconciling.reconciler",
     "Totals": "onefold.reconciling.comparing",

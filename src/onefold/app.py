@@ -11,23 +11,27 @@ import os
 import string
 import threading
 import typing
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onefold import duration, errors
-from onefold.clock import Clock, SystemClock
+from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import JOB_ATTRIBUTE, Delivery
-from onefold.decide.batch import OnFailure
+from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.declarations import Declarations
-from onefold.duration import Duration
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.entropy import SystemEntropy
 from onefold.options import checked_options
-from onefold.run.handlers import Job, Outgoing, Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.decide.batch import OnFailure
+    from onefold.duration import Duration
+    from onefold.outside import Clock, Entropy
     from onefold.run.events import Sink
+    from onefold.run.handlers import Job
+    from onefold.run.outgoing import Outgoing, Receipt
     from onefold.service.lambda_runtime import LambdaHandler
     from onefold.service.wiring import Runtime
 

@@ -9,31 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Waiter(Protocol):
-    """Something that can be waited for: an event, a wake-up socket, a queue of finished work."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Block for at most `timeout_s` seconds; True when woken, False when time ran out."""
-        ...
-
-
-class Clock(Protocol):
-    """Two readings and a wait. Instants are integer milliseconds since the epoch, UTC."""
-
-    def now_ms(self) -> int:
-        """Wall time in milliseconds since the epoch; may jump when the machine's clock is set."""
-        ...
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds from an arbitrary start that never go back."""
-        ...
-
-    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
-        """Wait until `waiter` is woken or `timeout_ms` have passed; True when woken."""
-        ...
+if TYPE_CHECKING:
+    from onefold.outside import Waiter
 
 
 class SystemClock:

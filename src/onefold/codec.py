@@ -15,24 +15,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
 from onefold.errors import PayloadError, UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 T = TypeVar("T")
 
 _EXACT_CHARS = 16  # 15 digits and a point: every such decimal is a double of its own (IEEE 754, DBL_DIG = 15)
-
-
-class _Decoder(Protocol):
-    def decode(self, data: bytes | str, /) -> Any: ...
 
 
 # ------------------------------------------------------------------------------------------------ canonical text
@@ -132,7 +130,7 @@ class PayloadCodec(Generic[T]):
 
     def __init__(self, annotation: Any = Any, result: Any = Any) -> None:
         self.annotation = Any if annotation is object else annotation
-        self._decoder: _Decoder = _decoder_of(self.annotation)
+        self._decoder = _decoder_of(self.annotation)
         self._result: PayloadCodec[Any] | None = None if result is annotation else payload_type(result)
 
     def __repr__(self) -> str:
@@ -270,14 +268,14 @@ class _ModelDecoder:
         return cast(Any, self._model).model_validate_json(data)
 
 
-def _decoder_of(annotation: Any) -> _Decoder:
+def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
     if _is_model(annotation):
         return _ModelDecoder(annotation)
     try:
         known = inspect.type_info(annotation)
         stranger = next(_strangers(known, set()), None)
         if stranger is None:
-            return cast(_Decoder, msgspec.json.Decoder(annotation, dec_hook=_from_builtins))
+            return msgspec.json.Decoder(annotation, dec_hook=_from_builtins)
         reason = f"{type_name(stranger)} has no JSON form."
     except (TypeError, ValueError, NameError) as error:
         reason = str(error).rstrip(".") + "."

@@ -8,15 +8,10 @@ Invariant: a declaration that is refused has declared nothing.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Literal
 
 from onefold import errors, limits
-from onefold.contracts.ledger import History
-from onefold.decide.delivery import AfterFailure, Effect
-from onefold.decide.keys import KeyFunction
-from onefold.duration import Duration
 from onefold.options import (
     FUNCTION,
     DeadLetter,
@@ -29,45 +24,36 @@ from onefold.options import (
     Throttle,
     checked_options,
 )
-from onefold.run.context import Context
 from onefold.run.declaring import declare_job, lists_of, queue_of
-from onefold.run.handlers import Found, Job, Outgoing, Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
     from onefold.buses.bus import Bus
     from onefold.buses.pipes import Pipe
+    from onefold.contracts.ledger import History
+    from onefold.decide.delivery import AfterFailure, Effect
+    from onefold.decide.keys import KeyFunction
     from onefold.decide.mapplan import Batch, Format, ItemReader
     from onefold.decide.schedule import Dst
     from onefold.decide.ticks import Missed
+    from onefold.duration import Duration
     from onefold.maps.jobs import MapJob
     from onefold.reconciling.reconciler import Reconciler
+    from onefold.run.decorating import Decorator
     from onefold.run.events import Sink
+    from onefold.run.handlers import Job
+    from onefold.run.outgoing import Outgoing, Receipt
+    from onefold.run.probe_answers import Found
     from onefold.schedules.scheduling import Schedule
     from onefold.service.wiring import Runtime
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 
 
-class Decorator(Protocol):
-    """Turns a handler into a job; the payload and result types are the handler's own."""
-
-    @overload
-    def __call__(self, handler: Callable[[T, Context], Awaitable[R]]) -> Job[T, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[T], Awaitable[R]]) -> Job[T, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
-
-
-class Declarations(ABC):
-    """The declarations of an app, and what they need of it."""
+class Declarations:
+    """The declarations of an app, and what they need of it: `App` has it, which is checked where types are."""
 
     url: str
     history: History

@@ -8,19 +8,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from typing import Protocol
-
-
-class Entropy(Protocol):
-    """A source of ids and of fractions."""
-
-    def token(self) -> str:
-        """A new identifier: 16 lower-case hexadecimal characters (64 bits)."""
-        ...
-
-    def fraction(self) -> float:
-        """A number drawn evenly from [0, 1)."""
-        ...
 
 
 class SystemEntropy:

@@ -15,7 +15,7 @@ from msgspec import Struct, StructMeta
 
 from onefold import errors
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.backoff import Jitter
+from onefold.decide.delivery import Jitter
 from onefold.decide.keys import KeyFunction
 from onefold.duration import Duration
 
@@ -52,19 +52,18 @@ def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
 
 
 def checked_options(function: Callable[A, R]) -> Callable[A, R]:
-    """Answer an unknown option of a function with the name that was probably meant.
+    """Answer an unknown option of a method with the name that was probably meant.
 
     Raises (when the function is called):
         UsageError: it has no such option.
     """
     code: Any = function.__code__  # inspect.signature would take 0.1 ms of every import
-    known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
-    name = function.__qualname__.removesuffix(".__init__")
-    what = f"{name.replace('Declarations.', 'app.').replace('App.', 'app.')}()"  # as it is written
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]  # without self
+    name = function.__qualname__.removesuffix(".__init__").replace("Declarations.", "app.").replace("App.", "app.")
 
     @functools.wraps(function)
     def checked(*args: A.args, **kwargs: A.kwargs) -> R:
-        _refuse_unknown(kwargs, known, what)
+        _refuse_unknown(kwargs, known, f"{name}()")
         return function(*args, **kwargs)
 
     return checked

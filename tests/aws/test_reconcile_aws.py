@@ -10,7 +10,7 @@ import pytest
 import onefold
 from onefold.reconciling import findings
 from onefold.run.events import Sinks
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick
 from onefold.service import reconcile, repair
 from onefold.service.desk import Desk, Jobs

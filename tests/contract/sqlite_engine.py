@@ -6,7 +6,8 @@ from pathlib import Path
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
-from onefold.clock import Clock, ManualClock
+from onefold.clock import ManualClock
+from onefold.outside import Clock
 
 
 def open_engine(path: Path | str, clock: Clock | None = None) -> Engine:

@@ -13,18 +13,8 @@ from typing import Any
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
-from onefold.contracts.store import (
-    Answer,
-    Ask,
-    Claimed,
-    Complete,
-    Hold,
-    Outcome,
-    Record,
-    RecordKey,
-    Store,
-    Unknown,
-)
+from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
+from onefold.contracts.verbs import Store
 from onefold.run.gates import Gates
 from onefold.run.passage import Run
 from tests.crash.judge import Judge

@@ -12,17 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from onefold.contracts.commit import Settlement
-from onefold.contracts.store import (
-    Answer,
-    Ask,
-    Claimed,
-    Complete,
-    Hold,
-    Outcome,
-    Record,
-    RecordKey,
-    Store,
-)
+from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey
+from onefold.contracts.verbs import Store
 
 NEVER_MS = 1 << 60
 

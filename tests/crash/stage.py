@@ -14,7 +14,7 @@ import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.presence import bury_in
 from onefold.clock import ManualClock
-from onefold.contracts.store import Store
+from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.run.handlers import Job
 from tests.crash.judge import Doubles

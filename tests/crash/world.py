@@ -17,7 +17,7 @@ from onefold.clock import ManualClock
 from onefold.contracts.queue import Delivery
 from onefold.decide import attempt as script
 from onefold.entropy import SeededEntropy
-from onefold.run import calling
+from onefold.run import calling, probing
 from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
@@ -235,7 +235,7 @@ class World:
         assert run is not None
         match run.step:
             case script.Probe() as probe:
-                probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
+                probe.answer = probing.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
             case script.Start():
                 assert driver.start(run)
             case script.Call() if self._stage.transactional:

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
-from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, ProbeAnswer, Start, Step, attempt
+from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Policy
+from onefold.decide.probing import ProbeAnswer
 
 KEY = store.RecordKey("", "ship", "o-1")
 HOLD = store.Hold(KEY, "me", 4)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
 from onefold.decide import delivery as fate
+from onefold.decide import fates
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Failed, Note, Policy
 
@@ -56,7 +57,7 @@ LOST_LEASE = fate.LeaseGone()
 
 
 def settle(outcome: fate.Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0) -> Decision:
-    return fate.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
+    return fates.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
 
 
 def shape(decision: Decision) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from onefold.decide.transform import InputTransformer
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack
 from onefold.options import ScheduleRetry
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick
 
 BUCKET = "shop-files"

@@ -9,7 +9,7 @@ import pytest
 
 import onefold
 from onefold.contracts.store import RecordKey
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick
 from onefold.service import reconcile, repair
 from onefold.service.desk import Desk, Jobs

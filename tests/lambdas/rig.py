@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
-from onefold.clock import Clock, ManualClock, SystemClock
+from onefold.clock import ManualClock, SystemClock
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.pace import Pace
+from onefold.outside import Clock
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.clock import Clock, ManualClock, SystemClock
+from onefold.clock import ManualClock, SystemClock
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Delivery, Entry, Sent
 from onefold.decide.faults import NO_FAULTS
@@ -17,6 +17,7 @@ from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.outside import Clock
 
 WAIT_MS = 20_000  # SQS's longest poll
 TEST_S = 20

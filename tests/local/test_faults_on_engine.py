@@ -11,7 +11,8 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Delivery, Entry, Queue, RetryIn
+from onefold.contracts.queue import Delivery, Entry, RetryIn
+from onefold.contracts.verbs import Queue
 from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox

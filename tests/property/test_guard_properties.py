@@ -19,10 +19,11 @@ from onefold import limits
 from onefold.contracts import store, transitions
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
-from onefold.decide import guard
-from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, ProbeAnswer, Start, attempt
+from onefold.decide import fates, guard
+from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Policy
+from onefold.decide.probing import ProbeAnswer
 from onefold.run.events import EVENTS
 from tests.crash.stage import Stage, staged
 from tests.crash.world import Bounds, World
@@ -150,7 +151,7 @@ def test_waiting_for_another_is_soundly_bounded(until_ms: int, policy: Policy, n
 def test_outcomes_are_settled_soundly(
     outcome: fate.Outcome, policy: Policy, found: store.Claimed, number: int, now_ms: int, fraction: float
 ) -> None:
-    decision = fate.settle(outcome, policy, found, number, 1, now_ms, fraction)
+    decision = fates.settle(outcome, policy, found, number, 1, now_ms, fraction)
     is_sound(decision, policy, now_ms)
     assert isinstance(decision.write, store.Complete) == isinstance(outcome, fate.Success)
     if isinstance(outcome, fate.Failed) and outcome.kind == "transient":

@@ -15,19 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from onefold.backends.memory import MemoryStore
 from onefold.backends.sqlite.store import SqliteStore
 from onefold.backends.sqlite.sweep import sweep_in
-from onefold.contracts.store import (
-    Ask,
-    Claimed,
-    Complete,
-    Fail,
-    Failure,
-    Hold,
-    OutboxItem,
-    RecordKey,
-    Release,
-    Store,
-    Unknown,
-)
+from onefold.contracts.store import Ask, Claimed, Complete, Fail, Failure, Hold, OutboxItem, RecordKey, Release, Unknown
+from onefold.contracts.verbs import Store
 from onefold.testing.records import NOW
 from tests.contract.sqlite_engine import open_engine
 from tests.property.store_model import Model

@@ -16,7 +16,7 @@ from onefold.reconciling import findings
 from onefold.reconciling import reconciler as reconciling
 from onefold.run import following, runs
 from onefold.run.events import Sinks
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule, Tick
 from onefold.testing.inline import World, inline

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from onefold import App, errors
-from onefold.clock import ManualClock, Waiter
+from onefold.clock import ManualClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy
+from onefold.outside import Waiter
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper

@@ -14,7 +14,7 @@ import onefold
 from onefold.run import runs
 from onefold.run.completion import CompleteRun
 from onefold.run.dispatcher import as_handler
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.run.runs import Counts, RunState
 from onefold.service.wiring import Runtime
 

@@ -18,7 +18,7 @@ from typing import Any
 from onefold.clock import SystemClock
 from onefold.run import runs
 from onefold.run.dispatcher import Dispatch
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from tests.run.billing import NOMINAL_MS, RUN, Billing
 
 PAGE_BYTES = resource.getpagesize()

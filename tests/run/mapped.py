@@ -16,13 +16,14 @@ from msgspec import structs
 
 from onefold import App
 from onefold.backends.aws.messages import of_lambda
-from onefold.clock import ManualClock, Waiter
+from onefold.clock import ManualClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Record, RecordKey
 from onefold.decide.mapping import read_answer
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.records import WireForm, record_of
+from onefold.outside import Waiter
 from onefold.run.settling import Backend
 from onefold.service.wiring import Never
 from onefold.wire.digests import attributes_md5, body_md5

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 import onefold
 from onefold import errors
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import Change
+from onefold.contracts.verbs import State
 from onefold.run import dispatcher, runs
 from onefold.run.dispatcher import Dispatch, as_handler
 from onefold.testing import World, inline

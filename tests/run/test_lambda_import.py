@@ -16,6 +16,9 @@ ELSEWHERE = {
     *("buses", "maps", "reconciling", "schedules", "run.sources"),
     *("contracts.admin", "decide.breaker", "decide.rate", "payload_errors"),
     *("run.completion", "run.gates", "run.grouping", "run.runs"),
+    *("decide.backoff", "decide.fates", "decide.key_functions", "decide.probing"),  # what is not simply done
+    *("run.here", "run.in_tasks", "run.lambda_heeding", "run.limiting", "run.probe_answers", "run.probing"),
+    *("run.decorating", "run.outgoing"),  # for type checkers; of who sends
 }
 
 

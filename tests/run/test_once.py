@@ -16,9 +16,11 @@ import pytest
 
 import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.clock import ManualClock, Waiter
-from onefold.contracts.store import RecordKey, Store
+from onefold.clock import ManualClock
+from onefold.contracts.store import RecordKey
+from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
+from onefold.outside import Waiter
 from tests.run.bench import Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed

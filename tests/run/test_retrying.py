@@ -12,9 +12,10 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.clock import ManualClock, Waiter
+from onefold.clock import ManualClock
 from onefold.decide.backoff import Backoff
 from onefold.entropy import SeededEntropy
+from onefold.outside import Waiter
 from onefold.run.retrying import ASK_MS_MAX, Retrying, Try, retrying
 
 

@@ -13,7 +13,7 @@ from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.handlers import Outgoing, Receipt
+from onefold.run.outgoing import Outgoing, Receipt
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from onefold.service import dead_letters, schedules
 from onefold.service.desk import Desk, Jobs

@@ -9,7 +9,7 @@ from typing import Any
 
 from onefold import App
 from onefold.clock import ManualClock
-from onefold.contracts.queue import Queue
+from onefold.contracts.verbs import Queue
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper

@@ -17,7 +17,8 @@ from hypothesis.stateful import rule
 
 from onefold.backends.redis import changing
 from onefold.backends.redis.books import RedisBooks
-from onefold.contracts.store import RecordKey, Store
+from onefold.contracts.store import RecordKey
+from onefold.contracts.verbs import Store
 from onefold.entropy import SystemEntropy
 from tests.crash.judge import Violation
 from tests.crash.walk import Walk

@@ -9,17 +9,15 @@ Never here: how either system says anything. Invariant: both are closed together
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from onefold.contracts.admin import QueueAdmin, RecordAdmin
     from onefold.contracts.archive import Archive
-    from onefold.contracts.commit import Commit, EffectTransaction
-    from onefold.contracts.engine import Books, Engine, WakeableWaiter
-    from onefold.contracts.ledger import Ledger
-    from onefold.contracts.state import State
-    from onefold.contracts.store import Store
+    from onefold.contracts.engine import Books, WakeableWaiter
+    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
 class Alarm:
@@ -47,7 +45,9 @@ class JoinedEngine:
     """An engine made of two.
 
     Args:
-        url: as the user wrote it. queues, books: the two.
+        url: as the user wrote it.
+        queues: the one, asked for at every use. books: the other.
+        known_queue: opens a queue that is known to be there, without asking the server.
         provisioned: the queues are made by a deployment.
         sweep: removes some of what expired from the books, and says how much; servers that do it themselves need none.
         close_queues: called when the engine is closed.
@@ -56,9 +56,10 @@ class JoinedEngine:
     def __init__(
         self,
         url: str,
-        queues: QueueAdmin,
+        queues: Callable[[], QueueAdmin],
         books: Books,
         *,
+        known_queue: Callable[[str], Queue],
         provisioned: bool,
         sweep: Callable[[], int] | None = None,
         close_queues: Callable[[], None],
@@ -67,16 +68,22 @@ class JoinedEngine:
         self.shared = True
         self.provisioned = provisioned
         self.books = books
-        self.queues: QueueAdmin = queues
         self.store: Store = books.store
         self.ledger: Ledger = books.ledger
         self.state: State = books.state
         self.commit: Commit | None = None
         self.join: str | None = None
         self.archive: Archive | None = None  # on AWS, archives are EventBridge's
+        self.known_queue: Callable[[str], Queue] | None = known_queue
+        self._queues = queues
         self._sweep = sweep
         self._close_queues = close_queues
         self._alarms: list[Alarm] = []
+
+    @property
+    def queues(self) -> QueueAdmin:
+        """Queues and their operator's verbs: a function that Lambda hands its messages needs none of them."""
+        return self._queues()
 
     @property
     def records(self) -> RecordAdmin:
@@ -132,30 +139,3 @@ class JoinedEngine:
         self._alarms.clear()
         self._close_queues()
         self.books.close()
-
-
-class FileBooks:
-    """The records of an embedded engine beside somebody else's queues: workers of one machine on SQS.
-
-    Args:
-        engine: the opened file; its own queues stay unused.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.store: Store = engine.store
-        self.records: RecordAdmin = engine.records
-        self.ledger: Ledger = engine.ledger
-        self.state: State = engine.state
-
-    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - the contract's
-        """None: the file's transactions settle its own queues' messages."""
-        return None
-
-    def check(self) -> list[str]:
-        """Nothing to say: a file that opens is durable."""
-        return []
-
-    def close(self) -> None:
-        """Close the file."""
-        self._engine.close()

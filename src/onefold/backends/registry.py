@@ -21,10 +21,9 @@ from onefold import errors
 
 if TYPE_CHECKING:
     from onefold.backends.sqlite.file_settings import FileSettings
-    from onefold.clock import Clock
     from onefold.contracts.engine import Books, Engine
-    from onefold.contracts.store import Store
-    from onefold.entropy import Entropy
+    from onefold.contracts.verbs import Store
+    from onefold.outside import Clock, Entropy
 
 ENGINES: Final = ("sqlite", "aws")
 STORES: Final = ("sqlite", "dynamodb", "redis", "rediss", "postgresql", "postgres")
@@ -129,7 +128,7 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
     later = None
     if place.later_group is not None:
         later = _part("aws.later").Later(session, group=place.later_group, role=place.later_role)
-    queues = _part("aws.sqs_admin").SqsQueues(
+    sqs = _part("aws.sqs").Sqs(
         session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads, later=later
     )
     if place.records is None:
@@ -137,7 +136,13 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
     else:
         books, sweep = _open_books(place.records, clock, entropy, create=place.create)
     return joined.JoinedEngine(
-        url, queues, books, provisioned=not place.create, sweep=sweep, close_queues=session.close
+        url,
+        lambda: sqs.admin,
+        books,
+        known_queue=sqs.open,
+        provisioned=not place.create,
+        sweep=sweep,
+        close_queues=session.close,
     )
 
 
@@ -156,7 +161,7 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
         session = _part("aws.session").Session(place.region, place.endpoints)
         return _dynamo(session, place.table, clock, entropy, create=create or place.create, batched=place.batched)
     if scheme == "sqlite":
-        from onefold.backends.joined import FileBooks
+        from onefold.backends.sqlite.books import FileBooks
 
         return FileBooks(open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())), None
     raise errors.UsageError(

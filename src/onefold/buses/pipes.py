@@ -47,7 +47,8 @@ from onefold.duration import Duration
 from onefold.options import Queue, Retry
 from onefold.run.context import Context
 from onefold.run.declaring import policy_of, types_of
-from onefold.run.handlers import Job, Rules, Sender, positional
+from onefold.run.handlers import Job, Rules, positional
+from onefold.run.outgoing import Sender
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, CreatePipe
 _WHOLE_BODY: Final = "<$.body>"

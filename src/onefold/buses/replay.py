@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,12 +21,14 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.buses.rules import EventArchive, Rule
-from onefold.clock import Clock
 from onefold.contracts.archive import Archive
 from onefold.contracts.engine import Engine
-from onefold.contracts.state import Change, State, Versioned
+from onefold.contracts.state import Change, Versioned
 from onefold.decide.envelopes import Envelope, replayed
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+    from onefold.outside import Clock, Entropy
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, StartReplay, ReplayName
 _PREFIX: Final = "replay/"

@@ -7,13 +7,16 @@ SQS's message move task does. Invariant: what an operator's verb did not name, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
-from onefold.contracts.queue import Attribute, Depth, Queue, Reason
+from onefold.contracts.queue import Attribute, Depth, Reason
 from onefold.contracts.settings import QueueSettings as QueueSettings  # noqa: PLC0414 - with the verbs that take it
 from onefold.contracts.store import Record, RecordKey, Status
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
 
 
 class Peeked(Struct, frozen=True, kw_only=True, gc=False):

@@ -7,14 +7,13 @@ Invariant: `appear` comes before this process's owner id is used in a claim.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
 from onefold.contracts.archive import Archive
-from onefold.contracts.commit import Commit, EffectTransaction
-from onefold.contracts.ledger import Ledger
-from onefold.contracts.state import State
-from onefold.contracts.store import Store
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
 class WakeableWaiter(Protocol):
@@ -93,6 +92,14 @@ class Engine(Keeper, Protocol):
     @property
     def queues(self) -> QueueAdmin:
         """Its queues."""
+        ...
+
+    @property
+    def known_queue(self) -> Callable[[str], Queue] | None:
+        """Opens a queue that is known to be there, as `QueueAdmin.open`, but without asking; None: that costs no call.
+
+        Where there is no such queue, its verbs raise NotFoundError.
+        """
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""The Ledger contract: what happened to an operation, appended once and never changed.
+"""The rows of the Ledger contract (`verbs.py`): what happened to an operation, appended once and never changed.
 
 Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself tells
 the story of a clean first run (sent, received, started, completed); at level `brief`, the default, rows are written only
@@ -10,9 +10,9 @@ Never here: metrics, logs, decisions taken from rows. Invariant: rows of one set
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from sys import intern
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -56,48 +56,6 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     run: str | None = None
     actor: str | None = None
     detail: Mapping[str, str | int | bool | None] = {}
-
-
-class Ledger(Protocol):
-    """Append-only history. Plain blocking calls, safe from any thread."""
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Write rows durably, in order."""
-        ...
-
-    def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:
-        """The rows of one operation, oldest first."""
-        ...
-
-    def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
-        """The rows of one run, oldest first; `after` skips that many."""
-        ...
-
-    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, each once, oldest first, at most `page` at a time; what a page costs does not grow.
-
-        Where clocks differed or were set, rows may come in the order of their writing. Rows that are written meanwhile may
-        come or not.
-        """
-        ...
-
-    def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where: for each event, those whose row it is that tells.
-
-        An operation's last row of the run tells whose event is one of `DONE`; while it has none of these, the last one of
-        `FATES`; while it has none of these either, its last row. So neither a straggler's `lease-lost`, nor a message that
-        is dispatched a second time, nor the dead letter of another message under the same key changes anything about what
-        is done. Rows without a key count nowhere.
-        """
-        ...
-
-    def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
-        """Rows with from_ms <= at_ms < to_ms, oldest first."""
-        ...
-
-    def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
-        """Operations whose business key is exactly `text`, whatever their job and scope."""
-        ...
 
 
 def tells(event: str, before: str | None) -> bool:

@@ -1,8 +1,7 @@
-"""The Queue contract: six verbs, and the values that travel through them.
+"""The values of the Queue contract, whose verbs are in `verbs.py`: messages sent and received, and what becomes of them.
 
-A `Queue` is one queue of one backend. Lists go in, one answer per item comes out, in the same order. Queues take
-durations (a queue's server owns its clock), never instants, except `Entry.run_at_ms`, which is the user's own instant.
-No verb waits: waiting is `run/poll.py`'s. What an operator does (create, peek, move, purge) is in `contracts/admin.py`.
+A `Queue` is one queue of one backend. Queues take durations (a queue's server owns its clock), never instants, except
+`Entry.run_at_ms`, which is the user's own instant. What an operator does (create, peek, move, purge) is in `admin.py`.
 
 Never here: policy (when to retry, what is poison), storage, or a type that only one backend uses.
 Invariant: a message that `send` accepted stays until it is deleted, buried, purged, or its retention ends.
@@ -10,8 +9,8 @@ Invariant: a message that `send` accepted stays until it is deleted, buried, pur
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Protocol
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -179,11 +178,6 @@ class Leave(Struct, frozen=True, gc=False, tag=True):
 Settle = Ack | RetryIn | Bury | Leave
 
 
-Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
-"""How a message stands with one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
-received again since; deleted, or moved to another queue."""
-
-
 class Depth(Struct, frozen=True, kw_only=True, gc=False):
     """How many messages a queue holds. Approximate on SQS, exact on the embedded queue.
 
@@ -223,61 +217,3 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
     inspectable: bool = True
     in_flight_max: bool = True
     finest_ms: int = 1
-
-
-class Queue(Protocol):
-    """One queue. Every verb is a plain blocking call, safe to call from any thread."""
-
-    name: str
-    capabilities: QueueCapabilities
-
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Accept messages durably; on return the accepted ones survive a crash of this machine.
-
-        Raises:
-            StorageBusy: nothing was accepted (disk full, file locked).
-        """
-        ...
-
-    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
-        """Receive up to `count_max` messages (1 or more) and hide each for `visible_ms` (None: the queue's setting).
-
-        Raises:
-            OverLimitError: standard queue at its in-flight cap; a FIFO queue at the cap returns nothing instead.
-        """
-        ...
-
-    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Hide each receipt's message for a new time counted from now; False where the receipt holds nothing any more.
-
-        Also the heartbeat. Past 12 hours from the receive it answers False and changes nothing.
-        """
-        ...
-
-    def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Delete each receipt's message; False where a FIFO receipt has expired. Deleting twice is True twice."""
-        ...
-
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
-        """Move each receipt's message to its dead-letter or held queue with the reason; False as for `delete`.
-
-        Raises:
-            UsageError: the queue has no dead-letter queue.
-        """
-        ...
-
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """Why a receipt holds what it holds; asked after a False. One that is in flight was refused by the 12 hours."""
-        ...
-
-    def depth(self) -> Depth:
-        """How many messages there are."""
-        ...
-
-
-class WaitingQueue(Queue, Protocol):
-    """A queue whose server lets a receive wait for messages (SQS's long polling)."""
-
-    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `receive`; blocks until there is a message, for at most `wait_ms` (0 to 20,000)."""
-        ...

@@ -1,16 +1,21 @@
-"""The settings of a queue: the one value of the operator's verbs (`admin.py`) that declaring and working need, too.
+"""The settings of a queue, and which of them SQS accepts: what declaring and working need of the operator's verbs, too.
 
-Ranges are SQS's and are checked in `rules.py`.
-Never here: how a backend keeps them. Invariant: equal settings make equal queues.
+`check_settings` refuses a queue that cannot be, `check_target` one that cannot take another's dead letters. Ranges are
+SQS's, from the AWS documentation. The rules for messages are in `rules.py`, the verbs in `admin.py`.
+Never here: how a backend keeps settings. Invariant: equal settings make equal queues, and what is accepted, SQS accepts.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import string
+from typing import Final, Literal
 
 from msgspec import Struct
 
-from onefold import limits
+from onefold import errors, limits
+
+REDRIVE_SOURCES_MAX: Final = 10  # SQS CreateQueue, RedriveAllowPolicy.sourceQueueArns
+_NAME_SIGNS: Final = frozenset(string.ascii_letters + string.digits + "-_")
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
@@ -46,3 +51,144 @@ class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
     in_flight_max: int = limits.IN_FLIGHT_MAX
     redrive_allow: Literal["allowAll", "denyAll", "byQueue"] = "allowAll"
     redrive_sources: tuple[str, ...] = ()
+
+
+def check_settings(settings: QueueSettings) -> None:
+    """Refuse settings that SQS would refuse, looking at this queue alone.
+
+    Raises:
+        UsageError: names the setting, its value and its range.
+    """
+    name = settings.name
+    stem = name.removesuffix(".fifo")
+    if not stem or len(name) > limits.QUEUE_NAME_CHARS_MAX or not _NAME_SIGNS.issuperset(stem):
+        raise errors.UsageError(
+            f"{name!r} cannot be the name of a queue.",
+            meaning="A name has 1 to 80 of A-Z a-z 0-9 - _; that of a FIFO queue ends in .fifo, which counts too.",
+            todo="Choose another name.",
+        )
+    if settings.fifo != name.endswith(".fifo"):
+        raise errors.UsageError(
+            f"Queue {name!r} has fifo={settings.fifo}.",
+            meaning="The names of FIFO queues end in .fifo, and no other queue's name does.",
+            todo="Change the name or the type.",
+        )
+    for setting, lowest, highest in (
+        ("visibility_ms", 0, limits.VISIBILITY_MS_MAX),
+        ("retention_ms", limits.RETENTION_MS_MIN, limits.RETENTION_MS_MAX),
+        ("delay_ms", 0, limits.DELAY_MS_MAX),
+        ("message_bytes_max", limits.MESSAGE_BYTES_MIN, limits.MESSAGE_BYTES_MAX),
+        ("in_flight_max", 1, limits.IN_FLIGHT_MAX),
+        ("receives_max", 1, limits.RECEIVES_MAX),
+    ):
+        value = getattr(settings, setting)
+        if value is None and setting == "receives_max":
+            continue
+        if type(value) is not int or not lowest <= value <= highest:
+            raise errors.UsageError(
+                f"Queue {name!r} has {setting}={value!r}.",
+                meaning=f"It is a whole number from {lowest:,} to {highest:,}.",
+                todo="Choose a value in that range.",
+            )
+    _check_fifo_only(settings)
+    _check_redrive(settings)
+
+
+def _check_fifo_only(settings: QueueSettings) -> None:
+    if settings.dedup_scope not in ("queue", "messageGroup"):
+        raise errors.UsageError(
+            f"Queue {settings.name!r} has dedup_scope={settings.dedup_scope!r}.",
+            todo="Use 'queue' or 'messageGroup'.",
+        )
+    if not settings.fifo and (settings.content_dedup or settings.dedup_scope != "queue"):
+        raise errors.UsageError(
+            f"Queue {settings.name!r} is a standard queue with content_dedup={settings.content_dedup} and "
+            f"dedup_scope={settings.dedup_scope!r}.",
+            meaning="Only FIFO queues deduplicate.",
+            todo="Make it a FIFO queue or leave both settings out.",
+        )
+
+
+def _check_redrive(settings: QueueSettings) -> None:
+    name = settings.name
+    if (settings.dead_letter is None) != (settings.receives_max is None):
+        raise errors.UsageError(
+            f"Queue {name!r} has dead_letter={settings.dead_letter!r} and receives_max={settings.receives_max}.",
+            meaning="A redrive policy needs both: where to, and after how many receives.",
+            todo="Give both or neither.",
+        )
+    if name in (settings.dead_letter, settings.held):
+        raise errors.UsageError(
+            f"Queue {name!r} names itself as its dead-letter or held queue.", todo="Name another queue."
+        )
+    if settings.redrive_allow not in ("allowAll", "denyAll", "byQueue"):
+        raise errors.UsageError(
+            f"Queue {name!r} has redrive_allow={settings.redrive_allow!r}.",
+            todo="Use 'allowAll', 'denyAll' or 'byQueue'.",
+        )
+    by_queue = settings.redrive_allow == "byQueue"
+    if by_queue != bool(settings.redrive_sources) or len(settings.redrive_sources) > REDRIVE_SOURCES_MAX:
+        raise errors.UsageError(
+            f"Queue {name!r} has redrive_allow={settings.redrive_allow!r} and "
+            f"{len(settings.redrive_sources)} redrive_sources.",
+            meaning=f"Sources, 1 to {REDRIVE_SOURCES_MAX} of them, go with byQueue and with nothing else.",
+            todo="Name the sources with byQueue, or leave them out.",
+        )
+
+
+def check_target(source: QueueSettings, target: QueueSettings, *, advised: bool = True) -> None:
+    """Refuse `target` as the dead-letter or held queue of `source`.
+
+    A dead-letter queue must be of the same type, allow the source, and keep messages longer than the source does (at
+    SQS's maximum of 14 days, as long): a standard queue's dead letter keeps the time it was sent, so what is short of
+    the source's retention may be gone before anybody looks. SQS only advises this; here it is an error.
+
+    Args:
+        advised: False leaves the retention alone, as SQS does.
+
+    Raises:
+        UsageError: with the two settings that do not fit, and the arithmetic.
+    """
+    role = "dead-letter" if source.dead_letter == target.name else "held"
+    if source.fifo != target.fifo:
+        kinds = {True: "FIFO", False: "standard"}
+        raise errors.UsageError(
+            f"Queue {source.name!r} is {kinds[source.fifo]}, its {role} queue {target.name!r} is {kinds[target.fifo]}.",
+            meaning="Both must be of one type.",
+            todo=f"Name a {kinds[source.fifo]} queue.",
+        )
+    if role == "held":
+        return
+    if advised and target.retention_ms <= source.retention_ms and target.retention_ms < limits.RETENTION_MS_MAX:
+        raise errors.UsageError(
+            f"Dead-letter queue {target.name!r} keeps messages for {_days(target.retention_ms)}, its source "
+            f"{source.name!r} for {_days(source.retention_ms)}.",
+            meaning="A dead letter keeps the time it was sent: one that spent "
+            f"{_days(source.retention_ms)} in the source has "
+            f"{_days(max(0, target.retention_ms - source.retention_ms))} left to be looked at.",
+            todo=f"Keep dead letters for longer than {_days(source.retention_ms)}, best for 14 days.",
+        )
+    if target.redrive_allow == "denyAll" or (
+        target.redrive_allow == "byQueue" and source.name not in target.redrive_sources
+    ):
+        raise errors.UsageError(
+            f"Queue {target.name!r} does not take dead letters of {source.name!r} "
+            f"(redrive_allow={target.redrive_allow!r}, redrive_sources={list(target.redrive_sources)}).",
+            todo=f"Add {source.name!r} to its redrive_sources, or name another dead-letter queue.",
+        )
+
+
+def differences(stored: QueueSettings, asked: QueueSettings) -> list[str]:
+    """Each setting in which the two differ, as `name is X, asked for Y`."""
+    return [
+        f"{name} is {getattr(stored, name)!r}, asked for {getattr(asked, name)!r}"
+        for name in QueueSettings.__struct_fields__
+        if getattr(stored, name) != getattr(asked, name)
+    ]
+
+
+def _days(duration_ms: int) -> str:
+    days = duration_ms / limits.DAY_MS
+    if days >= 1:
+        return f"{days:g} days"
+    return f"{duration_ms / limits.HOUR_MS:g} hours" if duration_ms >= limits.HOUR_MS else f"{duration_ms // 1000} s"

@@ -1,4 +1,4 @@
-"""The State contract: small named values with versions, changed by compare-and-set.
+"""The values of the State contract (`verbs.py`): small, named, with versions, changed by compare-and-set.
 
 For what processes share and is neither message nor record: token buckets, concurrency slots, circuit breakers, later
 schedules and runs. A value is JSON of at most 64 KiB.
@@ -8,8 +8,7 @@ Never here: business data, anything that grows with the number of messages. Inva
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -45,22 +44,6 @@ class Change(Struct, frozen=True, gc=False):
     name: str
     value: bytes | None
     expected: int
-
-
-class State(Protocol):
-    """Named, versioned values. Plain blocking calls, safe from any thread."""
-
-    def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they stand, in order; None where absent."""
-        ...
-
-    def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version still stands; False: someone was faster, nothing changed."""
-        ...
-
-    def names(self, prefix: str) -> list[str]:
-        """All names that begin with `prefix`, sorted."""
-        ...
 
 
 def check(change: Change) -> None:

@@ -1,4 +1,4 @@
-"""The Store contract: idempotency records, six verbs, and the values that travel through them.
+"""The values of the Store contract: idempotency records, and what its six verbs (`verbs.py`) take and answer.
 
 A record is one operation: scope (tenant) + job + business key. Stores take instants and read no clock; they hold no
 policy. Every write names owner and fence; an answer of False means the lease was lost and must be read.
@@ -15,8 +15,7 @@ Never here: message ids as identity, policies, settings of a job. Invariant: row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 
@@ -282,48 +281,3 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):
 
     durable: bool
     proves_death: bool
-
-
-class Store(Protocol):
-    """Idempotency records. Plain blocking calls, safe from any thread; each list is answered item by item, in order.
-
-    Two asks of one key in one `claim` are answered as if made one after the other.
-    """
-
-    capabilities: StoreCapabilities
-
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
-        """Claim each operation by one atomic conditional write.
-
-        Another fingerprint is a Conflict whatever the record's state, unless it is amended. A record whose `expires_at_ms`
-        has come (now_ms >= expires_at_ms) is absent; a lease is over when now_ms >= lease_until_ms. A run that had
-        started and is taken over counts one crash and no attempt, and is never started by the claim itself.
-        """
-        ...
-
-    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """Mark claimed runs as started, durably, before the handler is called: attempt + 1, doubt cleared.
-
-        False: lease lost. A second start under the same hold answers True and counts nothing.
-        """
-        ...
-
-    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """Move the end of each lease; False: lost."""
-        ...
-
-    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """Write each outcome if owner and fence still hold and the record is in progress; False: lost, nothing changed.
-
-        Complete with the same result again under the same hold answers True (a retry after a lost reply). A lease that
-        is over but was not taken over still takes its outcome.
-        """
-        ...
-
-    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """Forget the outbox of each completed run after its messages were sent; True also when it was empty already."""
-        ...
-
-    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """The records as they stand; None where absent or expired."""
-        ...

@@ -14,14 +14,11 @@ record never falls.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Literal, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from msgspec.structs import replace
 
 from onefold.contracts.store import (
-    Answer,
-    Ask,
     Claimed,
     Complete,
     Completed,
@@ -29,12 +26,16 @@ from onefold.contracts.store import (
     Fail,
     Held,
     Hold,
-    Outcome,
     Record,
     Release,
     Running,
     Unknown,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from onefold.contracts.store import Answer, Ask, Outcome
 
 Written = Literal["new", "again", "lost"]
 """What became of a write: it took; this Complete stood there already; the lease was lost."""

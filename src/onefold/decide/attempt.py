@@ -4,22 +4,25 @@
 
 `run/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and the simulator
 are loops around the same script. Every step, before and after, is a place to crash: the crash test walks them all.
-Scripts are flat: what is decided is in `guard.py` and `delivery.py`, what is done is in the driver.
+Scripts are flat: what is decided is in `guard.py` and `fates.py`, what is done is in the driver.
 Invariant: exactly one Commit is the last step, whatever was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.contracts.queue import Ack
 from onefold.decide import delivery, guard
-from onefold.decide.backoff import bounds_ms
 from onefold.decide.delivery import Decision, Note, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onefold.decide.probing import ProbeAnswer
 
 
 class Facts(Struct, frozen=True, kw_only=True, gc=False):
@@ -44,19 +47,6 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     sent_at_ms: int | None = None
     receive_count: int = 0
     stopped: str | None = None
-
-
-class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown.
-
-    Args:
-        verdict: `later`: the probe itself failed for now; ask again after the job's pause, or `retry_in_ms` when longer.
-    """
-
-    verdict: Literal["done", "not-done", "unknown", "later"]
-    result: bytes = b"null"
-    summary: str = ""
-    retry_in_ms: int | None = None
 
 
 class Step(Struct):
@@ -107,10 +97,14 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         yield Commit(decision=Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),)))
         return
     if facts.malformed is not None or facts.key is None:
-        yield Commit(decision=_malformed(facts, policy))
+        from onefold.decide import fates  # here and below: most deliveries end well
+
+        yield Commit(decision=fates.malformed(facts.malformed or "The message has no key.", policy))
         return
     if facts.stopped is not None:
-        yield Commit(decision=_stopped(facts, policy))
+        from onefold.decide import fates
+
+        yield Commit(decision=fates.stopped(facts.stopped, facts.key.key, policy))
         return
     claim = Claim()
     yield claim
@@ -123,10 +117,12 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     assert isinstance(claim.found, store.Claimed)
     claimed, notes = claim.found, go.notes
     if go.how == "probe":
+        from onefold.decide.probing import decision_of  # only a run in doubt, of a job with a probe
+
         probe = Probe(claimed=claimed)
         yield probe
         assert probe.answer is not None
-        known = _probed(probe.answer, policy, claimed, probe.now_ms)
+        known = decision_of(probe.answer, policy, claimed, probe.now_ms)
         notes = (*notes, Note("probe", {"answer": probe.answer.verdict}))
         if known is not None:
             yield Commit(hold=claimed.hold, decision=_told(known, notes))
@@ -135,74 +131,19 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         start = Start(hold=claimed.hold)
         yield start
         if not start.held:
-            lost = delivery.settle(delivery.LeaseGone(), policy, claimed, claimed.attempts, 0, start.now_ms, 0.0)
-            yield Commit(hold=claimed.hold, decision=_told(lost, notes))
+            yield Commit(hold=claimed.hold, decision=_told(delivery.lease_lost(claimed.attempts), notes))
             return
     number = claimed.attempts if claimed.started else claimed.attempts + 1
     call = Call(claimed=claimed, attempt=number)
     yield call
     assert call.outcome is not None
-    decision = delivery.settle(call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
+    if isinstance(call.outcome, delivery.Success):
+        decision = delivery.completed(call.outcome, policy, number, call.now_ms)
+    else:
+        from onefold.decide import fates
+
+        decision = fates.settle(call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
     yield Commit(hold=claimed.hold, decision=_told(decision, notes))
-
-
-def _probed(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision | None:
-    """The decision when the probe knows, or cannot know; None when the handler may run again."""
-    match found.verdict:
-        case "done":
-            return delivery.settle(
-                delivery.Success(result=found.result), policy, claimed, claimed.attempts, 0, now_ms, 0.0
-            )
-        case "unknown":
-            told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
-            summary = found.summary or "The probe could not tell whether the effect happened."
-            return delivery.park(
-                "OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told
-            )
-        case "later":
-            return _probe_later(found, policy, claimed, now_ms)
-        case "not-done":
-            if claimed.attempts < policy.attempts_max:
-                return None
-            last = claimed.failure
-            used = delivery.Failed(
-                kind="transient",
-                error=last.error if last else "WorkerDied",
-                summary=last.summary if last else "Every run ended with its process; the probe says: not done.",
-            )
-            return delivery.bury_failed(used, "attempts", policy, claimed, claimed.attempts, now_ms)
-
-
-def _probe_later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
-    """Still in doubt, and nothing was run: no attempt is used. The queue's own maximum of receives bounds it."""
-    pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
-    wait_ms = max(pause_ms, found.retry_in_ms or 0)
-    failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)
-    return Decision(
-        write=store.Unknown(failure=failure, expires_at_ms=now_ms + policy.keep_ms),
-        settle=RetryIn(wait_ms),
-        notes=(Note("retry", {"delay_ms": wait_ms, "summary": found.summary, "error": "ProbeFailed"}),),
-    )
-
-
-def _malformed(facts: Facts, policy: Policy) -> Decision:
-    summary = facts.malformed or "The message has no key."
-    reason = Reason(kind="malformed", error="PayloadError", summary=summary, job=policy.job, owner=policy.owner)
-    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("malformed", {"summary": summary}),))
-
-
-def _stopped(facts: Facts, policy: Policy) -> Decision:
-    summary = f"Its message group is stopped by message {facts.stopped}; it follows so that the order is kept."
-    reason = Reason(
-        kind="group-stopped",
-        summary=summary,
-        job=policy.job,
-        key=facts.key.key if facts.key else None,
-        owner=policy.owner,
-    )
-    return Decision(
-        write=None, settle=Bury("dead-letter", reason), notes=(Note("group-stopped", {"by": facts.stopped}),)
-    )
 
 
 def _told(decision: Decision, notes: tuple[Note, ...]) -> Decision:

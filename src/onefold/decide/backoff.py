@@ -1,57 +1,20 @@
-"""How long to wait before the next try: between deliveries (`Backoff`), and inside a call (`IN_CALL`).
+"""How long to wait before the next try: between deliveries (a job's `Backoff`), and inside a call (`IN_CALL`).
 
 Pure arithmetic on milliseconds; chance comes in as a fraction. The pause grows by a factor up to a cap and is spread by
 jitter, so that what failed together does not come back together. No pause is longer than the cap, jitter included, nor than
-the 12 hours that SQS can hide a message.
+the 12 hours that SQS can hide a message. The value itself is part of a job's policy (`delivery.py`); only what failed waits.
 
-Never here: whether to try again (`delivery.py`), what the dependency itself asked for (`failures.py`), waiting.
+Never here: whether to try again (`fates.py`), what the dependency itself asked for (`failures.py`), waiting.
 Invariant: 0 <= delay_ms <= cap_ms for every run and every fraction.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from msgspec import Struct
 
-from onefold import limits
-from onefold.errors import UsageError
+from onefold.decide.delivery import Backoff, Jitter
 
-Jitter = Literal["full", "half", "none"]
-
-FACTOR_MAX = 10.0  # beyond that the second pause is the cap already
-
-
-class Backoff(Struct, frozen=True, kw_only=True):
-    """A pause that grows.
-
-    Args:
-        base_ms: before the second run; 0 or more.
-        factor: growth per failed run, 1 to 10.
-        cap_ms: longest pause, jitter included; `base_ms` to 43,200,000 (12 h).
-        jitter: `full` draws from 0 to the pause; `half` from half of it to one and a half; `none` is exact.
-
-    Raises:
-        UsageError: a number out of its bounds.
-    """
-
-    base_ms: int = 1_000
-    factor: float = 2.0
-    cap_ms: int = 15 * limits.MINUTE_MS
-    jitter: Jitter = "full"
-
-    def __post_init__(self) -> None:
-        if self.jitter not in get_args(Jitter):
-            raise UsageError(f"jitter={self.jitter!r} is not known.", todo="It is full, half or none.")
-        if not 1 <= self.factor <= FACTOR_MAX:
-            raise UsageError(f"factor={self.factor} is out of range.", todo=f"It may be 1 to {FACTOR_MAX:g}.")
-        if not 0 <= self.base_ms <= self.cap_ms <= limits.VISIBILITY_MS_MAX:
-            raise UsageError(
-                f"A first pause of {self.base_ms} ms with a longest pause of {self.cap_ms} ms is not possible.",
-                meaning="A message can be hidden for 12 hours at most.",
-                todo=f"Keep 0 <= base <= cap <= {limits.VISIBILITY_MS_MAX} ms.",
-            )
-
+__all__ = ["IN_CALL", "IN_CALL_TRIES", "Backoff", "Jitter", "Pause", "bounds_ms", "delay_ms", "timetable"]
 
 # Inside a call: 50 ms x 2^n, +-50 %, 3 tries (design 11.11); the cap keeps longer series below a lease.
 IN_CALL = Backoff(base_ms=50, factor=2.0, cap_ms=5_000, jitter="half")

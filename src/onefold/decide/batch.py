@@ -13,8 +13,10 @@ failed and all unprocessed messages).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 OnFailure = Literal["group", "batch"]
 """What a message that stays holds up: what is behind it in its FIFO group, or everything behind it in the batch."""

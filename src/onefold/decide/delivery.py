@@ -1,28 +1,61 @@
-"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what becomes of the message.
+"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what becomes of the message (`Decision`).
 
-`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy
-to a `Decision`. What is decided before the handler runs (duplicates, takeovers) is in `guard.py`; the order of the steps
-is in `attempt.py`. Never here: clocks, chance (a fraction comes in), storage.
-Invariant: onefold decides before the queue's own maximum receive count does, so that it can say why.
+The values of which the rooms of `decide/` make decisions, and the decision that nearly every delivery gets: it is done. The
+others are in `fates.py`; what is decided before the handler runs (duplicates, takeovers) is in `guard.py`; the order of
+the steps is in `attempt.py`. Never here: clocks, chance, storage.
+Invariant: a decision says all that becomes of its delivery: record, message, and what is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
+from onefold import limits
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn, Settle
-from onefold.decide.backoff import Backoff, delay_ms
+from onefold.contracts.queue import Ack, Leave, Settle
+from onefold.errors import UsageError
 
-OnUnknown = Literal["rerun", "hold", "probe"]
+Jitter = Literal["full", "half", "none"]
 Effect = Literal["external", "repeatable", "transactional"]
 AfterFailure = Literal["stop", "skip"]
 Detail = Mapping[str, str | int | bool | None]
 
+FACTOR_MAX = 10.0  # beyond that the second pause is the cap already
 WAIT_MS_MAX = 1_000  # a duplicate of a running job looks again after at most this, where looking costs no receive
+
+
+class Backoff(Struct, frozen=True, kw_only=True):
+    """A pause that grows.
+
+    Args:
+        base_ms: before the second run; 0 or more.
+        factor: growth per failed run, 1 to 10.
+        cap_ms: longest pause, jitter included; `base_ms` to 43,200,000 (12 h).
+        jitter: `full` draws from 0 to the pause; `half` from half of it to one and a half; `none` is exact.
+
+    Raises:
+        UsageError: a number out of its bounds.
+    """
+
+    base_ms: int = 1_000
+    factor: float = 2.0
+    cap_ms: int = 15 * limits.MINUTE_MS
+    jitter: Jitter = "full"
+
+    def __post_init__(self) -> None:
+        if self.jitter not in get_args(Jitter):
+            raise UsageError(f"jitter={self.jitter!r} is not known.", todo="It is full, half or none.")
+        if not 1 <= self.factor <= FACTOR_MAX:
+            raise UsageError(f"factor={self.factor} is out of range.", todo=f"It may be 1 to {FACTOR_MAX:g}.")
+        if not 0 <= self.base_ms <= self.cap_ms <= limits.VISIBILITY_MS_MAX:
+            raise UsageError(
+                f"A first pause of {self.base_ms} ms with a longest pause of {self.cap_ms} ms is not possible.",
+                meaning="A message can be hidden for 12 hours at most.",
+                todo=f"Keep 0 <= base <= cap <= {limits.VISIBILITY_MS_MAX} ms.",
+            )
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -52,7 +85,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     attempts_max: int
     crashes_max: int
     backoff: Backoff
-    on_unknown: OnUnknown
+    on_unknown: Literal["rerun", "hold", "probe"]
     after_failure: AfterFailure
     timeout_ms: int
     keep_ms: int
@@ -131,191 +164,12 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     outbox: tuple[store.OutboxItem, ...] = ()
 
 
-def settle(
-    outcome: Outcome,
-    policy: Policy,
-    claimed: store.Claimed,
-    attempt: int,
-    receive_count: int,
-    now_ms: int,
-    fraction: float,
-) -> Decision:
-    """Decide a delivery whose run was claimed.
-
-    Args:
-        outcome: what the handler did.
-        attempt: which run of the budget this was, 1 or more.
-        receive_count: of the message, for people.
-        now_ms: wall time.
-        fraction: chance from [0, 1) for the jitter.
-    """
-    expires_at_ms = now_ms + policy.keep_ms
-    match outcome:
-        case Success():
-            write = store.Complete(result=outcome.result, expires_at_ms=expires_at_ms, outbox=outcome.outbox)
-            return Decision(write=write, settle=Ack(), notes=(Note("completed", {"attempt": attempt}),))
-        case NotStarted():
-            return Decision(
-                write=store.Release(expires_at_ms=expires_at_ms, refund=True),
-                settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
-                notes=(Note("released", {"why": outcome.why}),),
-            )
-        case LeaseGone():
-            return Decision(write=None, settle=Leave(), notes=(Note("lease-lost", {"attempt": attempt}),))
-        case Unstorable():
-            return _unstorable(outcome, policy, claimed, attempt, now_ms)
-        case Failed(kind="dependency-down"):
-            from onefold.decide.breaker import BreakerPolicy  # while nothing is down, nobody needs it
-
-            pause_ms = outcome.retry_in_ms if outcome.retry_in_ms is not None else BreakerPolicy().pause_ms
-            return Decision(
-                write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),
-                settle=RetryIn(pause_ms, uncounted=policy.uncounted),
-                notes=(Note("dependency-down", {"error": outcome.error, "summary": outcome.summary}),),
-            )
-        case Failed(kind="permanent"):
-            return bury_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
-        case Failed(kind="unknown") if policy.effect != "transactional":
-            return _unknown(outcome, policy, claimed, attempt, now_ms, fraction)
-        case Failed():
-            return _transient(outcome, policy, claimed, attempt, receive_count, now_ms, fraction)
+def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
+    """Decide a delivery whose handler returned. Arguments as `fates.settle`."""
+    write = store.Complete(result=outcome.result, expires_at_ms=now_ms + policy.keep_ms, outbox=outcome.outbox)
+    return Decision(write=write, settle=Ack(), notes=(Note("completed", {"attempt": attempt}),))
 
 
-def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
-    # Its own rows are rolled back, so nothing happened; an external effect did happen, and only a person can say so.
-    if policy.effect == "transactional":
-        failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
-        return bury_failed(failed, "permanent", policy, claimed, attempt, now_ms)
-    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold"})
-    return park("PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told)
-
-
-def _transient(
-    outcome: Failed,
-    policy: Policy,
-    claimed: store.Claimed,
-    attempt: int,
-    receive_count: int,
-    now_ms: int,
-    fraction: float,
-) -> Decision:
-    if attempt >= policy.attempts_max:
-        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
-    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
-    return Decision(
-        write=store.Fail(failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms),
-        settle=RetryIn(wait_ms),
-        notes=(
-            Note(
-                "retry",
-                {
-                    "attempt": attempt,
-                    "of": policy.attempts_max,
-                    "delay_ms": wait_ms,
-                    "receive_count": receive_count,
-                    "error": outcome.error,
-                    "summary": outcome.summary,
-                },
-            ),
-        ),
-    )
-
-
-def _unknown(
-    outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
-) -> Decision:
-    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown})
-    if policy.on_unknown == "hold":
-        return park(
-            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told
-        )
-    if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
-        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
-    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
-    write = store.Unknown(
-        failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms, parked=False, crashed=outcome.crashed
-    )
-    again = Note(
-        "retry",
-        {
-            "attempt": attempt,
-            "of": policy.attempts_max,
-            "delay_ms": wait_ms,
-            "error": outcome.error,
-            "summary": outcome.summary,
-        },
-    )
-    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
-
-
-def bury_failed(
-    outcome: Failed, kind: str, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int
-) -> Decision:
-    """To the dead-letter queue with the reason; the record is failed and its budget closed."""
-    reason = Reason(
-        kind=kind,
-        error=outcome.error,
-        summary=outcome.summary,
-        job=policy.job,
-        key=claimed.hold.key.key,
-        attempts=attempt,
-        crashes=claimed.crashes + (1 if outcome.crashed else 0),
-        first_at_ms=claimed.first_at_ms,
-        last_at_ms=now_ms,
-        owner=policy.owner,
-    )
-    failure = store.Failure(kind=kind, error=outcome.error, summary=outcome.summary)
-    return Decision(
-        write=store.Fail(failure=failure, expires_at_ms=now_ms + policy.keep_ms, closes_budget=True),
-        settle=Bury("dead-letter", reason),
-        notes=(
-            Note(
-                "quarantine" if kind == "quarantine" else "dead-letter",
-                {
-                    "reason": kind,
-                    "error": outcome.error,
-                    "summary": outcome.summary,
-                    "attempt": attempt,
-                    "of": policy.attempts_max,
-                    "crashes": reason.crashes,
-                },
-            ),
-        ),
-    )
-
-
-def park(
-    error: str,
-    summary: str,
-    policy: Policy,
-    claimed: store.Claimed,
-    attempt: int,
-    now_ms: int,
-    *,
-    crashed: bool,
-    told: Note,
-) -> Decision:
-    """Into the held queue, where a person settles it; the record is unknown and does not expire."""
-    reason = Reason(
-        kind="unknown",
-        error=error,
-        summary=summary,
-        job=policy.job,
-        key=claimed.hold.key.key,
-        attempts=attempt,
-        crashes=claimed.crashes + (1 if crashed else 0),
-        first_at_ms=claimed.first_at_ms,
-        last_at_ms=now_ms,
-        owner=policy.owner,
-    )
-    write = store.Unknown(
-        failure=store.Failure(kind="unknown", error=error, summary=summary),
-        expires_at_ms=now_ms + policy.keep_ms,
-        parked=True,
-        crashed=crashed,
-    )
-    return Decision(write=write, settle=Bury("held", reason), notes=(told, Note("held", {"summary": summary})))
-
-
-def _failure(outcome: Failed) -> store.Failure:
-    return store.Failure(kind=outcome.kind, error=outcome.error, summary=outcome.summary)
+def lease_lost(attempt: int) -> Decision:
+    """Leave a delivery whose run lost its lease: who took the operation over decides."""
+    return Decision(write=None, settle=Leave(), notes=(Note("lease-lost", {"attempt": attempt}),))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
-from onefold.decide.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy, bury_failed, park
+from onefold.decide.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy
 
 
 class Go(Struct, frozen=True, gc=False):
@@ -71,7 +71,9 @@ def answer(
                 notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
             )
         case store.Conflict():
-            return _conflict(found, policy, now_ms, key, fingerprint)
+            from onefold.decide.fates import conflict  # here and below: most claims are fresh, or of what is done
+
+            return conflict(found, policy, now_ms, key, fingerprint)
         case _:
             assert_never(found)
 
@@ -84,6 +86,8 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
         notes = (Note("takeover", detail | {"doubt": found.doubt}),)
     if found.started:
         return Go("call", notes)
+    from onefold.decide.fates import bury_failed, park
+
     in_doubt = found.doubt and policy.effect != "transactional"
     if in_doubt and policy.on_unknown == "hold":
         told = Note("unknown", {"policy": "hold", "crashes": found.crashes})
@@ -104,28 +108,6 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
 
 
 _DIED = "The process that ran it ended before it could say whether the effect happened."
-
-
-def _conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
-    summary = (
-        f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
-        f"{found.fingerprint[:12]}, now {found.status}). This payload, fingerprint {fingerprint[:12]}, was not run."
-    )
-    reason = Reason(
-        kind="conflict",
-        error="ConflictError",
-        summary=summary,
-        job=policy.job,
-        key=key,
-        first_at_ms=now_ms,
-        last_at_ms=now_ms,
-        owner=policy.owner,
-    )
-    return Decision(
-        write=None,
-        settle=Bury("dead-letter", reason),
-        notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
-    )
 
 
 def _with_notes(decision: Decision, notes: tuple[Note, ...]) -> Decision:

@@ -1,9 +1,10 @@
 """The business key of an operation: a rule declared once, checked against the payload's type, applied to each payload.
 
 Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
-(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A tenant's scope and a message group come
-from the same rules. What evaluates to null, empty, a boolean, a float or anything that is no text or whole number is
-an error that names the field, never a key: two customers must not share a record because both had no id.
+(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload; the last two are in `key_functions.py`. A
+tenant's scope and a message group come from the same rules. What evaluates to null, empty, a boolean, a float or anything
+that is no text or whole number is an error that names the field, never a key: two customers must not share a record because
+both had no id.
 
 Never here: message ids, receive counts, the clock; a key is made of what the caller means.
 Invariant: equal payloads give equal keys, and no two different lists of values give one key.
@@ -31,7 +32,7 @@ KEY_CHARS_MAX = 512  # contracts.store.RecordKey: 1 to 512 characters
 IDEMPOTENCY_KEY_CHARS_MAX = 64  # the shortest limit we know of among partners (Adyen: 64; Stripe: 255)
 _SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a dash stay
 
-_PREFIX = "jmespath:"
+_JMESPATH = "jmespath:"
 _NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 _UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
 _MISSING = object()
@@ -137,23 +138,27 @@ def key_rule(
         UsageError: not a rule; a template without a field, with a field that the type does not have (names the nearest),
             or with a field that can be no key; jmespath is not installed or cannot read the expression.
     """
-    if isinstance(declared, str) and declared.startswith(_PREFIX):
-        declared = JmesPath(declared.removeprefix(_PREFIX).strip())
-    if isinstance(declared, str):
+    if isinstance(declared, str) and not declared.startswith(_JMESPATH):
         parts = _parse(declared, payload, what)
         names = tuple(name for _, name in parts if name is not None)
         for name in names:
             _check_field(declared, name, payload, what)
         volatile = tuple(name for name in names if is_volatile(name))
         return KeyRule(declared, what, _template(declared, parts, what), volatile, chars_max)
+    from onefold.decide import key_functions as others  # most rules are templates
+
+    if isinstance(declared, str):
+        declared = JmesPath(declared.removeprefix(_JMESPATH).strip())
     if isinstance(declared, JmesPath):
-        text = _PREFIX + declared.expression
-        names = tuple(re.findall(r"[A-Za-z_]\w*(?![\w.(\[])", declared.expression))
-        volatile = tuple(name for name in names if is_volatile(name))
-        return KeyRule(text, what, _jmespath(declared.expression, what), volatile, chars_max)
+        expression, rule = declared.expression, _JMESPATH + declared.expression
+        volatile = tuple(name for name in others.last_names(expression) if is_volatile(name))
+        search = others.by_expression(expression, what)
+        return KeyRule(rule, what, lambda value: _text(search(value), expression, rule, what), volatile, chars_max)
     if callable(declared):
         name = getattr(declared, "__name__", type(declared).__name__)
-        return KeyRule(f"{name}()", what, _function(declared, name, what), (), chars_max)
+        call = others.by_function(declared, name, what)
+        found = f"the result of {name}()"
+        return KeyRule(f"{name}()", what, lambda value: _text(call(value), found, f"{name}()", what), (), chars_max)
     raise UsageError(
         f"{what}={declared!r} is not a rule.",
         todo='Give a template such as "{order_id}", onefold.jmespath("detail.id"), or a function of the payload.',
@@ -362,55 +367,6 @@ def _value(value: Any, steps: tuple[str, ...]) -> Any:
         if value is None or value is _MISSING:
             return value
     return value
-
-
-# -------------------------------------------------------------------------------------------------------- other rules
-
-
-def _jmespath(expression: str, what: str) -> Callable[[Any], str]:
-    try:
-        import jmespath as library
-    except ImportError:
-        raise UsageError(
-            f"{what}={expression!r} is JMESPath, and the package jmespath is not installed.",
-            todo='pip install jmespath (it is in the extra "onefold[cli]"), or use a template or a function.',
-        ) from None
-    try:
-        compiled = library.compile(expression)
-    except ValueError as error:
-        reason = str(error).partition("\n")[0].rstrip(":")
-        raise UsageError(
-            f"{what}={expression!r} is not JMESPath: {reason}.",
-            todo="See https://jmespath.org for the language.",
-        ) from None
-
-    def find(payload: Any) -> str:
-        try:
-            found = compiled.search(codec.plain(payload))
-        except (TypeError, ValueError) as error:  # no JSON form; a function that met a value of the wrong type
-            raise _failed(f"{what} {_PREFIX}{expression}", error) from error
-        return _text(found, expression, _PREFIX + expression, what)
-
-    return find
-
-
-def _function(function: Callable[[Any], object], name: str, what: str) -> Callable[[Any], str]:
-    def find(payload: Any) -> str:
-        try:
-            found = function(payload)
-        except Exception as error:
-            raise _failed(f"{what} function {name}", error) from error
-        return _text(found, f"the result of {name}()", f"{name}()", what)
-
-    return find
-
-
-def _failed(rule: str, error: Exception) -> PayloadError:
-    return PayloadError(
-        f"The {rule} raised {type(error).__qualname__} for this payload.",
-        meaning=f"It said: {str(error)[:200]}",
-        todo="Send what the rule expects, or make the rule cover this case.",
-    )
 
 
 def _text(value: Any, name: str, rule: str, what: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from onefold import limits
+from onefold.decide.keys import KeyRule
 from onefold.errors import UsageError
 
 _UNITS_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
@@ -41,6 +42,20 @@ class Rate(Struct, frozen=True):
     def burst_max(self) -> int:
         """How many tokens the bucket holds."""
         return self.burst or max(1, self.count * limits.SECOND_MS // (self.per_ms * _BURST_PER_SECOND))
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """How much of a job may run at once, over all processes.
+
+    Args:
+        rate: starts per time; None for no limit.
+        concurrency: runs at one time; None for no limit.
+        key: rule that divides the limit, for example one bucket per customer; None for one bucket for the job.
+    """
+
+    rate: Rate | None = None
+    concurrency: int | None = None
+    key: KeyRule | None = None
 
 
 class Bucket(Struct, frozen=True):

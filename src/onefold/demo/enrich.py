@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
@@ -30,10 +30,13 @@ from onefold.demo import data, enrich_figures
 from onefold.demo.crew import Crew
 from onefold.demo.enrich_file import write_countries, write_nightly
 from onefold.demo.progress import Draw
-from onefold.entropy import Entropy, SeededEntropy
+from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.service.maps import Progress
 from onefold.watch.wording import counted
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 APP: Final = "onefold.demo.enrich_shop:app"
 RUN: Final = "nightly/2011-12-10"

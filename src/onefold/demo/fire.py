@@ -15,12 +15,13 @@ import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from onefold.clock import Clock
 from onefold.contracts.ledger import Row
-from onefold.entropy import Entropy
 from onefold.errors import OnefoldError
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
 """Kills come between these shares of the work: there is work in hand by then, and enough is left after the last one."""

@@ -20,7 +20,7 @@ from msgspec import Struct
 import onefold
 from onefold.demo import data
 from onefold.demo.courier import Answer, Courier
-from onefold.run.handlers import Found
+from onefold.run.probe_answers import Found
 
 QUEUE = "invoices"
 Setup = Literal["keys", "probe", "hold"]

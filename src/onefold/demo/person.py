@@ -9,17 +9,20 @@ Invariant: no answer is given while the partner still works on anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 import onefold
-from onefold.clock import Clock, Waiter
 from onefold.demo.courier import Courier, Health
 from onefold.demo.fulfilment import Booked
 from onefold.errors import OnefoldError
 from onefold.service import held
 from onefold.service.desk import Desk, Jobs
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Waiter
 
 ACTOR = "person:demo"
 CALM_MS = 200

@@ -11,17 +11,21 @@ Invariant: what is not named above, the real store does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 import onefold
-from onefold.contracts.commit import Commit, EffectTransaction, Settlement, Verdict
-from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Store
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey
 from onefold.demo.courier import Courier
 from onefold.demo.fulfilment import Booked, Invoice
 from onefold.limits import DAY_MS
-from onefold.run.handlers import Found
+from onefold.run.probe_answers import Found
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Commit, EffectTransaction, Store
 
 PLANTS = ("no-fence",)
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import onefold
 from onefold.demo import data
 from onefold.demo.fulfilment import Booked, Invoice, invoice_of
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 AGAIN_SHARE = 0.1
 CLOSE_MESSAGES = 60

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.backends.aws import messages
+from onefold.backends.aws.entries import entry_of
 from onefold.contracts.admin import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.stack import Stack
@@ -146,7 +147,7 @@ def _schedule(one: Schedule) -> SchedulePlan:
     form = messages.Form(
         body=entry.body, attributes=entry.attributes, key=entry.key, group=entry.group, dedup_id=entry.dedup_id
     )
-    request = messages.entry_of(form, "")
+    request = entry_of(form, "")
     del request["Id"]
     text = msgspec.json.encode(request, order="deterministic").decode()
     queue = one.job.policy.queue

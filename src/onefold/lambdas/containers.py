@@ -24,9 +24,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from onefold.clock import Clock
 from onefold.lambdas import bootstrap
 from onefold.lambdas.channel import CLOSED, Channel, Output
 from onefold.lambdas.outcomes import (
@@ -42,6 +41,9 @@ from onefold.lambdas.outcomes import (
     message_of,
 )
 from onefold.lambdas.settings import INIT_MS_MAX, FunctionSettings
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 Kill = Literal["before", "during", "after"]
 

@@ -15,18 +15,19 @@ import sys
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from onefold import limits
-from onefold.clock import Clock
-from onefold.entropy import Entropy
 from onefold.lambdas.containers import Container, Kill
 from onefold.lambdas.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, FunctionSettings
 from onefold.lambdas.watching import CodeWatch
 from onefold.local.pace import Pace, Timer
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 MACHINE_MAX: Final = 32
 IDLE_MS: Final = 5 * limits.MINUTE_MS  # Lambda says no number; containers are seen to stay for 5 to 15 minutes

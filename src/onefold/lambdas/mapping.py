@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -19,7 +20,6 @@ from onefold.contracts.queue import Delivery
 from onefold.decide import mapping as deciding
 from onefold.decide.mapping import BatchRule, Scale, Seen
 from onefold.decide.patterns import compile_filters
-from onefold.entropy import Entropy
 from onefold.lambdas import outcomes, records
 from onefold.lambdas.functions import MACHINE_MAX, Function
 from onefold.lambdas.outcomes import Answered, Outcome, Throttled
@@ -28,6 +28,9 @@ from onefold.lambdas.settings import EVENT_BYTES_MAX, MappingSettings
 from onefold.local.history import time_of_day
 from onefold.local.pace import Timer
 from onefold.local.queues import LocalQueues
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 LOOK_MS = limits.SECOND_MS  # how often the concurrency is worked out anew
 _PAUSE_MS = limits.SECOND_MS  # after an error that is nobody's answer: a dropped queue, a locked file

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.contracts.state import Change
-from onefold.entropy import Entropy
 from onefold.lambdas.containers import Kill
 from onefold.lambdas.functions import Function
 from onefold.lambdas.mapping import Mapping as Poller
@@ -27,6 +26,9 @@ from onefold.lambdas.outcomes import LogLine
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local.queues import LocalQueues
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 State = Literal["Creating", "Enabling", "Enabled", "Disabling", "Disabled", "Updating", "Deleting"]
 _PREFIX = "lambda/mapping/"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from msgspec import Struct, structs
@@ -34,7 +35,10 @@ from onefold.decide.faults import (
     OnRequest,
     OnSend,
 )
-from onefold.entropy import Entropy, SeededEntropy
+from onefold.entropy import SeededEntropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 _COPIES_MAX = 10_000
 _SEED_BITS = 32  # of a seed nobody chose: short enough to be typed again

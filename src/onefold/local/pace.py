@@ -11,8 +11,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from onefold.clock import Clock, ManualClock
+from onefold.clock import ManualClock
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 _LOOK_AGAIN_MS = 60_000  # a wall clock may be set while a timer waits: how long that can go unnoticed
 

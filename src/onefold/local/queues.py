@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onefold import errors
 from onefold.contracts.admin import Transferred
 from onefold.contracts.engine import Engine
-from onefold.contracts.queue import Delivery, Entry, Queue, Refused, RetryIn, Sent
+from onefold.contracts.queue import Delivery, Entry, Refused, RetryIn, Sent
 from onefold.decide.faults import OnSend
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
@@ -26,6 +26,9 @@ from onefold.local.lines import Lines, Place
 from onefold.local.pace import Pace
 from onefold.local.turns import Turns
 from onefold.local.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
 
 T = TypeVar("T")
 

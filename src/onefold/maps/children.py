@@ -17,7 +17,7 @@ from onefold.decide.mapplan import Batcher
 from onefold.maps.items import Item, Malformed, Position, Source
 from onefold.maps.items_reading import read
 from onefold.maps.jobs import MapJob
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 
 _MALFORMED_MAX = 200  # so many rows in a row that are no items come out without a child behind them
 _SHOWN_CHARS = 2_000

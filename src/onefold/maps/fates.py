@@ -15,7 +15,8 @@ from onefold.contracts.queue import Attribute
 from onefold.contracts.store import Record
 from onefold.maps.children import Child
 from onefold.maps.span import Waiting
-from onefold.run.handlers import AMENDS_ATTRIBUTE, Outgoing
+from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.run.outgoing import Outgoing
 
 Fate = Literal["done", "failed"] | None  # None: not over
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import duration, errors, limits
-from onefold.clock import Waiter
 from onefold.codec import PayloadCodec, digest, payload_type
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import History
@@ -37,7 +36,6 @@ from onefold.decide.mapplan import (
     Tolerated,
 )
 from onefold.duration import Duration
-from onefold.entropy import Entropy
 from onefold.maps.items import Item, Source
 from onefold.maps.result_places import ResultPlace
 from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry
@@ -45,8 +43,14 @@ from onefold.run import item_failures
 from onefold.run.context import Context
 from onefold.run.declaring import types_of
 from onefold.run.dispatcher import House, Opened
-from onefold.run.events import Sink
-from onefold.run.handlers import Job, Outgoing
+from onefold.run.handlers import Job
+from onefold.run.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from onefold.run.events import Sink
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy, Waiter
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
 TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was

@@ -14,25 +14,27 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, Entry, Queue, Refused, RetryIn, Sent, Standing
-from onefold.contracts.store import Store
+from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent
 from onefold.decide.delivery import Failed, Outcome
 from onefold.decide.mapplan import BUSY, MapSpec
-from onefold.entropy import Entropy
 from onefold.maps.items import Item, Position
 from onefold.maps.jobs import MapJob
-from onefold.run.handlers import Job, Outgoing
+from onefold.run.handlers import Job
 from onefold.run.item_failures import ItemFailures
 from onefold.run.lambda_adapter import remaining_ms_of
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
 from onefold.run.lambda_invocation import Invocation
+from onefold.run.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue, Standing, Store
+    from onefold.outside import Clock, Entropy
 
 _PERMANENT: Final = "PermanentError"
 _RUNS_MAX: Final = 1_000_000_000  # the state machine counts the runs of a child

@@ -16,12 +16,11 @@ messages are in their queue, or whose records say that they are over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE
@@ -38,7 +37,10 @@ from onefold.maps.span import Span, Waiting
 from onefold.maps.state import MapState, Standing
 from onefold.run import runs
 from onefold.run.completion import Closer
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
 SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from onefold.contracts.store import Record, RecordKey, Store
+from onefold.contracts.store import Record, RecordKey
 from onefold.decide.mapresult import FILE_BYTES_MAX, KINDS, MANIFEST, Kind, Outcome, as_bytes, manifest, record_of
 from onefold.maps.children import Child, children, taken
 from onefold.maps.items import Position, Source
 from onefold.maps.jobs import MapJob
 from onefold.maps.result_places import ResultPlace
 from onefold.maps.state import MapState
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
 
 _BATCH = 500
 _FILES_MAX = 1_000

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import Change
 from onefold.maps.items import Identity, Position
 from onefold.run.runs import MAP_PREFIX
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
 
 PREFIX: Final = MAP_PREFIX
 RUN_CHARS_MAX: Final = 200  # it stands before every item's key, which has 512 characters in all

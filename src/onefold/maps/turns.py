@@ -9,12 +9,11 @@ another process that drives it.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.maps import state as map_state
 from onefold.maps.jobs import MapHouse, MapJob, Turn
@@ -22,6 +21,9 @@ from onefold.maps.mapper import Mapper
 from onefold.maps.state import OtherDriverError
 from onefold.run import runs
 from onefold.run.context import Context
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 TURN_MS: Final = 5_000
 _STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends

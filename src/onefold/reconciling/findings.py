@@ -13,7 +13,7 @@ has room for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -22,13 +22,16 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.state import VALUE_BYTES_MAX, Change, State
+from onefold.contracts.state import VALUE_BYTES_MAX, Change
 from onefold.contracts.store import RecordKey
 from onefold.reconciling.comparing import Own
 from onefold.reconciling.surveying import Item, Place, Survey
 from onefold.run import runs
 from onefold.run.events import Event, Sinks
 from onefold.run.runs import RunState
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
 
 Verdict = Literal["agrees", "late", "disagrees"]
 

@@ -38,7 +38,8 @@ from onefold.reconciling.findings import Outcome
 from onefold.reconciling.surveying import Item, Survey, dispatched_pages
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.handlers import Job, Outgoing
+from onefold.run.handlers import Job
+from onefold.run.outgoing import Outgoing
 
 F = TypeVar("F", bound=Callable[..., Any])
 

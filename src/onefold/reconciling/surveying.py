@@ -20,18 +20,21 @@ however long the run, and beside them only the operations that completed twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from zlib import crc32
 
 from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.engine import Engine
-from onefold.contracts.ledger import Ledger, Row
+from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
 from onefold.decide.delivery import Policy
 from onefold.run import runs
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Ledger
 
 Place = Literal["done", "running", "waiting", "stuck", "dead", "held", "missing"]
 

@@ -9,19 +9,22 @@ for, because what is chosen is marked as started.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.contracts.queue import Delivery
 from onefold.decide import attempt as script
-from onefold.run.executors import Lane, Unit
+from onefold.run.executors import Unit
 from onefold.run.handlers import Job
 from onefold.run.passage import Run
 from onefold.run.poll import Feed, Poller
 from onefold.run.settings import WorkerSettings
 
-Way = tuple[Lane, bool]
-"""A lane, and whether its runs are grouped."""
+if TYPE_CHECKING:
+    from onefold.run.executors import Lane
+
+    Way = tuple[Lane, bool]
+    """A lane, and whether its runs are grouped."""
 
 
 class Allotment:

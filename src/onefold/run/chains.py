@@ -8,10 +8,14 @@ Invariant: a delivery that was put behind another comes back exactly once, from 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from onefold.contracts.queue import Delivery
 from onefold.run.passage import Chain, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from onefold.contracts.queue import Delivery
 
 
 class Chains:

@@ -18,14 +18,17 @@ from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onefold.clock import Clock, SystemClock
+from onefold.clock import SystemClock
 from onefold.decide.delivery import Failed
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.entropy import SystemEntropy
 from onefold.run import calling, wire
 from onefold.run.context import Context
 from onefold.run.handlers import Job
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 
 def main(descriptor: int) -> int:
@@ -118,7 +121,9 @@ def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, 
         lost_answers="transient" if job.policy.on_unknown == "rerun" else "unknown",
     )
     if order.what == "probe":
-        return wire.Reply(answer=calling.probe(job, payload, ctx, clock))
+        from onefold.run import probing
+
+        return wire.Reply(answer=probing.probe(job, payload, ctx, clock))
     return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
 
 

@@ -25,7 +25,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
-from onefold.clock import Clock
 from onefold.contracts.state import Change
 from onefold.run import runs
 from onefold.run.handlers import Job
@@ -33,6 +32,7 @@ from onefold.run.runs import RunState
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
+    from onefold.outside import Clock
 
 ALL_MS: Final = 10_000  # how often all open runs are looked at
 SWEEP_MS: Final = limits.HOUR_MS

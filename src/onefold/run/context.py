@@ -8,32 +8,23 @@ before its record is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.commit import EffectTransaction
-from onefold.contracts.queue import Delivery
-from onefold.contracts.store import Hold, OutboxItem
 from onefold.decide.keys import idempotency_key
-from onefold.entropy import Entropy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.store import Hold, OutboxItem
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.outside import Clock, Entropy
     from onefold.run.retrying import Retrying
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@runtime_checkable
-class Collector(Protocol):
-    """What an EffectTransaction opens where writes are collected instead of made on a connection."""
-
-    def transact(self, *actions: Mapping[str, Any]) -> None:
-        """Note actions for the transaction that completes the run."""
-        ...
 
 
 current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
@@ -130,7 +121,7 @@ class Context:
             )
         self._used_connection = True
         opened = self._effects.open()
-        if isinstance(opened, Collector):
+        if hasattr(opened, "transact"):  # it collects writes instead
             raise errors.UsageError(
                 f"ctx.connection was used in {self.job}, whose records are in DynamoDB.",
                 todo="Give the job's own writes to ctx.transact(...).",
@@ -156,7 +147,7 @@ class Context:
         """
         self._used_connection = self._effects is not None
         collector = self._effects.open() if self._effects is not None else None
-        if not isinstance(collector, Collector):
+        if not hasattr(collector, "transact"):
             raise errors.UsageError(
                 f"ctx.transact was used in {self.job}, which has no DynamoDB transaction.",
                 meaning="It needs records in DynamoDB, and a job whose own writes are part of its transaction.",

@@ -11,19 +11,22 @@ import functools
 import inspect
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from onefold import duration, errors, limits
 from onefold.codec import payload_type
-from onefold.contracts.rules import check_settings, check_target
-from onefold.contracts.settings import QueueSettings
-from onefold.decide.backoff import Backoff
-from onefold.decide.delivery import AfterFailure, Effect, Policy
+from onefold.contracts.settings import QueueSettings, check_settings, check_target
+from onefold.decide.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
-from onefold.duration import Duration
 from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice
-from onefold.run.handlers import Job, Limit, Rules, Sender
+from onefold.run.handlers import Job, Rules, positional_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onefold.decide.rate import Limit
+    from onefold.duration import Duration
+    from onefold.run.decorating import Declares
 
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
@@ -81,15 +84,6 @@ def queue_of(
 
 def _retention_ms(retention: Duration, what: str) -> int:
     return duration.to_ms(retention, what, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
-
-
-class Declares(Sender, Protocol):
-    """What `declare_job` needs of an app."""
-
-    @property
-    def jobs(self) -> dict[str, Job[Any, Any]]:
-        """Declared so far, by name."""
-        ...
 
 
 def declare_job(
@@ -279,7 +273,7 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
         raise errors.UsageError(
             f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
         )
-    from onefold.decide.rate import parse_rate  # only who throttles pays for it
+    from onefold.decide.rate import Limit, parse_rate  # only who throttles pays for it
 
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
@@ -322,8 +316,8 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
             meaning="Calling it would run nothing.",
             todo="Decorate a plain function or an async def, without yield.",
         )
-    parameters = list(inspect.signature(handler).parameters.values())
-    if not parameters:
+    names = positional_names(handler) or list(inspect.signature(handler).parameters)
+    if not names:
         raise errors.UsageError(
             f"{handler.__name__} takes no payload.",
             todo="Its first parameter is the payload; a second one the Context.",
@@ -335,4 +329,4 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
             f"The annotations of {handler.__name__} name something that is not defined: {error}.",
             todo="Define payload types at module level.",
         ) from error
-    return hints.get(parameters[0].name, Any), hints.get("return", Any)
+    return hints.get(names[0], Any), hints.get("return", Any)

@@ -18,12 +18,11 @@ import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
@@ -33,8 +32,12 @@ from onefold.run import following, runs
 from onefold.run.completion import Closing
 from onefold.run.context import Context
 from onefold.run.events import Event, Sinks
-from onefold.run.handlers import Outgoing, Receipt, positional
+from onefold.run.handlers import positional
+from onefold.run.outgoing import Outgoing, Receipt
 from onefold.run.runs import RunState
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 BATCH: Final = 500  # messages of one transaction, which holds the file of an embedded engine for some milliseconds
 BATCH_BYTES: Final = 4 * 1024 * 1024  # of bodies: what a dispatch has in memory

@@ -1,7 +1,7 @@
 """The one path of a delivery: begin a batch, perform each run, finish the batch.
 
     begin    read messages, claim them together; what needs no handler is settled at once; the rest is ready to run
-    perform  one run: probe, start, handler; in whatever thread, task or process the caller has
+    perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `in_tasks.py`)
     finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
 
 The worker, the guard's tests and the simulator are loops around these three. Steps come from the script in
@@ -14,50 +14,52 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from onefold import errors
-from onefold.clock import Clock, Waiter
-from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
-from onefold.entropy import Entropy
 from onefold.run import calling
 from onefold.run.chains import Chains
 from onefold.run.context import Context
-from onefold.run.events import Sinks
-from onefold.run.finishing import Finisher, Settled, group_flag
+from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
-from onefold.run.handlers import Job
 from onefold.run.passage import Run
-from onefold.run.settling import Backend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from onefold.contracts.ledger import History
     from onefold.contracts.state import Versioned
+    from onefold.decide.probing import ProbeAnswer
+    from onefold.outside import Clock, Entropy, Waiter
     from onefold.run.completion import Closing
+    from onefold.run.events import Sinks
+    from onefold.run.finishing import Settled
     from onefold.run.gates import Gates
+    from onefold.run.handlers import Job
+    from onefold.run.settling import Backend
+
+    class Caller(Protocol):
+        """Where handlers and probes run; unless told otherwise, in the thread that performs."""
+
+        def call(self, run: Run, ctx: Context) -> fate.Outcome:
+            """Call the run's handler; what it did."""
+            ...
+
+        def probe(self, run: Run, ctx: Context) -> ProbeAnswer:
+            """Ask the job's probe; what it found."""
+            ...
+
 
 NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
 
 
 _START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
-
-
-class Caller(Protocol):
-    """Where handlers and probes run; unless told otherwise, in the thread that performs."""
-
-    def call(self, run: Run, ctx: Context) -> fate.Outcome:
-        """Call the run's handler; what it did."""
-        ...
-
-    def probe(self, run: Run, ctx: Context) -> script.ProbeAnswer:
-        """Ask the job's probe; what it found."""
-        ...
 
 
 class Driver:
@@ -73,7 +75,8 @@ class Driver:
         hand: is told what was claimed and what is over; a worker's heartbeat reads it.
 
     Attributes:
-        lease_ms: of the next claims. deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
+        clock, gates, closer, hand: as given. lease_ms: of the next claims.
+        deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
         dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
     """
 
@@ -95,7 +98,7 @@ class Driver:
     ) -> None:
         self._backend = backend
         self._job_of = job_of
-        self._clock = clock
+        self.clock = clock
         self._entropy = entropy
         self._owner = owner
         self.lease_ms = lease_ms
@@ -238,7 +241,7 @@ class Driver:
         run.step = script.Commit(decision=run.decision)
 
     def _claim(self, runs: list[Run]) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         asks = []
         for run in runs:
             facts, policy = run.facts, run.job.policy
@@ -275,16 +278,17 @@ class Driver:
         Args:
             caller: calls handler and probe somewhere else, for example in a child process.
         """
-        since_ms = self._clock.monotonic_ms()
+        since_ms = self.clock.monotonic_ms()
         while not isinstance(run.step, script.Commit):
             match run.step:
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
-                    probe.answer = (
-                        calling.probe(run.job, run.payload, ctx, self._clock)
-                        if caller is None
-                        else caller.probe(run, ctx)
-                    )
+                    if caller is not None:
+                        probe.answer = caller.probe(run, ctx)
+                    else:
+                        from onefold.run import probing  # only a run in doubt has its job's probe asked
+
+                        probe.answer = probing.probe(run.job, run.payload, ctx, self.clock)
                 case script.Start():
                     if not self.start(run):
                         return
@@ -295,43 +299,19 @@ class Driver:
                     elif caller is not None:
                         outcome = caller.call(run, ctx)
                     else:
-                        outcome = calling.call(run.job, run.payload, ctx, self._clock)
+                        outcome = calling.call(run.job, run.payload, ctx, self.clock)
                     self.answer(run, call, outcome)
                 case _:
                     raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
-            run.advance(self._clock.now_ms())
-        run.took_ms = self._clock.monotonic_ms() - since_ms
-
-    async def perform_in_task(self, run: Run) -> None:
-        """As `perform`, in a task of an event loop; what the backend has to do happens in a thread."""
-        import asyncio
-
-        since_ms = self._clock.monotonic_ms()
-        while not isinstance(run.step, script.Commit):
-            match run.step:
-                case script.Probe() as probe:
-                    ctx = self.open_context(run, run.attempt)
-                    probe.answer = await calling.probe_in_task(run.job, run.payload, ctx, self._clock)
-                case script.Start():
-                    if not await asyncio.to_thread(self.start, run):
-                        return
-                case script.Call() as call:
-                    ctx = self.open_context(run, call.attempt)
-                    outcome = run.cut or await calling.call_in_task(
-                        run.job, run.payload, ctx, self._clock, lambda: run.cut
-                    )
-                    self.answer(run, call, outcome)
-                case _:
-                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
-            run.advance(self._clock.now_ms())
-        run.took_ms = self._clock.monotonic_ms() - since_ms
+            run.advance(self.clock.now_ms())
+        run.took_ms = self.clock.monotonic_ms() - since_ms
 
     def start(self, run: Run) -> bool:
         """Mark a run as started, durably. False: the backend could not; the run has been decided as not started."""
         assert isinstance(run.step, script.Start)
         assert run.step.hold is not None
         try:
-            run.step.held = run.started = self._backend.store.start([run.step.hold], self._clock.now_ms())[0]
+            run.step.held = run.started = self._backend.store.start([run.step.hold], self.clock.now_ms())[0]
             if run.started:
                 self.finisher.tell("started", run, {"attempt": run.attempt, "fence": run.step.hold.fence})
         except errors.TransientError as error:
@@ -342,9 +322,11 @@ class Driver:
     def turn_away(self, run: Run, why: str, delay_ms: int = 0) -> None:
         """Decide a run that was claimed as not started: its record is released, and its message comes back."""
         assert run.claimed is not None
-        run.decision = fate.settle(
+        from onefold.decide import fates  # a start that fails, or a run for which no time is left
+
+        run.decision = fates.settle(
             fate.NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
-            run.delivery.receive_count, self._clock.now_ms(), 0.0,
+            run.delivery.receive_count, self.clock.now_ms(), 0.0,
         )  # fmt: skip
         run.step = script.Commit(decision=run.decision)
 
@@ -368,7 +350,7 @@ class Driver:
     def open_context(self, run: Run, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
-        run.deadline_ms = self._clock.monotonic_ms() + run.job.policy.timeout_ms
+        run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
         if self.deadline_ms is not None:
             run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
         run.ctx = Context(
@@ -376,7 +358,7 @@ class Driver:
             attempt=attempt,
             attempts_max=run.job.policy.attempts_max,
             message=run.delivery,
-            clock=self._clock,
+            clock=self.clock,
             entropy=self._entropy,
             deadline_ms=run.deadline_ms,
             effects=run.effects,
@@ -386,7 +368,7 @@ class Driver:
 
     def failed(self, run: Run, error: BaseException) -> fate.Outcome:
         """The outcome of a run whose handler, or whose own rows, failed with `error`."""
-        return calling.raised(run.job, error, self._clock)
+        return calling.raised(run.job, error, self.clock)
 
     # -- finish ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ fail the job (`Sinks` catches and counts).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -161,12 +161,14 @@ def kept(name: str, history: History, *, run: str | None = None) -> bool:
     return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
 
 
-class Sink(Protocol):
-    """Receives events; must return quickly and may be called from any thread."""
+if TYPE_CHECKING:  # for annotations only
 
-    def emit(self, event: Event) -> None:
-        """Take one event."""
-        ...
+    class Sink(Protocol):
+        """Receives events; must return quickly and may be called from any thread."""
+
+        def emit(self, event: Event) -> None:
+            """Take one event."""
+            ...
 
 
 class Sinks:

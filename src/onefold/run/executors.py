@@ -12,11 +12,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from onefold.run.driver import Driver
 from onefold.run.passage import Run
 
 
@@ -49,32 +48,34 @@ class Done(Struct, frozen=True, kw_only=True):
     error: BaseException | None = None
 
 
-Report = Callable[[Done], None]
+if TYPE_CHECKING:  # for annotations only
+    from onefold.run.driver import Driver
 
-PerformGroup = Callable[[Sequence[Run]], Sequence[Run]]
-"""As `Grouper.perform`."""
+    Report = Callable[[Done], None]
 
+    PerformGroup = Callable[[Sequence[Run]], Sequence[Run]]
+    """As `Grouper.perform`."""
 
-class Lane(Protocol):
-    """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
+    class Lane(Protocol):
+        """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
 
-    slots: int
+        slots: int
 
-    def start(self) -> None:
-        """Begin; free slots are reported as they come."""
-        ...
+        def start(self) -> None:
+            """Begin; free slots are reported as they come."""
+            ...
 
-    def submit(self, unit: Unit) -> None:
-        """Perform a unit as soon as a slot is free; never blocks."""
-        ...
+        def submit(self, unit: Unit) -> None:
+            """Perform a unit as soon as a slot is free; never blocks."""
+            ...
 
-    def stop(self, run: Run) -> None:
-        """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
-        ...
+        def stop(self, run: Run) -> None:
+            """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
+            ...
 
-    def end(self, *, wait: bool) -> None:
-        """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
-        ...
+        def end(self, *, wait: bool) -> None:
+            """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+            ...
 
 
 class Threads:

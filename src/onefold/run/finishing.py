@@ -7,36 +7,36 @@ Never here: what is decided. Invariant: every run that comes in is told about an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.clock import Clock, Waiter
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.ledger import History
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
-from onefold.contracts.state import Change
 from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
 from onefold.run import settling
-from onefold.run.chains import Chains
 from onefold.run.events import EVENTS, Event, Sinks, kept
-from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onefold.contracts.ledger import History
+    from onefold.contracts.state import Change
+    from onefold.outside import Clock, Waiter
+    from onefold.run.chains import Chains
     from onefold.run.completion import Closing
     from onefold.run.gates import Gates
+    from onefold.run.hand import Hand
+    from onefold.run.passage import Run
+    from onefold.run.settling import Backend
+
+    Settled = Sequence[tuple[Run, Verdict | None]]
+    """Runs whose settlement was tried, each with what became of it; None: it could not be written."""
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
-
-
-Settled = Sequence[tuple[Run, Verdict | None]]
-"""Runs whose settlement was tried, each with what became of it; None: it could not be written."""
 
 
 class Finisher:
@@ -175,7 +175,9 @@ class Finisher:
         """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
         if not _effect_happened(settlement) or run.claimed is None:
             return None
-        run.decision = fate.settle(
+        from onefold.decide import fates  # only what cannot be stored
+
+        run.decision = fates.settle(
             fate.Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self._clock.now_ms(), 0.0,
         )  # fmt: skip
@@ -287,6 +289,8 @@ def _group_changes(run: Run, decision: fate.Decision) -> tuple[Change, ...]:
     if not policy.fifo or delivery.group is None or policy.after_failure != "stop":
         return ()
     flag = group_flag(delivery.queue, delivery.group)
+    from onefold.contracts.state import Change  # only groups that stop
+
     if isinstance(decision.settle, Bury) and run.facts.stopped is None:
         return (Change(flag, delivery.message_id.encode(), 0),)
     if isinstance(decision.settle, Ack) and run.stopping is not None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from onefold import errors
 from onefold.run import runs
 from onefold.run.events import Event
-from onefold.run.handlers import Outgoing, Receipt
+from onefold.run.outgoing import Outgoing, Receipt
 from onefold.run.runs import RunState, Standing
 
 

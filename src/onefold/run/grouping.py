@@ -9,16 +9,20 @@ Never here: external jobs. Invariant: a handler's rows and its record are in the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.commit import EffectTransaction
 from onefold.contracts.store import Complete
 from onefold.decide import delivery as fate
-from onefold.entropy import Entropy
+from onefold.decide import fates
+from onefold.outside import Entropy
 from onefold.run.driver import Driver
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.outside import Clock, Entropy
 
 COMMIT_WITHIN_MS = 5  # how long a finished run may wait for its siblings
 EFFECT_LIMIT_MS = 1_000  # how long a handler's transaction may keep the file's other writers waiting
@@ -109,7 +113,7 @@ class Grouper:
         """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: fate.Outcome = fate.LeaseGone() if error is None else self._driver.failed(run, error)
-        run.decision = fate.settle(
+        run.decision = fates.settle(
             outcome, run.job.policy, run.claimed, run.attempt, run.delivery.receive_count,
             self._clock.now_ms(), self._entropy.fraction(),
         )  # fmt: skip

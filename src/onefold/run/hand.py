@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from onefold.contracts.queue import Delivery
-from onefold.run.passage import Run
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.run.passage import Run
 
 
 class Held:

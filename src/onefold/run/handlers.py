@@ -1,117 +1,45 @@
 """A declared job: its name, handler, payload type, key rule and policy; sending to it, and reading a delivery as it.
 
-`Job` is made by `App.job`. It knows how to turn a payload into a message and a message into `Facts`; it performs neither
+`Job` is made by `App.job`. It turns a payload into a message (`outgoing.py`) and a message into `Facts`; it performs neither
 the sending (a `Sender` comes in) nor the run (the driver does). Never here: storage, threads, policy decisions.
 Invariant: a message that this job sent reads back as an equal payload with the same key and fingerprint.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from onefold import duration, errors, limits
+from onefold import errors
 from onefold.codec import PayloadCodec
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Delivery, Entry
-from onefold.contracts.store import OutboxItem, RecordKey
-from onefold.decide.attempt import Facts, ProbeAnswer
-from onefold.decide.delivery import Policy
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Delivery
+from onefold.contracts.store import RecordKey
+from onefold.decide.attempt import Facts
 from onefold.decide.keys import KeyRule
 from onefold.run import context
-from onefold.run.context import Context
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from onefold import duration
     from onefold.contracts.admin import Peeked
-    from onefold.decide.rate import Rate
+    from onefold.decide.delivery import Policy
+    from onefold.decide.probing import ProbeAnswer
+    from onefold.decide.rate import Limit
+    from onefold.run.context import Context
     from onefold.run.item_failures import ItemFailures
+    from onefold.run.outgoing import Outgoing, Receipt, Sender, Writer
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 KEY_ATTRIBUTE = "onefold.key"  # only where the sender gave the key itself
 AMENDS_ATTRIBUTE = "onefold.amends"  # fingerprint of the payload that an operator replaced
-
-
-class Done(Struct, frozen=True):
-    """A probe's answer: the effect happened.
-
-    Args:
-        result: what the handler would have returned; it answers duplicates from now on.
-    """
-
-    result: Any = None
-
-
-class NotDone(Struct, frozen=True):
-    """A probe's answer: the effect did not happen and will not happen any more from the earlier run."""
-
-
-class StillUnknown(Struct, frozen=True):
-    """A probe's answer: it cannot tell; a person must.
-
-    Args:
-        why: one line for that person.
-    """
-
-    why: str = ""
-
-
-Found = Done | NotDone | StillUnknown
-
-
-class Receipt(Struct, frozen=True, kw_only=True):
-    """What `send` answers.
-
-    Args:
-        job, key: the operation.
-        message_id: the queue's id; None while the message waits in a handler's outbox.
-        duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
-    """
-
-    job: str
-    key: str
-    message_id: str | None
-    duplicate: bool = False
-
-
-class Outgoing(Struct, frozen=True, kw_only=True):
-    """A message on its way to a queue, with the operation it is for."""
-
-    record: RecordKey
-    fingerprint: str
-    entry: Entry
-    queue: str
-    unique: bool
-
-
-class Sender(Protocol):
-    """Where a job's messages go; the app is one."""
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none."""
-        ...
-
-    def now_ms(self) -> int:
-        """Wall time of the engine."""
-        ...
-
-
-class Limit(Struct, frozen=True, kw_only=True):
-    """How much of a job may run at once, over all processes.
-
-    Args:
-        rate: starts per time; None for no limit.
-        concurrency: runs at one time; None for no limit.
-        key: rule that divides the limit, for example one bucket per customer; None for one bucket for the job.
-    """
-
-    rate: Rate | None = None
-    concurrency: int | None = None
-    key: KeyRule | None = None
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -216,8 +144,13 @@ class Job(Generic[P, R]):
         inside = context.current.get()
         if inside is None:
             return self._sender.deliver(outgoing)
-        inside.outbox.extend(_outbox_item(one) for one in outgoing)
-        return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
+        return self._writer.keep(outgoing, inside.outbox)
+
+    @functools.cached_property
+    def _writer(self) -> Writer:
+        from onefold.run.outgoing import Writer  # only who sends pays for it
+
+        return Writer(self.policy, unique=self.unique, now_ms=self._sender.now_ms)
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
@@ -239,51 +172,17 @@ class Job(Generic[P, R]):
         dedup_id: str | None = None,
     ) -> Outgoing:
         """The message that `send` would send. Arguments and errors as there."""
-        codec = self.rules.payload
-        body = codec.encode(payload)
-        fingerprint = codec.fingerprint(body)
+        rules = self.rules
+        body = rules.payload.encode(payload)
+        fingerprint = rules.payload.fingerprint(body)
         attributes = {JOB_ATTRIBUTE: Attribute(self.name)}
         if key is None:
-            key = self.rules.key.of(payload)
+            key = rules.key.of(payload)
         else:
-            attributes[KEY_ATTRIBUTE] = Attribute(self.rules.key.given(key))
-        scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
-        group = self.rules.group.of(payload) if self.rules.group else None
-        if self.policy.fifo and dedup_id is None:
-            dedup_id = f"{fingerprint}.{idempotent_part(self.name, key)}"
-        entry = Entry(
-            body=body.decode(),
-            attributes=attributes,
-            delay_ms=None,
-            run_at_ms=self._run_at_ms(delay, run_at),
-            group=group,
-            dedup_id=dedup_id,
-            key=key,
-        )
-        record = RecordKey(scope, self.name, key)
-        return Outgoing(
-            record=record, fingerprint=fingerprint, entry=entry, queue=self.policy.queue, unique=self.unique
-        )
-
-    def _run_at_ms(self, delay: duration.Duration | None, run_at: datetime | None) -> int | None:
-        if delay is not None and run_at is not None:
-            raise errors.UsageError(f"{self.name}.send got delay and run_at.", todo="Give one of them.")
-        if delay is not None:
-            wait_ms = duration.to_ms(delay, "delay")
-            return self._sender.now_ms() + wait_ms if wait_ms else None
-        if run_at is None:
-            return None
-        if not isinstance(run_at, datetime):
-            raise errors.UsageError(
-                f"{self.name}.send got run_at={run_at!r}, which is no datetime.",
-                todo="Use an aware datetime, or delay= for a time from now.",
-            )
-        if run_at.tzinfo is None:
-            raise errors.UsageError(
-                f"{self.name}.send got run_at={run_at.isoformat()} without a time zone.",
-                todo="Use an aware datetime, for example datetime(..., tzinfo=ZoneInfo('Europe/London')).",
-            )
-        return round(run_at.timestamp() * 1000)
+            attributes[KEY_ATTRIBUTE] = Attribute(rules.key.given(key))
+        record = RecordKey(rules.tenant.of(payload) if rules.tenant else "", self.name, key)
+        group = rules.group.of(payload) if rules.group else None
+        return self._writer.write(record, body, fingerprint, attributes, group, delay, run_at, dedup_id)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -348,19 +247,9 @@ class Job(Generic[P, R]):
         Raises:
             UsageError: the probe returned something else.
         """
-        match found:
-            case Done():
-                return ProbeAnswer(verdict="done", result=self.rules.payload.encode_result(found.result))
-            case NotDone():
-                return ProbeAnswer(verdict="not-done")
-            case StillUnknown():
-                return ProbeAnswer(verdict="unknown", summary=found.why[:500])
-            case _:
-                raise errors.UsageError(
-                    f"The probe of {self.name} returned {type(found).__name__}.",
-                    meaning="Whether the effect happened stays unknown.",
-                    todo="Return onefold.Done(result), onefold.NotDone() or onefold.StillUnknown(why).",
-                )
+        from onefold.run.probe_answers import answer_of  # only who has probes pays for it
+
+        return answer_of(found, self.name, self.rules.payload)
 
 
 def _unmarked(body: bytes | str) -> bytes | str:
@@ -378,27 +267,15 @@ def run_of(delivery: Delivery | Peeked) -> str | None:
     return str(named.value) if named is not None else None
 
 
-def idempotent_part(job: str, key: str) -> str:
-    """The operation as part of a FIFO deduplication id (limits: 128 characters of a narrow alphabet)."""
-    text = f"{job}.{key}"
-    safe = "".join(char if 33 <= ord(char) <= 126 else "_" for char in text)
-    return safe[: limits.ID_CHARS_MAX - 33]
-
-
-def _outbox_item(one: Outgoing) -> OutboxItem:
-    entry = one.entry
-    return OutboxItem(
-        queue=one.queue,
-        body=entry.body,
-        attributes={name: str(attribute.value) for name, attribute in entry.attributes.items()},
-        group=entry.group,
-        dedup_id=entry.dedup_id,
-        run_at_ms=entry.run_at_ms,
-        key=entry.key,
-    )
-
-
 def positional(function: Callable[..., Any]) -> int:
     """How many positional parameters a handler takes: the payload, and perhaps the context."""
+    return len(positional_names(function))
+
+
+def positional_names(function: Callable[..., Any]) -> Sequence[str]:
+    """The names of these parameters, in order."""
+    if type(function) is FunctionType and not vars(function):  # it stands for itself, wrapped by nothing
+        code = function.__code__  # inspect.signature would take 0.1 ms of every cold start
+        return code.co_varnames[: code.co_argcount]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(parameter.kind in kinds for parameter in inspect.signature(function).parameters.values())
+    return [one.name for one in inspect.signature(function).parameters.values() if one.kind in kinds]

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.store import Hold
 from onefold.decide import attempt as script
@@ -27,6 +27,9 @@ from onefold.run import calling
 from onefold.run.hand import Hand, Held
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
 TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due

@@ -9,13 +9,17 @@ Never here: how a database says it, decisions. Invariant: a message is never del
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.commit import EffectTransaction, Settlement, Verdict
+from onefold.contracts.commit import Settlement, Verdict
 from onefold.run import settling
 from onefold.run.settling import Backend
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import EffectTransaction
 
 
 class JointTransaction:

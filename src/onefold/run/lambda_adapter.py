@@ -5,47 +5,37 @@
 An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is no
 event of ours, a defect, and a backend that cannot be used when not one message could be done.
 
-A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container: a message
-that was named and hidden for a retry must still be there at the next invocation. Where it is not, it is moved to the
-dead-letter queue from memory, and from then on this container raises instead of naming, which no mapping ignores.
+A mapping without ReportBatchItemFailures deletes what is named, too. Where that was seen (`lambda_heeding.py`), this
+container raises from then on instead of naming, which no mapping ignores.
 Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
 from onefold.decide import batch as rules
-from onefold.run.handlers import Job
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
 from onefold.run.lambda_event import Record, records_by_queue
 from onefold.run.lambda_invocation import Invocation
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.outside import Clock
+    from onefold.run.handlers import Job
+    from onefold.run.lambda_heeding import Heeding
+
+    Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
+    """The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
+
+    Receives = Sequence[tuple[str, Delivery | None]]
+    """The batch: message ids with their deliveries; None where a body could not be fetched."""
+
 LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
-_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
-_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
-_LOOK_MAX: Final = 10  # of a queue; one call
-_LOST: Final = Bury(
-    "dead-letter",
-    Reason(
-        kind="mapping",
-        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
-        " something around the handler changes its answer.",
-    ),
-)
-
-Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
-"""The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
-
-Receives = Sequence[tuple[str, Delivery | None]]
-"""The batch: message ids with their deliveries; None where a body could not be fetched."""
 
 
 class LambdaAdapter:
@@ -77,8 +67,7 @@ class LambdaAdapter:
         self._settings = settings
         self._clock = clock
         self._longest: dict[str, int] = {}
-        self._named: dict[str, list[Named]] = {}  # by queue
-        self._heeds: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+        self._heeding: Heeding | None = None  # while nothing stayed, there is nothing to be heeded
 
     def handle(self, event: object, context: object = None) -> dict[str, Any]:
         """Do the batch; the partial batch response.
@@ -97,7 +86,8 @@ class LambdaAdapter:
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         by_queue = records_by_queue(event, self._queue_of)
         with self._crews.take(remaining_ms) as crew:
-            self._look_after(crew)
+            if self._heeding is not None:
+                self._heeding.look(crew, self._clock.monotonic_ms())
             receives = [one for queue, records in by_queue.items() for one in self._adopted(crew, queue, records)]
             invocation = Invocation(
                 crew,
@@ -146,7 +136,7 @@ class LambdaAdapter:
         failed = rules.failures(
             (message_id, one is not None and answered.is_done(one.receipt)) for message_id, one in receives
         )
-        ignored = sorted({one.queue for one in staying if self._heeds.get(one.queue) is False})
+        ignored = self._heeding.ignored([one.queue for one in staying]) if self._heeding is not None else []
         if failed and len(failed) == len({message_id for message_id, _ in receives}):
             if isinstance(trouble, errors.UsageError):
                 raise trouble
@@ -157,7 +147,8 @@ class LambdaAdapter:
             raise _not_done(
                 failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
             )
-        self._remember(crew, staying)
+        if staying:
+            self._note_named(crew, staying)
         for queue, receipts in answered.to_delete().items():
             try:
                 self._disown(queue, receipts)
@@ -165,44 +156,13 @@ class LambdaAdapter:
                 crew.tell_trouble(queue, len(receipts), error)
         return rules.answer(failed)
 
-    # -- whether the mapping heeds the answer ------------------------------------------------------------------------
+    def _note_named(self, crew: Crew, staying: Sequence[Delivery]) -> None:
+        """Have it looked at the next invocation whether these, which the answer names, are still there."""
+        if self._heeding is None:
+            from onefold.run.lambda_heeding import Heeding
 
-    def _remember(self, crew: Crew, staying: Sequence[Delivery]) -> None:
-        now_ms = self._clock.monotonic_ms()
-        for one in staying:
-            named = self._named.setdefault(one.queue, [])
-            until_ms = crew.answered.hidden_until_ms(one.receipt)
-            if one.queue not in self._heeds and until_ms is not None and len(named) < _LOOK_MAX:
-                named.append(Named(one, now_ms, until_ms))
-
-    def _look_after(self, crew: Crew) -> None:
-        """Look whether messages that were named are still there."""
-        now_ms = self._clock.monotonic_ms()
-        for name, all_named in list(self._named.items()):
-            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
-            self._named[name] = named
-            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
-                continue
-            del self._named[name]
-            queue = crew.real_queue(name)
-            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
-            try:
-                there = queue.set_visible_in(again)
-                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
-                self._heeds[name] = not gone
-                if gone:
-                    crew.driver.finisher.announce("answer-ignored", {"queue": name, "messages": len(gone)})
-                    queue.bury([(one.receipt, _LOST) for one in gone])
-            except errors.OnefoldError as error:
-                crew.tell_trouble(name, len(named), error)
-
-
-class Named(Struct, frozen=True):
-    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
-
-    delivery: Delivery
-    named_at_ms: int
-    until_ms: int
+            self._heeding = Heeding()
+        self._heeding.remember(crew, staying, self._clock.monotonic_ms())
 
 
 def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors.TransientError:

@@ -11,36 +11,35 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.commit import EffectTransaction
-from onefold.contracts.queue import Queue
 from onefold.decide.batch import OnFailure
-from onefold.entropy import Entropy
-from onefold.run.driver import Driver
-from onefold.run.executors import Done, Lane, Threads, Unit
-from onefold.run.handlers import Job
+from onefold.run.executors import Done, Threads
 from onefold.run.lambda_queue import Answered, MappedQueue
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from onefold.contracts.engine import Engine
+    from onefold.contracts.verbs import EffectTransaction, Queue
+    from onefold.outside import Clock, Entropy
     from onefold.run.completion import Closer
+    from onefold.run.driver import Driver
+    from onefold.run.executors import Lane
     from onefold.run.grouping import Grouper
+    from onefold.run.handlers import Job
+    from onefold.run.passage import Run
+    from onefold.run.settling import Backend
     from onefold.run.tasks import Tasks
 
+    Effects = Callable[[int], EffectTransaction | None]
+    """Opens a transaction for handlers' own rows, of at most so many milliseconds."""
+
 FIFO_DROPPED_MS: Final = 60_000  # ours: FIFO messages that could not be begun, because the store failed, wait so long
-
-
-Effects = Callable[[int], EffectTransaction | None]
-"""Opens a transaction for handlers' own rows, of at most so many milliseconds."""
 
 
 class LambdaSettings(Struct, frozen=True, kw_only=True):
@@ -116,20 +115,6 @@ class LateCloser:
             return self._made
 
 
-class Here(Threads):
-    """The invoking thread as a lane: what is submitted has been performed when `submit` returns."""
-
-    def start(self) -> None:
-        """Nothing is to be started."""
-
-    def submit(self, unit: Unit) -> None:
-        """Perform it now."""
-        self._report(self._perform(unit))
-
-    def end(self, *, wait: bool) -> None:
-        """Nothing runs."""
-
-
 class Crew:
     """Driver and lanes.
 
@@ -175,9 +160,8 @@ class Crew:
         transactional = any(job.policy.effect == "transactional" for job in jobs)
         has_tasks = any(job.is_async for job in jobs)
         has_plain = transactional or not all(job.is_async for job in jobs)
-        alone = settings.concurrency == 1 and not has_tasks
-        kind = Here if alone or not has_plain else Threads
-        self.plain: Threads = kind(settings.concurrency, self.driver, self._perform_group, self._report)
+        self._here = not has_plain or (settings.concurrency == 1 and not has_tasks)  # in the invoking thread
+        self.plain = self._make_plain(settings.concurrency)
         self.tasks = self._make_tasks(settings.tasks) if has_tasks else None
         for lane in self.lanes():
             lane.start()
@@ -193,7 +177,7 @@ class Crew:
             return self.plain, True
         if job.is_async and self.tasks is not None:
             return self.tasks, False
-        return self.plain, job.policy.effect == "repeatable" and isinstance(self.plain, Here)
+        return self.plain, job.policy.effect == "repeatable" and self._here
 
     def end(self) -> None:
         """Let the lanes end, whatever they do."""
@@ -222,6 +206,13 @@ class Crew:
             most = None if queue.capabilities.uncounted else self._receives_max.get(name)
             self._queues[name] = MappedQueue(queue, self.answered, self.tell_trouble, receives_max=most)
         return self._queues[name]
+
+    def _make_plain(self, count: int) -> Threads:
+        if not self._here:
+            return Threads(count, self.driver, self._perform_group, self._report)
+        from onefold.run.here import Here
+
+        return Here(count, self.driver, self._perform_group, self._report)
 
     def _make_tasks(self, count: int) -> Tasks:
         from onefold.run.tasks import Tasks  # and asyncio: only where a job is a coroutine
@@ -256,35 +247,27 @@ class Crews:
         self._lock = threading.Lock()
         self._kept: Crew | None = None
 
-    def take(self, remaining_ms: int) -> Taken:
-        """A crew for one invocation, which comes back at the end of the `with`."""
+    @contextmanager
+    def take(self, remaining_ms: int) -> Iterator[Crew]:
+        """A crew for one invocation, which comes back at the end of the `with`; an exception breaks it."""
         with self._lock:
             crew, self._kept = self._kept, None
-        return Taken(self, crew or self._make(remaining_ms + self._margin_ms))
+        crew = crew or self._make(remaining_ms + self._margin_ms)
+        try:
+            yield crew
+        except BaseException:
+            crew.broken = True
+            raise
+        finally:
+            self._take_back(crew)
 
-    def take_back(self, crew: Crew) -> None:
+    def _take_back(self, crew: Crew) -> None:
         """Keep it, or let it end: it is broken, or there is one already."""
         with self._lock:
             if not crew.broken and self._kept is None:
                 self._kept = crew
                 return
         crew.end()
-
-
-class Taken:
-    """A crew for the length of a `with`; an exception breaks it."""
-
-    def __init__(self, crews: Crews, crew: Crew) -> None:
-        self._crews = crews
-        self._crew = crew
-
-    def __enter__(self) -> Crew:
-        return self._crew
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            self._crew.broken = True
-        self._crews.take_back(self._crew)
 
 
 def _joined(backend: Backend, opened: Effects) -> Effects:

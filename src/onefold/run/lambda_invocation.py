@@ -15,20 +15,26 @@ Invariant: when `run` returns, nothing of the batch is under way in this process
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.queue import Delivery
 from onefold.decide import batch as rules
 from onefold.decide import delivery as fate
 from onefold.run import calling
 from onefold.run.executors import Done, Unit
-from onefold.run.handlers import Job
-from onefold.run.lambda_crew import Crew, LambdaSettings
-from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.outside import Clock
+    from onefold.run.handlers import Job
+    from onefold.run.lambda_crew import Crew, LambdaSettings
+    from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _SETTLE_WITHIN_MS: Final = 5  # how long a run that is over may wait for its siblings, as in a group (run/grouping.py)

@@ -13,12 +13,18 @@ Never here: what becomes of a message. Invariant: a receipt is among the done on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Queue, Refused, RetryIn, Sent, Standing
+from onefold.contracts.queue import Entry, Sent
 from onefold.limits import DELAY_MS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from onefold.contracts.queue import Bury, Delivery, Depth, Refused, RetryIn
+    from onefold.contracts.verbs import Queue, Standing
+    from onefold.outside import Clock
 
 
 class Answered:

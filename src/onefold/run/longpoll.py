@@ -15,11 +15,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onefold import errors, limits
-from onefold.clock import Clock
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent, Standing, WaitingQueue
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Standing, WaitingQueue
+    from onefold.outside import Clock
 
 WAIT_MS: Final = (
     10_000  # of one long poll while the queue is idle, SQS: at most 20 s; a drain waits for the one under way

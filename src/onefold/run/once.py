@@ -14,10 +14,10 @@ import threading
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from onefold import duration, errors
-from onefold.clock import Clock, SystemClock, Waiter
+from onefold.clock import SystemClock
 from onefold.codec import digest, encode, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.store import (
@@ -36,8 +36,12 @@ from onefold.contracts.store import (
 from onefold.decide.failures import classify
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.entropy import SystemEntropy
 from onefold.options import check_choice
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
+    from onefold.outside import Clock, Entropy, Waiter
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -50,7 +54,7 @@ _WRITE_PAUSE_MS = 50
 class Keeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed."""
 
-    def __init__(self, store: records.Store, clock: Clock, lease_ms: int) -> None:
+    def __init__(self, store: Store, clock: Clock, lease_ms: int) -> None:
         self._store = store
         self._clock = clock
         self._lease_ms = lease_ms
@@ -89,7 +93,7 @@ class Guard:
         function: Callable[..., Any],
         *,
         key: str | KeyFunction,
-        store: records.Store,
+        store: Store,
         name: str,
         tenant: str | KeyFunction | None,
         keep_ms: int,
@@ -282,7 +286,7 @@ class _Never:
 def once(
     *,
     key: str | KeyFunction,
-    store: records.Store,
+    store: Store,
     name: str | None = None,
     tenant: str | KeyFunction | None = None,
     keep: Duration = "90d",

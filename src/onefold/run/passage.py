@@ -7,16 +7,23 @@ Invariant: the script is advanced only by the one who performed its step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onefold.contracts.commit import EffectTransaction, Verdict
-from onefold.contracts.queue import Delivery
-from onefold.contracts.store import Claimed
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
-from onefold.run.context import Context
-from onefold.run.handlers import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onefold.contracts.commit import Verdict
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.store import Claimed
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.run.context import Context
+    from onefold.run.handlers import Job
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import EffectTransaction
 
 
 class Chain:

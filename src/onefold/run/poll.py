@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.clock import Clock, Waiter
-from onefold.contracts.queue import Delivery, Queue
+from onefold.contracts.queue import Delivery
 from onefold.run.hand import Hand
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
+    from onefold.outside import Clock, Waiter
 
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network

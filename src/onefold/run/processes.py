@@ -16,20 +16,24 @@ import sys
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.clock import Clock
-from onefold.decide.attempt import ProbeAnswer
 from onefold.decide.delivery import Failed, Outcome
-from onefold.run import calling, wire
+from onefold.decide.probing import ProbeAnswer
+from onefold.run import probing, wire
 from onefold.run.context import Context
 from onefold.run.driver import Driver
-from onefold.run.executors import Done, Report, Unit
+from onefold.run.executors import Done, Unit
 from onefold.run.heartbeat import Bell
 from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+    from onefold.run.executors import Report
 
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
@@ -160,9 +164,9 @@ class Slot:
         try:
             reply = self._ask("probe", run, ctx)
         except EOFError:
-            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
+            return probing.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
         if reply.answer is None:
-            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
+            return probing.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
         return reply.answer
 
     def stop(self, run: Run) -> None:

@@ -18,15 +18,18 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from onefold import duration
-from onefold.clock import Clock, SystemClock, Waiter
+from onefold.clock import SystemClock
 from onefold.decide import backoff
 from onefold.decide.failures import Lists, check_lists, judge
 from onefold.duration import Duration
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy, Waiter
 
 P = ParamSpec("P")
 T = TypeVar("T")

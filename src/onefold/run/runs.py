@@ -15,14 +15,16 @@ Never here: sending, the scheduler, output. Invariant: whoever writes a run name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.contracts.ledger import Ledger
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import Change
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Ledger, State
 
 Kind = Literal["tick", "dispatch", "map"]
 

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts import store as records
-from onefold.contracts.commit import Commit, EffectTransaction, Settlement, Verdict
-from onefold.contracts.ledger import Ledger
-from onefold.contracts.queue import Ack, Attribute, Bury, Entry, Leave, Queue, Refused, RetryIn
-from onefold.contracts.state import State
-from onefold.contracts.store import Store
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.queue import Ack, Attribute, Bury, Entry, Leave, Refused, RetryIn
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
 class Backend(Struct, frozen=True, kw_only=True):

@@ -10,11 +10,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from onefold.decide import attempt as script
+from onefold.run import in_tasks
 from onefold.run.driver import Driver
-from onefold.run.executors import Done, Report, Unit
+from onefold.run.executors import Done, Unit
 from onefold.run.passage import Run
+
+if TYPE_CHECKING:
+    from onefold.run.executors import Report
 
 
 class Tasks:
@@ -76,7 +81,7 @@ class Tasks:
     async def _perform(self, run: Run) -> None:
         unit = Unit([run])
         try:
-            await self._driver.perform_in_task(run)
+            await in_tasks.perform(self._driver, run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
             self._report(Done(lane=self, unit=unit, error=error))
         else:

@@ -23,8 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors
-from onefold.clock import Clock, Waiter
-from onefold.contracts.queue import Delivery, Queue
+from onefold.contracts.queue import Delivery
 from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run.allotting import Allotment
 from onefold.run.driver import Driver
@@ -41,6 +40,8 @@ from onefold.run.settings import WorkerSettings
 from onefold.run.settling import Backend
 
 if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
+    from onefold.outside import Clock, Waiter
     from onefold.run.tasks import Tasks
 
 __all__ = ["ExitReport", "Snapshot", "Spawn", "Worker", "WorkerSettings"]

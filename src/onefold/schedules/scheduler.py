@@ -31,8 +31,8 @@ from onefold.decide.ticks import Standing
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.following import send_looks
-from onefold.run.handlers import Outgoing
 from onefold.run.heartbeat import Bell
+from onefold.run.outgoing import Outgoing
 from onefold.schedules import undelivered
 from onefold.schedules.agenda import Agenda, Due
 from onefold.schedules.scheduling import Schedule

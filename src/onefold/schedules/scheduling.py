@@ -28,7 +28,8 @@ from onefold.options import Queue, Retry, ScheduleRetry
 from onefold.run import following, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
-from onefold.run.handlers import Job, Outgoing, positional
+from onefold.run.handlers import Job, positional
+from onefold.run.outgoing import Outgoing
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"

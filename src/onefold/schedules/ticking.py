@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import History
 from onefold.contracts.state import Change
-from onefold.entropy import Entropy
 from onefold.run.events import Event, Sinks, kept
-from onefold.run.handlers import Outgoing, Receipt
+from onefold.run.outgoing import Outgoing, Receipt
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 PREFIX: Final = "schedule/"  # of the name in State of how a schedule stands
 Detail = Mapping[str, str | int | None]

@@ -29,7 +29,7 @@ from onefold.decide.ticks import Standing
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
 from onefold.run import runs
 from onefold.run.events import Event
-from onefold.run.handlers import Outgoing
+from onefold.run.outgoing import Outgoing
 from onefold.schedules import ticking
 from onefold.schedules.agenda import Agenda
 from onefold.schedules.scheduling import Schedule

@@ -18,17 +18,16 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from onefold import errors
-from onefold.clock import Clock
 from onefold.deploy import apply, cloudformation
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
 from onefold.deploy.changes import Event, Standing
 from onefold.deploy.diff import Difference, differences, read_template
 from onefold.deploy.plan import Plan
-from onefold.entropy import Entropy
 from onefold.service.wiring import Never
 
 if TYPE_CHECKING:
     from onefold.backends.aws.session import Session
+    from onefold.outside import Clock, Entropy
 
 Tell = Callable[[str], None]
 

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec import Struct
 
 from onefold import errors
-from onefold.clock import Clock, SystemClock
+from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked, QueueSettings
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import RecordKey
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.entropy import SystemEntropy
 from onefold.run.handlers import Job, run_of
 from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
+    from onefold.outside import Clock, Entropy
 
 T = TypeVar("T")
 

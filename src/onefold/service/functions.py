@@ -12,17 +12,15 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.backends import registry
-from onefold.clock import Clock
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
-from onefold.entropy import Entropy
 from onefold.lambdas import mapping as mappings
 from onefold.lambdas.functions import Function, FunctionStats
 from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
@@ -34,6 +32,9 @@ from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
 from onefold.wire import addresses, digests
 from onefold.wire.desk import SENDER_ID
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 _LOOK_MS = 100  # how often a run that ends with the queue looks at it
 LEFT: Final = 3  # exit code: ended with work in hand, as of a worker

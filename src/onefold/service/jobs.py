@@ -15,7 +15,8 @@ from onefold import errors
 from onefold.contracts.state import Change
 from onefold.decide import breaker
 from onefold.decide.breaker import Breaker
-from onefold.run.handlers import Job, Receipt
+from onefold.run.handlers import Job
+from onefold.run.outgoing import Receipt
 from onefold.run.throttling import breaker_name
 from onefold.service.desk import Desk
 

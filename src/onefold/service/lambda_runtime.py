@@ -10,54 +10,39 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+import threading
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold import options as declared
 from onefold.backends import places
-from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery, Queue
 from onefold.run.driver import Driver
-from onefold.run.events import Sink, Sinks
-from onefold.run.handlers import Job
+from onefold.run.events import Sinks
 from onefold.run.lambda_adapter import LambdaAdapter
-from onefold.run.lambda_crew import Crew, LambdaSettings, LateCloser
-from onefold.run.lambda_event import Record
-from onefold.run.settling import Backend
+from onefold.run.lambda_crew import Crew, LateCloser
 from onefold.run.throttling import StateGates
-from onefold.service.wiring import Never, Runtime
+from onefold.service.wiring import Never
 
 if TYPE_CHECKING:
-    from onefold.maps.jobs import MapJob
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.verbs import Queue
     from onefold.maps.lambda_children import Children
+    from onefold.run.events import Event, Sink
+    from onefold.run.handlers import Job
+    from onefold.run.lambda_crew import LambdaSettings
+    from onefold.run.lambda_event import Record
+    from onefold.run.settling import Backend
+    from onefold.service.lambda_protocols import Adopting, Declared
+    from onefold.service.wiring import Runtime
 
 BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
 _SNAPSHOT: Final = "snap-start"  # what is made before a snapshot (connections, this process's own id) would be in many
 _ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same; where Lambda itself runs the function
-
-
-class Declared(Protocol):
-    """What a handler needs of an app."""
-
-    url: str
-    history: History
-    sinks: tuple[Sink, ...]
-    queues: dict[str, declared.Queue]
-    jobs: dict[str, Job[Any, Any]]
-    maps: dict[str, MapJob]
-
-    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
-        """The job a delivery is for."""
-        ...
-
-    def runtime(self, url: str | None = None) -> Runtime:
-        """The runtime, opened on this engine unless one is open."""
-        ...
 
 
 class LambdaHandler:
@@ -125,7 +110,10 @@ class _Wired:
         self._runtime = runtime
         self._settings = settings
         self._place = places.read(app.url) if app.url.startswith("aws://") else None
-        self._sinks = Sinks(app.sinks or (_log(),))
+        self._sinks = Sinks(app.sinks or (_Log(),))
+        self._backend = runtime.backend
+        if runtime.engine.known_queue is not None:  # the event names its queue
+            self._backend = replace(runtime.backend, open_queue=runtime.engine.known_queue)
         self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.clock)
 
     @functools.cached_property
@@ -145,13 +133,13 @@ class _Wired:
 
     def make_crew(self, lease_ms: int) -> Crew:
         """Who runs the handlers of messages."""
-        return self._crew(lease_ms, self._runtime.backend, self._app.job_of)
+        return self._crew(lease_ms, self._backend, self._app.job_of)
 
     def _make_children_crew(
         self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], Queue]
     ) -> Crew:
-        opened = self._runtime.backend.open_queue
-        backend = replace(self._runtime.backend, open_queue=lambda name: wrap(opened(name)))
+        opened = self._backend.open_queue
+        backend = replace(self._backend, open_queue=lambda name: wrap(opened(name)))
         return self._crew(lease_ms, backend, job_of)
 
     def _crew(self, lease_ms: int, backend: Backend, job_of: Callable[[Delivery], Job[Any, Any]]) -> Crew:
@@ -193,18 +181,19 @@ class _Wired:
         )
 
     def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:
-        real = self._runtime.backend.open_queue(queue)
-        if not isinstance(real, Adopting):
+        return self._adopting(queue).adopt(records, self._app.queues[queue].settings.visibility_ms)
+
+    def disown(self, queue: str, receipts: Sequence[str]) -> None:
+        self._adopting(queue).disown(receipts)
+
+    def _adopting(self, queue: str) -> Adopting:
+        real = self._backend.open_queue(queue)
+        if not hasattr(real, "adopt"):
             raise errors.UsageError(
                 f"The engine {self._runtime.url} cannot take over messages that Lambda received.",
                 todo="Use an aws:// engine.",
             )
-        return real.adopt(records, self._app.queues[queue].settings.visibility_ms)
-
-    def disown(self, queue: str, receipts: Sequence[str]) -> None:
-        real = self._runtime.backend.open_queue(queue)
-        if isinstance(real, Adopting):
-            real.disown(receipts)
+        return cast("Adopting", real)
 
     def queue_of(self, arn: str, region: str) -> str:
         """The app's name of a queue that has jobs."""
@@ -226,24 +215,23 @@ class _Wired:
         return name
 
 
-@runtime_checkable
-class Adopting(Protocol):
-    """A queue that takes over messages which an event source mapping received."""
-
-    def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
-        """The deliveries of records of a mapping's event, in order; `visible_ms`: how long the receive hides them."""
-        ...
-
-    def disown(self, receipts: Sequence[str]) -> None:
-        """Lambda deletes these; what else belongs to them is removed."""
-        ...
-
-
-def _log() -> Sink:
+class _Log:
     """The log, for an app that names no sink: the alarms that `onefold synth` writes count its lines."""
-    from onefold.watch.sinks import LogSink
 
-    return LogSink(level="warning")
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sink: Sink | None = None
+
+    def emit(self, event: Event) -> None:
+        """Write what is worth an alarm; most batches have nothing of it, and a cold start does not wait for it."""
+        if event.severity in ("debug", "info"):
+            return
+        with self._lock:
+            if self._sink is None:
+                from onefold.watch.sinks import LogSink
+
+                self._sink = LogSink(level="warning")
+        self._sink.emit(event)
 
 
 def engine_url(url: str, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold.contracts.admin import MoveTask, Peeked, QueueSettings
-from onefold.contracts.rules import differences
+from onefold.contracts.settings import differences
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 

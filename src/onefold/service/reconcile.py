@@ -17,7 +17,7 @@ from onefold.reconciling.findings import Outcome
 from onefold.reconciling.reconciler import Due, Look, Reconciler
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.handlers import Outgoing, Receipt
+from onefold.run.outgoing import Outgoing, Receipt
 from onefold.schedules.scheduling import Schedule
 from onefold.service.desk import Desk
 

@@ -34,7 +34,8 @@ from onefold.reconciling.surveying import Item, Survey
 from onefold.run import context, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import in_run
-from onefold.run.handlers import Outgoing, positional
+from onefold.run.handlers import positional
+from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Schedule, TickMessage
 from onefold.service.desk import Desk
 from onefold.service.reconcile import House

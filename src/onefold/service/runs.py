@@ -9,19 +9,21 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.ledger import Row, tells
-from onefold.contracts.state import State
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.run import runs
 from onefold.run.runs import Counts, RunState
 from onefold.service.desk import Desk
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
 
 Stand = Literal["dispatching", "stopped", "running", "complete", "ended"]
 

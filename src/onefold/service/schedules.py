@@ -10,15 +10,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.decide.schedule import zone_of
-from onefold.run.events import Sink, Sinks
+from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import House
+
+if TYPE_CHECKING:
+    from onefold.run.events import Sink
 
 
 class Upcoming(Struct, frozen=True, kw_only=True):

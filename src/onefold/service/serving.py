@@ -21,10 +21,9 @@ from msgspec import Struct, structs
 from onefold import errors
 from onefold.backends import registry
 from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.clock import Clock, ManualClock, SystemClock
+from onefold.clock import ManualClock, SystemClock
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
-from onefold.entropy import Entropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import EVENTS_MAX, History
 from onefold.local.pace import Pace
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from onefold.lambdas.outcomes import LogLine
     from onefold.lambdas.registry import Registry
     from onefold.lambdas.settings import FunctionSettings
+    from onefold.outside import Clock, Entropy
     from onefold.service.planting import Planted
     from onefold.wire.addresses import Address
     from onefold.wire.app import App

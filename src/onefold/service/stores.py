@@ -5,9 +5,14 @@ Never here: records themselves. Invariant: two calls with one file share its rec
 
 from __future__ import annotations
 
-from onefold.clock import Clock, SystemClock
-from onefold.contracts.store import Store
+from typing import TYPE_CHECKING
+
+from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
+    from onefold.outside import Clock
 
 
 def store(url: str, *, clock: Clock | None = None) -> Store:

@@ -8,28 +8,29 @@ Invariant: nothing is opened before it is asked for, and everything that was ope
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from onefold.backends import registry
-from onefold.clock import Clock, Waiter
-from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery
-from onefold.contracts.settings import QueueSettings
-from onefold.entropy import Entropy
 from onefold.run.driver import Driver
-from onefold.run.events import Sinks
-from onefold.run.handlers import Job
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from onefold.contracts.engine import Engine
+    from onefold.contracts.ledger import History
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.settings import QueueSettings
+    from onefold.contracts.verbs import Queue
     from onefold.maps.items import Source
     from onefold.maps.result_places import ResultPlace
+    from onefold.outside import Clock, Entropy, Waiter
     from onefold.run.completion import Closing
+    from onefold.run.events import Sinks
+    from onefold.run.handlers import Job
     from onefold.run.joint import JointTransaction
 
 
@@ -47,12 +48,16 @@ class Never:
 def backend_of(engine: Engine) -> Backend:
     """What a driver needs of an engine."""
     commit, opened = engine.commit, engine.effects
+
+    def open_queue(name: str) -> Queue:
+        return engine.queues.open(name)  # asked for so late, since a function may need no operator's verb
+
     backend = Backend(
         store=engine.store,
         ledger=engine.ledger,
         state=engine.state,
         commit=commit,
-        open_queue=engine.queues.open,
+        open_queue=open_queue,
         effects=commit.effects if commit is not None else None,
     )
     if commit is not None or opened is None:

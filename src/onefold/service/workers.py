@@ -6,18 +6,22 @@ Never here: the loop (run/worker.py), signals (cli). Invariant: the presence loc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from onefold import errors
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery, Queue, WaitingQueue
-from onefold.run.events import Event, Sink, Sinks
+from onefold.contracts.queue import Delivery
+from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.handlers import Job
 from onefold.run.longpoll import LongPoll
 from onefold.run.processes import Spawn
 from onefold.run.worker import Worker, WorkerSettings
 from onefold.service.wiring import Runtime
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue, WaitingQueue
+    from onefold.run.events import Sink
 
 
 def make_worker(

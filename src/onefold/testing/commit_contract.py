@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from onefold import limits
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueAdmin, QueueSettings, RecordAdmin
-from onefold.contracts.commit import Commit, EffectTransaction, Settlement, Verdict
-from onefold.contracts.ledger import Ledger, Row
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Entry, Leave, Reason, RetryIn, Settle
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import Change
 from onefold.contracts.store import (
     Completed,
     Hold,
@@ -30,6 +31,9 @@ from onefold.contracts.store import (
 )
 from onefold.errors import NotFoundError, TransientError, UsageError
 from onefold.testing.records import StoreHarness, complete, fail
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, State
 
 LIMIT_MS = 1000
 WORK, NEXT, FIFO, DEAD = "work", "next", "next.fifo", "work-dead"

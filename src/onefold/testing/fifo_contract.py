@@ -10,10 +10,14 @@ Never here: standard queues. Invariant: every boundary in time is probed before 
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from onefold import limits
-from onefold.contracts.queue import Entry, Queue, Refused, Sent
+from onefold.contracts.queue import Entry, Refused, Sent
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, WRONG, QueueHarness
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
 
 WINDOW = limits.DEDUP_WINDOW_MS
 

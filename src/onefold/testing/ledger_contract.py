@@ -8,8 +8,13 @@ Invariant: rows of one instant come back in the order in which they were appende
 
 from __future__ import annotations
 
-from onefold.contracts.ledger import Ledger, Row
+from typing import TYPE_CHECKING
+
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Ledger
 
 NOW = 1_700_000_000_000
 KEY = RecordKey("tenant", "job", "key")

@@ -7,13 +7,16 @@ before each test. Never here: an expectation. Invariant: nothing here depends on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
 from onefold import limits
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueAdmin, QueueSettings
-from onefold.contracts.queue import Ack, Bury, Delivery, Entry, Queue, Reason, Refused, RetryIn, Sent, Settle
+from onefold.contracts.queue import Ack, Bury, Delivery, Entry, Reason, Refused, RetryIn, Sent, Settle
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
 
 SECOND = limits.SECOND_MS
 MINUTE = limits.MINUTE_MS

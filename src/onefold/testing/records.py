@@ -7,7 +7,7 @@ Never here: assertions about a store. Invariant: what is built twice is equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onefold.contracts.store import (
     Answer,
@@ -22,9 +22,11 @@ from onefold.contracts.store import (
     Record,
     RecordKey,
     Release,
-    Store,
     Unknown,
 )
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
 
 NOW = 1_700_000_000_000
 LEASE_MS = 30_000

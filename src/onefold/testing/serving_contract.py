@@ -7,10 +7,15 @@ Invariant: every boundary in time is probed before and at it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onefold import errors, limits
 from onefold.contracts.admin import QueueSettings, Transferred
-from onefold.contracts.queue import Entry, Queue, RetryIn
+from onefold.contracts.queue import Entry, RetryIn
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, QueueHarness
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
 
 
 class ServingContract(QueueHarness):

@@ -8,9 +8,14 @@ Invariant: a version that was replaced never fits again, not even after its name
 
 from __future__ import annotations
 
-from onefold.contracts.state import Change, State, Versioned
+from typing import TYPE_CHECKING
+
+from onefold.contracts.state import Change, Versioned
 from onefold.errors import UsageError
 from onefold.testing.threads import at_once
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
 
 
 class StateContract:

@@ -14,18 +14,20 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from onefold import errors as ours
 from onefold.decide.faults import OnRequest
-from onefold.entropy import Entropy
 from onefold.wire import errors, json_protocol, query_protocol, signing
 from onefold.wire.connection import Request, Response
 from onefold.wire.desk import Caller, Desk
 from onefold.wire.errors import AwsError
 from onefold.wire.model import Model, Operation
 from onefold.wire.operations import OPERATIONS
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 OURS = "/_onefold"
 LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin with

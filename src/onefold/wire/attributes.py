@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from onefold import limits
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Depth
-from onefold.contracts.rules import REDRIVE_SOURCES_MAX
+from onefold.contracts.settings import REDRIVE_SOURCES_MAX
 from onefold.wire import errors
 from onefold.wire.addresses import Address
 from onefold.wire.cards import Card

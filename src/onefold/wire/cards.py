@@ -8,11 +8,15 @@ Never here: what an attribute means (`attributes`). Invariant: a card is kept on
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from onefold.contracts.state import Change, State
+from onefold.contracts.state import Change
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
 
 _CARD = "wire/queue/"
 _DROPPED = "wire/dropped/"

@@ -10,10 +10,13 @@ import asyncio
 import errno
 import socket
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from onefold import errors, limits
-from onefold.clock import Clock
 from onefold.wire.connection import Bounds, Connection, Front, Handler
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 _BACKLOG = 2_048
 _CHECKS = 4  # looks at idle connections per time that they may be idle

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import notes
+from onefold.backends.aws.dynamodb import finding
 from onefold.backends.aws.dynamodb.books import DynamoBooks
 from onefold.contracts.store import Claimed, RecordKey
 from onefold.testing.records import KEPT_MS, NOW, ask, complete, unknown
@@ -139,7 +139,7 @@ def test_a_lost_lease_leaves_a_note_that_lists_nothing(books: DynamoBooks) -> No
 
 def test_more_tenants_than_can_be_looked_through_are_said(books: DynamoBooks, monkeypatch: pytest.MonkeyPatch) -> None:
     books.store.claim([ask(RecordKey(f"tenant-{number}", "job", "k")) for number in range(4)], NOW)
-    monkeypatch.setattr(notes, "PAIRS_MAX", 3)
+    monkeypatch.setattr(finding, "PAIRS_MAX", 3)
     with pytest.raises(errors.UsageError, match="more than 3 tenants and jobs"):
         books.records.find("k")
 

@@ -8,6 +8,7 @@ import pytest
 
 import onefold.testing
 from onefold.backends.aws.session import Session
+from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.entropy import SystemEntropy
@@ -52,7 +53,7 @@ def clock(endpoint: Endpoint) -> ManualClock:
 
 @pytest.fixture
 def queues(session: rig.HookedSession, clock: ManualClock) -> SqsQueues:
-    return SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0)
+    return Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from onefold import errors, limits
 from onefold.backends.aws import looking
-from onefold.backends.aws.sqs import SqsQueue
+from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import Edit, MoveTask, QueueSettings
@@ -76,7 +76,7 @@ def test_threads_that_open_a_queue_at_once_get_the_same_one(queues: SqsQueues, m
         others.append(queues.open("orders"))  # another thread, while this one makes its own
         return SqsQueue(*args, **options)
 
-    monkeypatch.setattr("onefold.backends.aws.sqs_admin.SqsQueue", interrupted)
+    monkeypatch.setattr("onefold.backends.aws.sqs.SqsQueue", interrupted)
     mine = queues.open("orders")
     assert others == [mine]
 
@@ -103,11 +103,11 @@ def test_a_prefix_is_put_before_names_on_aws_and_other_queues_are_not_seen(
     session: rig.HookedSession, queues: SqsQueues, clock: ManualClock
 ) -> None:
     make(queues, "orders")
-    other = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="other-", wait_s=0)
+    other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="other-", wait_s=0).admin
     assert other.settings() == []
     urls = session.client("sqs").list_queues()["QueueUrls"]
     assert sorted(url.rpartition("/")[2] for url in urls) == ["app-dead", "app-orders"]
-    all_of_it = SqsQueues(session, clock=clock, entropy=SystemEntropy(), wait_s=0)
+    all_of_it = Sqs(session, clock=clock, entropy=SystemEntropy(), wait_s=0).admin
     assert [(one.name, one.dead_letter) for one in all_of_it.settings()] == [
         ("app-dead", None),
         ("app-orders", "app-dead"),
@@ -509,7 +509,7 @@ def test_a_task_of_another_process_is_cancelled_by_its_handle(
     session.hooks["list_message_move_tasks"] = lambda *_: {}
     task = queues.start_move("dead", per_second_max=1)
     session.hooks.clear()
-    other = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0)
+    other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin
     assert other.moving()
     cancelled = other.cancel_move(task.handle)
     assert (cancelled.source, cancelled.status) in {("dead", "CANCELLED"), ("dead", "CANCELLING")}

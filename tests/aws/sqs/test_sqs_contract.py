@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs_admin import SqsQueues
+from onefold.backends.aws.sqs import Sqs
 from onefold.entropy import SystemEntropy
 from onefold.testing.endpoint import Endpoint
 from onefold.testing.queue_contract import QueueContract
@@ -21,4 +21,4 @@ class TestOverTheWire(QueueContract):
     def open_queues(self, endpoint: Endpoint, shared_session: Session) -> None:
         endpoint.reset()
         self.clock = EndpointClock(endpoint)
-        self.queues = SqsQueues(shared_session, clock=self.clock, entropy=SystemEntropy(), prefix="app-", wait_s=0)
+        self.queues = Sqs(shared_session, clock=self.clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin

@@ -13,10 +13,12 @@ from onefold import errors, limits
 from onefold.backends.aws import batches
 from onefold.backends.aws.messages import Receipt
 from onefold.backends.aws.session import Session
+from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Queue, Refused, RetryIn, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Refused, RetryIn, Sent
+from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
@@ -189,7 +191,7 @@ def test_a_burial_whose_delete_is_lost_is_recognised(
     assert (queues.depth("dead").visible, queue.depth().in_flight) == (1, 1)
     session.hooks.clear()
     clock.advance(30_000)  # another process has it now
-    other = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).open("orders")
+    other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin.open("orders")
     (again,) = receive(other)
     assert other.bury([(again.receipt, BURY)]) == [True]
     assert (queues.depth("dead").visible, queue.depth().in_flight) == (2, 0)
@@ -273,7 +275,7 @@ def test_what_another_process_received_is_not_buried_here(
 ) -> None:
     send(queue, "a")
     (held,) = receive(queue)
-    other = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).open("orders")
+    other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin.open("orders")
     assert other.bury([(held.receipt, BURY)]) == [False]
     assert queue.depth().in_flight == 1
 
@@ -297,7 +299,9 @@ def test_what_lambda_received_is_buried_here(queues: SqsQueues, queue: Queue, se
         "eventSource": "aws:sqs",
         "eventSourceARN": "arn:aws:sqs:us-east-1:000000000000:app-orders",
     }
-    (delivery,) = queues.open_queue("orders").adopt([record], limits.VISIBILITY_MS_DEFAULT)
+    adopting = queues.open("orders")
+    assert isinstance(adopting, SqsQueue)
+    (delivery,) = adopting.adopt([record], limits.VISIBILITY_MS_DEFAULT)
     assert (delivery.body, delivery.key, delivery.receive_count) == ("a", "k", 1)
     assert queue.bury([(delivery.receipt, BURY)]) == [True]
     assert [one.key for one in queues.peek("dead")] == ["k"]
@@ -336,7 +340,7 @@ def test_no_credentials(endpoint: Endpoint, clock: ManualClock, monkeypatch: pyt
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     session = Session(endpoint.region, {"*": endpoint.url}, session=boto3.session.Session())
-    queues = SqsQueues(session, clock=clock, entropy=SystemEntropy(), wait_s=0)
+    queues = Sqs(session, clock=clock, entropy=SystemEntropy(), wait_s=0).admin
     with pytest.raises(errors.UsageError, match=r"no AWS credentials for sqs:GetQueueUrl.*AWS_PROFILE"):
         queues.open("orders")
     session.close()
@@ -479,7 +483,7 @@ def test_a_size_limit_that_was_raised_elsewhere_is_seen(session: rig.HookedSessi
 
 def test_long_polling_has_its_range(session: rig.HookedSession, clock: ManualClock, queue: Queue) -> None:
     for wait_s in (-1, 21):
-        bad = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=wait_s)
+        bad = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=wait_s).admin
         with pytest.raises(errors.UsageError, match="0 to 20 seconds"):
             bad.open("orders")
     asked: list[Any] = []
@@ -489,7 +493,7 @@ def test_long_polling_has_its_range(session: rig.HookedSession, clock: ManualClo
         return {}
 
     session.hooks["receive_message"] = note
-    waiting = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=20).open_queue("orders")
+    waiting = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=20).queue("orders")
     waiting.receive(1)
     waiting.receive_within(1, None, 2_999)
     assert asked == [20, 2]

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from onefold import errors
 from onefold.backends.aws.payloads import Payloads
+from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Attribute, Bury, Delivery, Entry
 from onefold.entropy import SystemEntropy
-from onefold.service.lambda_runtime import Adopting
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
 
@@ -48,7 +49,7 @@ def bodies(session: rig.HookedSession) -> Bodies:
 
 @pytest.fixture
 def queues(session: rig.HookedSession, clock: ManualClock, bodies: Bodies) -> SqsQueues:
-    found = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=bodies, wait_s=0)
+    found = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=bodies, wait_s=0).admin
     found.create(QueueSettings(name="dead", retention_ms=rig.FOURTEEN_DAYS))
     found.create(QueueSettings(name="orders", dead_letter="dead", receives_max=5))
     return found
@@ -88,9 +89,9 @@ def records(session: rig.HookedSession, endpoint: Endpoint) -> list[dict[str, An
     ]
 
 
-def adopted(queues: SqsQueues, session: rig.HookedSession, endpoint: Endpoint) -> tuple[Adopting, list[Delivery]]:
+def adopted(queues: SqsQueues, session: rig.HookedSession, endpoint: Endpoint) -> tuple[SqsQueue, list[Delivery]]:
     queue = queues.open("orders")
-    assert isinstance(queue, Adopting)
+    assert isinstance(queue, SqsQueue)
     return queue, queue.adopt(records(session, endpoint), VISIBLE_MS)
 
 
@@ -116,6 +117,26 @@ def test_what_lambda_deletes_is_forgotten_without_a_call(
     queue.disown([delivery.receipt])
     assert session.calls == []
     assert queues.open("orders").bury([(delivery.receipt, rig_bury())]) == [False]  # nothing of it is kept here
+
+
+def test_a_batch_that_succeeds_asks_nothing_of_sqs(
+    queues: SqsQueues, session: rig.HookedSession, clock: ManualClock, endpoint: Endpoint
+) -> None:
+    queues.open("orders").send([Entry(body="a")])
+    event = records(session, endpoint)
+    session.calls.clear()
+    queue = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-").open("orders")
+    assert isinstance(queue, SqsQueue)
+    [delivery] = queue.adopt(event, VISIBLE_MS)
+    queue.disown([delivery.receipt])
+    assert session.calls == []
+
+
+def test_a_queue_that_is_not_there_is_said_by_its_verbs(session: rig.HookedSession, clock: ManualClock) -> None:
+    queue = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-").open("nobody")
+    for verb in (lambda: queue.send([Entry(body="a")]), lambda: queue.receive(1), queue.depth):
+        with pytest.raises(errors.NotFoundError, match="app-nobody"):
+            verb()
 
 
 def test_a_body_in_s3_goes_with_its_message(

@@ -17,6 +17,7 @@ from onefold import errors, limits
 from onefold.backends import places
 from onefold.backends.aws.later import Later
 from onefold.backends.aws.session import Session
+from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
@@ -46,7 +47,7 @@ def queues(session: Session, request: pytest.FixtureRequest) -> Iterator[SqsQueu
     group = f"{request.node.originalname[5:40]}-"
     session.client("scheduler").create_schedule_group(Name=group)
     later = Later(session, group=group, role=ROLE)
-    made = SqsQueues(session, clock=ManualClock(NOW_MS), entropy=SystemEntropy(), prefix=group, wait_s=0, later=later)
+    made = Sqs(session, clock=ManualClock(NOW_MS), entropy=SystemEntropy(), prefix=group, wait_s=0, later=later).admin
     for settings in (
         QueueSettings(name="dead", retention_ms=limits.RETENTION_MS_MAX),
         QueueSettings(name="orders", dead_letter="dead", receives_max=3),
@@ -67,7 +68,7 @@ def schedules(session: Session, group: str) -> list[dict[str, Any]]:
 
 def group_of(queues: SqsQueues) -> str:
     """Of the schedules of these queues."""
-    return queues.open_queue("orders")._catalogue.prefix
+    return queues._catalogue.prefix
 
 
 def test_a_late_message_is_a_schedule_that_sends_it_and_deletes_itself(session: Session, queues: SqsQueues) -> None:
@@ -144,7 +145,7 @@ def test_a_request_that_is_too_large_for_a_schedule_is_refused(session: Session,
 def test_a_group_that_is_not_there_is_named(ministack_url: str) -> None:
     session = Session(REGION, {"*": ministack_url}, session=rig.keys())
     later = Later(session, group="nowhere", role=ROLE)
-    made = SqsQueues(session, clock=ManualClock(NOW_MS), entropy=SystemEntropy(), later=later)
+    made = Sqs(session, clock=ManualClock(NOW_MS), entropy=SystemEntropy(), later=later).admin
     made.create(QueueSettings(name="alone"))
     with pytest.raises(errors.NotFoundError, match="schedule group nowhere"):
         made.open("alone").send([Entry(body="a", run_at_ms=AT_MS)])

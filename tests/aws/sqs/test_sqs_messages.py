@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onefold import errors
 from onefold.backends.aws import messages
+from onefold.backends.aws.entries import burial_token, entry_of, pointer
 from onefold.backends.aws.messages import Form, Receipt
 from onefold.contracts.queue import Attribute, Reason
 
@@ -66,7 +67,7 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
 
 @given(FORMS)
 def test_what_is_written_is_read_back(form: Form) -> None:
-    entry = messages.entry_of(form, "0")
+    entry = entry_of(form, "0")
     assert len(entry.get("MessageAttributes", {})) <= 10
     got = messages.received(as_received(entry))
     assert got.form == form
@@ -77,7 +78,7 @@ def test_what_is_written_is_read_back(form: Form) -> None:
 
 def test_more_than_ten_attributes_travel_in_one_of_ours() -> None:
     attributes = {f"a{number}": Attribute(bytes([number]), "Binary") for number in range(10)}
-    entry = messages.entry_of(Form(body="b", attributes=attributes, key="k"), "0")
+    entry = entry_of(Form(body="b", attributes=attributes, key="k"), "0")
     assert set(entry["MessageAttributes"]) == {messages.KEY, messages.PACKED}
 
 
@@ -112,12 +113,12 @@ def test_a_record_that_is_none(record: dict[str, Any]) -> None:
 
 
 def test_a_pointer_is_that_of_aws_own_clients() -> None:
-    body = messages.pointer("bucket", "p/k")
+    body = pointer("bucket", "p/k")
     assert body == '["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"bucket","s3Key":"p/k"}]'
     assert messages.read_pointer(Form(body=body, stored_bytes=5)) == ("bucket", "p/k")
     assert messages.read_pointer(Form(body=body)) is None  # its sender did not say that it is one
 
 
 def test_one_burial_has_one_id() -> None:
-    assert messages.burial_token("orders", "m") == messages.burial_token("orders", "m")
-    assert len({messages.burial_token(queue, one) for queue in ("a", "b") for one in ("1", "2")}) == 4
+    assert burial_token("orders", "m") == burial_token("orders", "m")
+    assert len({burial_token(queue, one) for queue in ("a", "b") for one in ("1", "2")}) == 4

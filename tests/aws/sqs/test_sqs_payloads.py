@@ -14,10 +14,12 @@ from botocore.response import StreamingBody
 
 from onefold import errors, limits
 from onefold.backends.aws.payloads import Payloads
+from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import Edit, QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Queue, Refused, RetryIn, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Refused, RetryIn, Sent
+from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
@@ -53,7 +55,7 @@ def payloads(session: rig.HookedSession) -> Payloads:
 
 @pytest.fixture
 def queues(session: rig.HookedSession, clock: ManualClock, payloads: Payloads) -> SqsQueues:
-    found = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=payloads, wait_s=0)
+    found = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=payloads, wait_s=0).admin
     for suffix in ("", ".fifo"):
         fifo = bool(suffix)
         found.create(QueueSettings(name=f"dead{suffix}", fifo=fifo, retention_ms=rig.FOURTEEN_DAYS))
@@ -174,7 +176,7 @@ def test_a_pointer_to_another_place_is_not_followed(
 ) -> None:
     session.client("s3").put_object(Bucket=BUCKET, Key="private/secret", Body=b"secret")
     other = Payloads(session, BUCKET, "private", entropy=SystemEntropy())
-    attacker = SqsQueues(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=other, wait_s=0)
+    attacker = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=other, wait_s=0).admin
     send(attacker.open("orders"), BIG)
     held = one(queue)
     assert "s3BucketName" in held.body

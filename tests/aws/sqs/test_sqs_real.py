@@ -13,10 +13,12 @@ import pytest
 
 from onefold import errors
 from onefold.backends.aws.session import Session
+from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import SystemClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Queue, RetryIn, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, RetryIn, Sent
+from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from tests.aws.sqs import rig
 
@@ -34,7 +36,7 @@ def open_queues() -> Iterator[Callable[[str], SqsQueues]]:
 
     def run(url: str) -> SqsQueues:
         sessions.append(Session("eu-west-1", {"*": url}, session=rig.keys()))
-        return SqsQueues(sessions[-1], clock=SystemClock(), entropy=entropy, prefix=f"{entropy.token()}-", wait_s=1)
+        return Sqs(sessions[-1], clock=SystemClock(), entropy=entropy, prefix=f"{entropy.token()}-", wait_s=1).admin
 
     yield run
     for session in sessions:
@@ -204,7 +206,8 @@ def test_an_empty_long_poll_waits_and_answers_nothing(queues: SqsQueues) -> None
     """On ministack and moto."""
     clock = SystemClock()
     pair(queues)
-    queue = queues.open_queue("orders")
+    queue = queues.open("orders")
+    assert isinstance(queue, SqsQueue)
     before_ms = clock.monotonic_ms()
     assert queue.receive_within(1, None, 1_000) == []
     assert clock.monotonic_ms() - before_ms >= 900

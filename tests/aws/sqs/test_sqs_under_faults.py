@@ -13,10 +13,12 @@ import pytest
 
 from onefold import errors, limits
 from onefold.backends.aws import looking
+from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Bury, Entry, Queue, RetryIn
+from onefold.contracts.queue import Bury, Entry, RetryIn
+from onefold.contracts.verbs import Queue
 from onefold.entropy import SeededEntropy
 from tests.aws.sqs import rig
 
@@ -85,7 +87,7 @@ def remaining(queues: SqsQueues, clock: ManualClock, name: str) -> list[str]:
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
 def test_every_message_is_done_or_there(session: rig.HookedSession, clock: ManualClock, seed: int, suffix: str) -> None:
     chance = SeededEntropy(seed)
-    queues = SqsQueues(session, clock=clock, entropy=chance, prefix=f"{chance.token()}-", wait_s=0)
+    queues = Sqs(session, clock=clock, entropy=chance, prefix=f"{chance.token()}-", wait_s=0).admin
     fifo = bool(suffix)
     queues.create(QueueSettings(name=f"dead{suffix}", fifo=fifo, retention_ms=rig.FOURTEEN_DAYS))
     queues.create(QueueSettings(name=f"orders{suffix}", fifo=fifo, dead_letter=f"dead{suffix}", receives_max=1_000))

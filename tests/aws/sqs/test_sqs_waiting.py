@@ -7,7 +7,8 @@ import pytest
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry, Queue, RetryIn, Sent
+from onefold.contracts.queue import Entry, RetryIn, Sent
+from onefold.contracts.verbs import Queue
 
 
 @pytest.fixture

@@ -11,25 +11,22 @@ visibility timeout".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from onefold import errors
 from onefold.backends.aws import sending
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.holding import Held, Holding
 from onefold.backends.aws.messages import parse_receipt
+from onefold.backends.aws.settling import in_batches
 from onefold.contracts.queue import Bury, Refused
 
 _HELD_FOR_S: Final = 60  # ours: longer than copy and deletion with all their tries
-CarryOut = Callable[[str, Sequence[dict[str, Any]]], Sequence[bool]]
-"""An action on receipts of the queue, by its name in IAM, in batches; as `SqsQueue` makes it."""
 
 
-def bury(
-    catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tuple[str, Bury]], carry_out: CarryOut
-) -> list[bool]:
+def bury(catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
     """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
 
     The payload in S3 stays: the copy names it. False where a FIFO queue's receipt has expired; also for a message that this
@@ -52,7 +49,7 @@ def bury(
     fifo = name.endswith(".fifo")
     if fifo and waiting:  # what has expired is not ours any more
         entries = [{"ReceiptHandle": handles[text], "VisibilityTimeout": _HELD_FOR_S} for text in waiting]
-        waiting = _done(waiting, carry_out("ChangeMessageVisibility", entries))
+        waiting = _done(waiting, in_batches(catalogue, name, "ChangeMessageVisibility", entries))
     failed: errors.OnefoldError | None = None
     for to, target in targets.items():
         try:
@@ -60,7 +57,8 @@ def bury(
         except errors.OnefoldError as error:
             failed = error
     copied = [text for text in waiting if held[text].copied]
-    now_buried = _done(copied, carry_out("DeleteMessage", [{"ReceiptHandle": handles[text]} for text in copied]))
+    entries = [{"ReceiptHandle": handles[text]} for text in copied]
+    now_buried = _done(copied, in_batches(catalogue, name, "DeleteMessage", entries))
     holding.drop(now_buried, buried=True)
     if failed is not None:
         raise failed

@@ -13,23 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from onefold import errors
 from onefold.backends.aws.session import Session, aws_errors
-from onefold.contracts.queue import (
-    Bury,
-    Delivery,
-    Depth,
-    Entry,
-    QueueCapabilities,
-    Refused,
-    RetryIn,
-    Sent,
-    Standing,
-)
+from onefold.contracts.buses import bus_of
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Standing
 
 ENTRIES_MAX: Final = 10  # API reference, PutEvents
 BYTES_MAX: Final = 1_000_000  # user guide: a request is below 1 MB; ours leaves room for what is not counted
@@ -121,6 +115,23 @@ class EventBusQueue:
         raise errors.UsageError(
             f"{self._bus} is an event bus, and only sent to.", todo="Receive from the queues of its rules."
         )
+
+
+def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
+    """The bus that a place names.
+
+    Args:
+        prefix: of the app's own buses on AWS.
+
+    Raises:
+        NotFoundError: it names none.
+    """
+    bus = bus_of(place)
+    if bus is None:
+        raise errors.NotFoundError(
+            f"{place!r} names neither a queue nor a bus.", todo="The names of queues have no colon."
+        )
+    return EventBusQueue(session, place, bus if bus == DEFAULT_BUS else prefix + bus)
 
 
 def _cut(sizes: Sequence[int], places: Sequence[int]) -> list[list[int]]:

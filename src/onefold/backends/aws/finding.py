@@ -11,20 +11,22 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from onefold import errors
 from onefold.backends.aws import messages
 from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.entries import burial_token
 from onefold.backends.aws.looking import FRESH_MS, Looker, Seen
-from onefold.backends.aws.messages import burial_token
 from onefold.backends.aws.moving import Mover
 from onefold.backends.aws.payloads import Payloads
-from onefold.clock import Clock
 from onefold.contracts.admin import Edit, Moved, Peeked, QueueSettings, Transferred
 from onefold.contracts.queue import Depth
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 _FOLLOWED_MAX: Final = 10_000  # messages sent on by this process that `find` still knows
 _TOLD_MAX: Final = 1_000  # transfers remembered for a process that never asks

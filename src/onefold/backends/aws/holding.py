@@ -12,12 +12,15 @@ Never here: calls. Invariant: what is remembered is bounded by what this process
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onefold import limits
-from onefold.backends.aws.messages import Received
-from onefold.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from onefold.backends.aws.messages import Received
+    from onefold.outside import Clock
 
 REMEMBERED_MS: Final = 15 * limits.MINUTE_MS
 _SWEPT_EVERY_MS: Final = 30 * limits.SECOND_MS

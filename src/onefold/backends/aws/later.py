@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from onefold import limits
-from onefold.backends.aws import messages
+from onefold.backends.aws.entries import entry_of
 from onefold.backends.aws.messages import Form
 from onefold.backends.aws.session import Session, aws_errors
 from onefold.contracts.queue import Refused, Sent
@@ -97,7 +97,7 @@ class Later:
 
 def _input(form: Form, url: str) -> str:
     """SendMessage's parameters as Scheduler is told them."""
-    request = messages.entry_of(form, "")
+    request = entry_of(form, "")
     del request["Id"]
     text = json.dumps({"QueueUrl": url, **request}, separators=(",", ":"), ensure_ascii=False, default=_base64)
     return text.replace(_CONTEXT, "\\u003c" + _CONTEXT[1:])

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -27,8 +27,10 @@ from onefold.backends.aws import batches, messages
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.messages import Received
 from onefold.backends.aws.payloads import Payloads
-from onefold.clock import Clock
 from onefold.contracts.admin import Peeked
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 SHOWN_S: Final = 60  # how long a look hides a message at most
 FRESH_MS: Final = 5 * limits.SECOND_MS

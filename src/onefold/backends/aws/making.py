@@ -20,7 +20,7 @@ from onefold.backends.aws import queue_attributes
 from onefold.backends.aws.batches import cause_of
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.rules import check_target, differences
+from onefold.contracts.settings import check_target, differences
 
 _ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
 _EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})

@@ -1,28 +1,26 @@
-"""Messages as SQS carries them: contract values to request entries, answers and Lambda records back, and our receipts.
+"""Messages as SQS carries them: answers and Lambda records to contract values, and our receipts.
 
 What onefold adds travels in attributes named `onefold-...`; a message with more than ten attributes in all carries the
-user's in one of ours. A receipt of ours is a JSON array of message id, SQS's handle and, where the body lies in S3, its
-place: everything a delete needs, in any process.
+user's in one of ours. `entries.py` writes them. A receipt of ours is a JSON array of message id, SQS's handle and, where
+the body lies in S3, its place: everything a delete needs, in any process.
 
-Never here: calls, S3, rules of what SQS accepts (`contracts/rules.py`). Invariant: what `entry_of` writes, `received`
-reads back equal; a message that somebody else wrote is read without an error, whatever it holds.
+Never here: calls, S3, rules of what SQS accepts (`contracts/rules.py`). Invariant: what `entries.entry_of` writes,
+`received` reads back equal; a message that somebody else wrote is read without an error, whatever it holds.
 
-Sources: SQS API reference, SendMessageBatchRequestEntry and Message; Lambda developer guide, "Using Lambda with Amazon SQS"
-(the event); the large-payload form is that of AWS's extended client libraries for Java and Python.
+Sources: SQS API reference, Message; Lambda developer guide, "Using Lambda with Amazon SQS" (the event); the large-payload
+form is that of AWS's extended client libraries for Java and Python.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.contracts.queue import Attribute, Reason
 
 OURS: Final = "onefold-"
@@ -32,7 +30,7 @@ SOURCE: Final = "onefold-source"
 TOKEN: Final = "onefold-id"  # noqa: S105 - an attribute's name
 PACKED: Final = "onefold-attributes"
 STORED_BYTES: Final = "ExtendedPayloadSize"  # AWS's extended clients: the body is a pointer to so many bytes in S3
-_POINTER_CLASS: Final = "software.amazon.payloadoffloading.PayloadS3Pointer"
+POINTER_CLASS: Final = "software.amazon.payloadoffloading.PayloadS3Pointer"
 
 
 class Form(Struct, frozen=True, kw_only=True):
@@ -74,7 +72,7 @@ class Received(Struct, frozen=True, kw_only=True):
     moved_from_arn: str | None
 
 
-class Receipt(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, omit_defaults=True):
+class Receipt(Struct, frozen=True, array_like=True):
     """What a receipt says: the message, SQS's handle of this receive, and where its body lies."""
 
     message_id: str
@@ -86,9 +84,6 @@ class Receipt(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
         return msgspec.json.encode(self).decode()
 
 
-_RECEIPT: Final = msgspec.json.Decoder(Receipt)
-
-
 def parse_receipt(text: str) -> Receipt:
     """A receipt that `Receipt.text` wrote.
 
@@ -96,91 +91,16 @@ def parse_receipt(text: str) -> Receipt:
         UsageError: it is none.
     """
     try:
-        found = _RECEIPT.decode(text)
-        if found.message_id and found.handle:
-            return found
-    except (msgspec.MsgspecError, UnicodeError):
-        pass
+        found = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        found = None
+    match found:  # a typed decoder takes longer to make than a first batch takes to read its receipts
+        case [str(message_id), str(handle), None | str() as stored] if message_id and handle:
+            return Receipt(message_id, handle, stored)
     raise errors.UsageError(
         f'The input receipt handle "{text[:100]}" is not a valid receipt handle.',
         meaning="Nothing was changed.",
         todo="Pass the `receipt` of a delivery of this queue.",
-    )
-
-
-def burial_token(queue_on_aws: str, message_id: str) -> str:
-    """Id of burying one message of one queue, the same however often it is tried: 32 hexadecimal digits."""
-    return hashlib.sha256(f"{queue_on_aws}{message_id}".encode()).hexdigest()[:32]
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def entry_of(form: Form, entry_id: str) -> dict[str, Any]:
-    """A SendMessageBatchRequestEntry."""
-    entry: dict[str, Any] = {"Id": entry_id, "MessageBody": form.body}
-    attributes = _all_attributes(form)
-    if attributes:
-        entry["MessageAttributes"] = {name: _written(one) for name, one in attributes.items()}
-    if form.trace:
-        entry["MessageSystemAttributes"] = {"AWSTraceHeader": {"DataType": "String", "StringValue": form.trace}}
-    if form.delay_s is not None:
-        entry["DelaySeconds"] = form.delay_s
-    if form.group is not None:
-        entry["MessageGroupId"] = form.group
-    if form.dedup_id is not None:
-        entry["MessageDeduplicationId"] = form.dedup_id
-    return entry
-
-
-def bytes_of(form: Form) -> int:
-    """The size SQS counts: body and attributes, ours included (SQS developer guide, message quotas)."""
-    return len(form.body.encode()) + sum(
-        len(name.encode())
-        + len(one.type.encode())
-        + len(one.value if isinstance(one.value, bytes) else one.value.encode())
-        for name, one in _all_attributes(form).items()
-    )
-
-
-def _all_attributes(form: Form) -> Mapping[str, Attribute]:
-    ours: dict[str, Attribute] = {}
-    if form.key:
-        ours[KEY] = _text(form.key)
-    if form.reason is not None:
-        ours[REASON] = Attribute(json.dumps(msgspec.to_builtins(form.reason), separators=(",", ":")))
-    if form.source is not None:
-        ours[SOURCE] = Attribute(form.source)
-    if form.token is not None:
-        ours[TOKEN] = Attribute(form.token)
-    if form.stored_bytes is not None:
-        ours[STORED_BYTES] = Attribute(str(form.stored_bytes), "Number")
-    if not ours:
-        return form.attributes
-    if len(ours) + len(form.attributes) > limits.ATTRIBUTES_MAX:
-        return ours | {PACKED: Attribute(_packed(form.attributes))}
-    return {**form.attributes, **ours}
-
-
-def _text(value: str) -> Attribute:
-    """Any text: what a String may not hold travels as bytes."""
-    if all(" " <= char < "\ud800" or char in "\t\n\r" for char in value):
-        return Attribute(value)
-    return Attribute(value.encode(errors="surrogatepass"), "Binary.utf-8")
-
-
-def _written(attribute: Attribute) -> dict[str, Any]:
-    field = "BinaryValue" if isinstance(attribute.value, bytes) else "StringValue"
-    return {"DataType": attribute.type, field: attribute.value}
-
-
-def _packed(attributes: Mapping[str, Attribute]) -> str:
-    return json.dumps(
-        {
-            name: [one.type, one.value if isinstance(one.value, str) else b64encode(one.value).decode()]
-            for name, one in attributes.items()
-        },
-        separators=(",", ":"),
     )
 
 
@@ -286,17 +206,12 @@ def _unpacked(attribute: Attribute) -> dict[str, Attribute]:
 # -- bodies in S3 ------------------------------------------------------------------------------------------------------
 
 
-def pointer(bucket: str, key: str) -> str:
-    """The body of a message whose payload lies in S3."""
-    return json.dumps([_POINTER_CLASS, {"s3BucketName": bucket, "s3Key": key}], separators=(",", ":"))
-
-
 def read_pointer(form: Form) -> tuple[str, str] | None:
     """Bucket and key of a message's payload; None when the message carries its own body."""
     if form.stored_bytes is None:
         return None
     try:
         kind, place = msgspec.json.decode(form.body, type=tuple[str, dict[str, str]])
-        return (place["s3BucketName"], place["s3Key"]) if kind == _POINTER_CLASS else None
+        return (place["s3BucketName"], place["s3Key"]) if kind == POINTER_CLASS else None
     except (msgspec.MsgspecError, KeyError):
         return None

@@ -19,7 +19,7 @@ import hashlib
 import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import structs
 
@@ -27,14 +27,16 @@ from onefold import errors, limits
 from onefold.backends.aws import messages, sending
 from onefold.backends.aws.batches import cause_of
 from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.entries import bytes_of
 from onefold.backends.aws.looking import Looker, Seen
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.session import aws_errors
-from onefold.clock import Clock
 from onefold.contracts.admin import Edit, MoveTask
 from onefold.contracts.queue import Sent
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 LISTED_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10
 _STEP_MAX: Final = 100  # messages of one step, so that a step ends soon
@@ -375,7 +377,7 @@ class Mover:
         if edit is None:
             return form
         form = structs.replace(form, body=edit.body, attributes=edit.attributes, stored_bytes=None)
-        if self._payloads is not None and messages.bytes_of(form) > self._catalogue.settings(target).message_bytes_max:
+        if self._payloads is not None and bytes_of(form) > self._catalogue.settings(target).message_bytes_max:
             form, _ = sending.store(self._payloads, target, form)
         return form
 

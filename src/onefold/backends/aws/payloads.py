@@ -16,11 +16,13 @@ Sources: S3 API reference, PutObject, GetObject, DeleteObjects (up to 1,000 keys
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onefold import errors
 from onefold.backends.aws.session import Session, aws_errors
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 DELETED_AT_ONCE: Final = 1_000  # S3 API, DeleteObjects
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from onefold import errors, limits
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.rules import check_settings
+from onefold.contracts.settings import check_settings
 
 HELD_TAG: Final = "onefold:held"
 _SECONDS: Final = {

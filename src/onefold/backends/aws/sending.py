@@ -21,6 +21,7 @@ from onefold import errors, limits
 from onefold.backends.aws import batches, messages
 from onefold.backends.aws.batches import Failure
 from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.entries import burial_token, bytes_of, entry_of, pointer
 from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
@@ -72,9 +73,9 @@ def send(
             answers[place] = made
             continue
         limit = settings.message_bytes_max if place not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
-        if messages.bytes_of(made) > limit and payloads is not None:
+        if bytes_of(made) > limit and payloads is not None:
             made, stored[place] = store(payloads, name, made)
-            if messages.bytes_of(made) > limit:
+            if bytes_of(made) > limit:
                 payloads.delete([stored.pop(place)])
                 answers[place] = _too_large(limit, offloads=True)
                 continue
@@ -130,7 +131,7 @@ def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool)
         trace=entry.trace,
         delay_s=delay_s,
     )
-    if messages.bytes_of(form) > settings.message_bytes_max:
+    if bytes_of(form) > settings.message_bytes_max:
         if not offloads:
             return _too_large(settings.message_bytes_max, offloads=False)
         if settings.fifo and dedup_id is None:  # SQS would take it from the pointer, which is new every time
@@ -167,7 +168,7 @@ def store(payloads: Payloads, name: str, form: Form) -> tuple[Form, str]:
     """Put a message's body in S3: the message with a pointer, and the object's key."""
     key = payloads.put(name, form.body)
     size = len(form.body.encode())
-    return structs.replace(form, body=messages.pointer(payloads.bucket, key), stored_bytes=size), key
+    return structs.replace(form, body=pointer(payloads.bucket, key), stored_bytes=size), key
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def deliver(
     answers: dict[int, Sent | Refused] = {}
     stopped: dict[str | None, Failure] = {}
     passing: list[Failure] = []
-    for batch in batches.cut([messages.bytes_of(form) for form in forms]):
+    for batch in batches.cut([bytes_of(form) for form in forms]):
         places = [place for place in batch if forms[place].group not in stopped]
         for place in batch:
             if place not in places:
@@ -203,7 +204,7 @@ def deliver(
         if not places:
             continue
         try:
-            found = batches.carry_out(call, [messages.entry_of(forms[place], "0") for place in places])
+            found = batches.carry_out(call, [entry_of(forms[place], "0") for place in places])
         except errors.TransientError as error:
             raise _not_all(error.what, accepted=_accepted(answers), count=len(forms)) from error
         for place, one in zip(places, found, strict=True):
@@ -246,7 +247,7 @@ def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
 
 def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
     """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
-    token = messages.burial_token(source, message.message_id)
+    token = burial_token(source, message.message_id)
     return structs.replace(
         message.form, reason=reason, source=source, token=token, dedup_id=token if fifo else None, delay_s=None
     )

@@ -1,46 +1,46 @@
-"""One queue on Amazon SQS, behind the Queue contract.
+"""SQS in one region, and one queue of it behind the Queue contract.
 
-Sends, deletes and changes of visibility go in batches of ten (`batches.py`); bodies that are too large lie in S3
-(`payloads.py`). What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no
-burial in one step, and nobody can look into a queue without receiving.
+`Sqs` holds what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. What a verb takes is in a
+module of its own and loaded by its first call: `sending.py`, `receiving.py`, `settling.py` (hiding and deleting),
+`burying.py`, and `sqs_admin.py` for operators. A function whose messages Lambda received (`adopt`) needs none of them while
+all goes well: no client of SQS is made, and nothing is looked up.
 
-A burial is a copy and a deletion (`burying.py`). So that a copy can be made at all, the messages that this process holds are
-remembered (`holding.py`): a process buries what it received itself, or took over from Lambda's event (`adopt`).
+What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no burial in one step, and
+nobody can look into a queue without receiving. A burial is a copy and a deletion; so that a copy can be made at all, the
+messages that this process holds are remembered (`holding.py`): a process buries what it received itself, or took over.
 
 Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it.
 
-Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout".
+Sources: SQS API reference, the operation in each method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from onefold import errors, limits
 from onefold.backends.aws import messages
-from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.holding import Holding
-from onefold.backends.aws.messages import Receipt, Received, parse_receipt
-from onefold.clock import Clock
-from onefold.contracts.queue import (
-    Bury,
-    Delivery,
-    Depth,
-    Entry,
-    QueueCapabilities,
-    Refused,
-    RetryIn,
-    Sent,
-    Standing,
-)
-from onefold.entropy import Entropy
+from onefold.backends.aws.messages import Receipt, parse_receipt
+from onefold.contracts.queue import Delivery, Depth, QueueCapabilities
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onefold.backends.aws.catalogue import Catalogue
     from onefold.backends.aws.later import Later
+    from onefold.backends.aws.messages import Received
     from onefold.backends.aws.payloads import Payloads
+    from onefold.backends.aws.receiving import Receiver
+    from onefold.backends.aws.session import Session
+    from onefold.backends.aws.sqs_admin import SqsQueues
+    from onefold.contracts.queue import Bury, Entry, Refused, RetryIn, Sent
+    from onefold.contracts.verbs import Queue, Standing
+    from onefold.outside import Clock, Entropy
 
 CAPABILITIES: Final = QueueCapabilities(
     fifo=True,
@@ -55,46 +55,107 @@ CAPABILITIES: Final = QueueCapabilities(
 WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
 
 
-class SqsQueue:
-    """The Queue contract on one SQS queue. Safe to call from any thread.
+class Sqs:
+    """The queues of one region that share a prefix. Safe to call from any thread.
 
     Args:
-        catalogue: names, URLs and settings.
-        name: the queue, without the prefix.
-        clock: of this host, for `received_at_ms` and for what is remembered.
+        session: clients.
+        clock: of this host, for when messages were received and for what is remembered.
         entropy: makes receive attempt ids (FIFO).
+        prefix: put before every queue's name on AWS.
         payloads: where bodies over the limit go; None: they are refused.
         later: makes schedules of messages that are due later than SQS delays; None: they are refused.
         wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
-            SQS's servers only and may miss what is there.
+            SQS's servers only and may miss what is there. Looks wait at most one second.
     """
-
-    capabilities = CAPABILITIES
 
     def __init__(
         self,
-        catalogue: Catalogue,
-        name: str,
+        session: Session,
         *,
         clock: Clock,
         entropy: Entropy,
+        prefix: str = "",
         payloads: Payloads | None = None,
         later: Later | None = None,
         wait_s: int = 1,
     ) -> None:
-        if not 0 <= wait_s <= WAIT_S_MAX:
-            raise errors.UsageError(f"wait_s={wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds.")
+        self.session = session
+        self.clock = clock
+        self.entropy = entropy
+        self.prefix = prefix
+        self.payloads = payloads
+        self.later = later
+        self.wait_s = wait_s
+        self._open: dict[str, SqsQueue] = {}
+        self._catalogue: Catalogue | None = None
+        self._admin: SqsQueues | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Names, URLs and settings of the queues."""
+        with self._lock:
+            if self._catalogue is None:
+                from onefold.backends.aws.catalogue import Catalogue
+
+                self._catalogue = Catalogue(self.session, self.prefix, wait_s=WAIT_S_MAX)
+            return self._catalogue
+
+    @property
+    def admin(self) -> SqsQueues:
+        """The operator's verbs, which also say whether there is a queue."""
+        catalogue = self.catalogue
+        with self._lock:
+            if self._admin is None:
+                from onefold.backends.aws.sqs_admin import SqsQueues
+
+                self._admin = SqsQueues(
+                    catalogue,
+                    self.open,
+                    clock=self.clock,
+                    entropy=self.entropy,
+                    payloads=self.payloads,
+                    wait_s=self.wait_s,
+                )
+            return self._admin
+
+    def open(self, name: str) -> Queue:
+        """As `queue`; a bus's place opens EventBridge's PutEvents."""
+        if ":" in name:  # as in no queue's name
+            from onefold.backends.aws.event_bus import open_bus  # only who puts events pays for it
+
+            return open_bus(self.session, name, self.prefix)
+        return self.queue(name)
+
+    def queue(self, name: str) -> SqsQueue:
+        """One queue, the same object at every call. SQS is not asked: where there is no such queue, its verbs say so."""
+        found = self._open.get(name)
+        if found is None:
+            found = self._open.setdefault(name, SqsQueue(self, name))  # only who received a message can bury it
+        return found
+
+
+class SqsQueue:
+    """The Queue contract on one SQS queue. Safe to call from any thread.
+
+    Args:
+        sqs: what it shares with others.
+        name: the queue, without the prefix.
+    """
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, sqs: Sqs, name: str) -> None:
+        if not 0 <= sqs.wait_s <= WAIT_S_MAX:
+            raise errors.UsageError(
+                f"wait_s={sqs.wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds."
+            )
         self.name = name
-        self._catalogue = catalogue
-        self._clock = clock
-        self._entropy = entropy
-        self._payloads = payloads
-        self._later = later
-        if later is not None:
+        self._sqs = sqs
+        if sqs.later is not None:
             self.capabilities = structs.replace(CAPABILITIES, run_at=True)
-        self._wait_s = wait_s
-        self._fifo = name.endswith(".fifo")
-        self._holding = Holding(clock)
+        self._holding = Holding(sqs.clock)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -108,12 +169,11 @@ class SqsQueue:
             TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
             NotFoundError: no such queue. UsageError: not allowed, no credentials.
         """
-        from onefold.backends.aws import sending  # a function whose jobs send nothing starts without it
+        from onefold.backends.aws import sending
 
-        now_ms = self._clock.now_ms()
-        return sending.send(
-            self._catalogue, self.name, entries, now_ms=now_ms, payloads=self._payloads, later=self._later
-        )
+        sqs = self._sqs
+        now_ms = sqs.clock.now_ms()
+        return sending.send(sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +187,7 @@ class SqsQueue:
             OverLimitError: standard queue at its in-flight cap.
             NotFoundError, UsageError, TransientError: as `send`; never when some were received already.
         """
-        return self._receive_all(count_max, visible_ms, self._wait_s)
+        return self._receiver.receive(count_max, visible_ms, self._sqs.wait_s)
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """As `receive`; waits at the server for a first message, whole seconds of `wait_ms` (0 to 20,000).
@@ -135,70 +195,15 @@ class SqsQueue:
         Raises:
             as `receive`.
         """
-        return self._receive_all(count_max, visible_ms, min(max(wait_ms // limits.SECOND_MS, 0), WAIT_S_MAX))
+        wait_s = min(max(wait_ms // limits.SECOND_MS, 0), WAIT_S_MAX)
+        return self._receiver.receive(count_max, visible_ms, wait_s)
 
-    def _receive_all(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
-        if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
-            raise errors.UsageError(
-                f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
-                todo=f"count_max is at least 1, visible_ms 0 to {limits.VISIBILITY_MS_MAX:,}.",
-            )
-        found: list[Delivery] = []
-        while len(found) < count_max:
-            asked = min(count_max - len(found), limits.BATCH_ENTRIES_MAX)
-            try:
-                got = self._receive(asked, visible_ms, wait_s=0 if found else wait_s)
-            except errors.OnefoldError:
-                if found:
-                    return found
-                raise
-            found += got
-            if len(got) < asked:
-                break
-        return found
+    @functools.cached_property
+    def _receiver(self) -> Receiver:
+        from onefold.backends.aws.receiving import Receiver
 
-    def _receive(self, count_max: int, visible_ms: int | None, *, wait_s: int) -> list[Delivery]:
-        url = self._catalogue.url(self.name)
-        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": _seconds(visible_ms)}
-        if self._fifo:  # botocore's own second try of this call then gets the same messages
-            ask["ReceiveRequestAttemptId"] = self._entropy.token()
-        asked_at_ms = self._clock.now_ms()
-        try:
-            with self._catalogue.calling("ReceiveMessage", self.name) as client:
-                answer = client.receive_message(
-                    QueueUrl=url,
-                    MaxNumberOfMessages=count_max,
-                    WaitTimeSeconds=wait_s,
-                    MessageAttributeNames=["All"],
-                    MessageSystemAttributeNames=["All"],
-                    **ask,
-                )
-        except errors.TransientError as error:
-            from onefold.backends.aws import batches
-
-            if batches.cause_of(error) == "OverLimit":
-                raise errors.OverLimitError(error.what, meaning=error.meaning, todo=error.todo) from error
-            raise
-        got = [messages.received(one) for one in answer.get("Messages", ())]
-        if not got:
-            return []
-        if visible_ms is None:
-            visible_ms = self._catalogue.settings(self.name).visibility_ms
-        visible_ms = _seconds(visible_ms) * limits.SECOND_MS
-        return self._deliveries(got, asked_at_ms, visible_ms)
-
-    def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
-        """What was received; a message whose payload S3 does not give now comes back after its visibility."""
-        found: list[Delivery] = []
-        failed: errors.TransientError | None = None
-        for one in got:
-            try:
-                found.append(self._delivery(one, asked_at_ms, visible_ms))
-            except errors.TransientError as error:
-                failed = error
-        if failed is not None and not found:
-            raise failed
-        return found
+        sqs = self._sqs
+        return Receiver(sqs.catalogue, self.name, clock=sqs.clock, entropy=sqs.entropy, take=self._delivery)
 
     def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
         """Take over messages that Lambda's event source mapping received, from its event.
@@ -210,7 +215,7 @@ class SqsQueue:
         Raises:
             PayloadError: a record is none of SQS's. UsageError, TransientError: a payload in S3 could not be read.
         """
-        asked_at_ms = self._clock.now_ms()
+        asked_at_ms = self._sqs.clock.now_ms()
         return [self._delivery(messages.of_lambda(one), asked_at_ms, visible_ms) for one in records]
 
     def disown(self, receipts: Sequence[str]) -> None:
@@ -228,15 +233,17 @@ class SqsQueue:
         form, stored = got.form, None
         body = form.body
         place = messages.read_pointer(form)
-        if place is not None and self._payloads is not None and self._payloads.is_ours(*place):
+        payloads = self._sqs.payloads
+        if place is not None and payloads is not None and payloads.is_ours(*place):
             stored = place[1]
-            body = self._payloads.get(stored) or body
+            body = payloads.get(stored) or body
         receipt = Receipt(got.message_id, got.handle, stored).text()
-        source = None if got.moved_from_arn is None else self._catalogue.name_of_arn(got.moved_from_arn)
+        source = None if got.moved_from_arn is None else self._sqs.catalogue.name_of_arn(got.moved_from_arn)
         reason = None
-        here = self._catalogue.on_aws(self.name)
-        if form.source is not None and form.source != here:  # equal: a move task sent it back with its reason
-            source, reason = self._catalogue.local(form.source), form.reason
+        if form.source is not None:
+            catalogue = self._sqs.catalogue
+            if form.source != catalogue.on_aws(self.name):  # equal: a move task sent it back with its reason
+                source, reason = catalogue.local(form.source), form.reason
         self._holding.remember(receipt, got, visible_ms)
         return Delivery(
             queue=self.name,
@@ -270,59 +277,11 @@ class SqsQueue:
             UsageError: a malformed receipt, or a delay out of range; nothing was changed.
             TransientError: SQS did not change all of them; the same call again does no harm.
         """
-        for _, change in changes:
-            if not 0 <= change.delay_ms <= limits.VISIBILITY_MS_MAX:
-                raise errors.UsageError(
-                    f"A message cannot be hidden for {change.delay_ms} ms.",
-                    meaning="Nothing was changed.",
-                    todo=f"Choose 0 to {limits.VISIBILITY_MS_MAX:,} ms (12 hours).",
-                )
-        again = self._send_again(changes)
-        if again:
-            rest = iter(self.set_visible_in([one for one in changes if one[0] not in again]))
-            return [True if receipt in again else next(rest) for receipt, _ in changes]
-        receipts = [parse_receipt(receipt) for receipt, _ in changes]
-        entries = [
-            {"ReceiptHandle": receipt.handle, "VisibilityTimeout": _seconds(change.delay_ms)}
-            for receipt, (_, change) in zip(receipts, changes, strict=True)
-        ]
-        answers = self._in_batches("ChangeMessageVisibility", entries)
-        for changed, (receipt, change) in zip(answers, changes, strict=True):
-            if changed:
-                self._holding.extend(receipt, change.delay_ms)
-        return answers
+        from onefold.backends.aws import settling
 
-    def _send_again(self, changes: Sequence[tuple[str, RetryIn]]) -> set[str]:
-        """Replace messages that only wait by delayed copies where one more receive is left; the receipts of those."""
-        receives_max = None
-        if not self._fifo and any(change.uncounted for _, change in changes):
-            receives_max = self._catalogue.settings(self.name).receives_max
-        if receives_max is None:
-            return set()
-        held = self._holding.get([receipt for receipt, _ in changes])
-        waiting = [
-            (receipt, one.message.form, change)
-            for (receipt, change), one in zip(changes, held, strict=True)
-            if change.uncounted
-            and one is not None
-            and one.message.receive_count >= receives_max - 1
-            and parse_receipt(receipt).stored is None
-        ]
-        entries = [
-            Entry(
-                body=form.body,
-                attributes=form.attributes,
-                delay_ms=min(change.delay_ms, limits.DELAY_MS_MAX),
-                group=form.group,
-                key=form.key,
-                trace=form.trace,
-            )
-            for _, form, change in waiting
-        ]
-        sent = self.send(entries) if entries else []
-        copied = [receipt for (receipt, _, _), one in zip(waiting, sent, strict=True) if isinstance(one, Sent)]
-        self.delete(copied)  # a crash before it leaves two messages with one key
-        return set(copied)
+        return settling.set_visible_in(
+            self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete
+        )
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
         """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.
@@ -331,43 +290,9 @@ class SqsQueue:
             UsageError: a malformed receipt; nothing was deleted.
             TransientError: SQS did not delete all of them; the same call again does no harm.
         """
-        parsed = [parse_receipt(receipt) for receipt in receipts]
-        answers = self._delete(parsed)
-        stored = [one.stored for one, gone in zip(parsed, answers, strict=True) if gone and one.stored is not None]
-        if stored and self._payloads is not None:
-            self._payloads.delete(stored)
-        self._holding.drop([receipt for receipt, gone in zip(receipts, answers, strict=True) if gone])
-        return answers
+        from onefold.backends.aws import settling
 
-    def _delete(self, receipts: Sequence[Receipt]) -> list[bool]:
-        return self._in_batches("DeleteMessage", [{"ReceiptHandle": receipt.handle} for receipt in receipts])
-
-    def _in_batches(self, action: str, entries: Sequence[dict[str, Any]]) -> list[bool]:
-        """Which entries of a batch operation SQS carried out; those that failed for now are an error when all are done."""
-        from onefold.backends.aws import batches  # in Lambda, which deletes what is done, only failures need it
-
-        url = self._catalogue.url(self.name)
-        method = {"DeleteMessage": "delete_message_batch", "ChangeMessageVisibility": "change_message_visibility_batch"}
-
-        def call(some: list[dict[str, Any]]) -> Mapping[str, Any]:
-            with self._catalogue.calling(action, self.name) as client:
-                found: Mapping[str, Any] = getattr(client, method[action])(QueueUrl=url, Entries=some)
-            return found
-
-        answers: list[Mapping[str, Any] | batches.Failure] = []
-        for places in batches.cut([0] * len(entries)):
-            answers += batches.carry_out(call, [entries[place] for place in places])
-        failed = [one for one in answers if isinstance(one, batches.Failure) and one.passing]
-        if failed:
-            raise errors.TransientError(
-                f"SQS did not carry out {action} for {len(failed)} of {len(answers)} messages of queue {self.name} "
-                f"({failed[0].code}, {batches.TRIES} tries).",
-                meaning="The others are done.",
-                todo="Do it again; what was done stays done.",
-            )
-        return [not isinstance(one, batches.Failure) for one in answers]
-
-    # -- burying -------------------------------------------------------------------------------------------------------
+        return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """As `burying.bury`: a copy in the dead-letter or held queue, then a deletion.
@@ -376,9 +301,9 @@ class SqsQueue:
             UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
             TransientError: not all were copied and deleted; the same call again does no harm in this process.
         """
-        from onefold.backends.aws import burying  # as in `send`
+        from onefold.backends.aws import burying
 
-        return burying.bury(self._catalogue, self.name, self._holding, burials, self._in_batches)
+        return burying.bury(self._sqs.catalogue, self.name, self._holding, burials)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -397,11 +322,6 @@ class SqsQueue:
     def depth(self) -> Depth:
         """Approximate numbers, up to a minute old; SQS tells the oldest age to CloudWatch only, so it is None here."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
-        found = self._catalogue.attributes(self.name, *names)
+        found = self._sqs.catalogue.attributes(self.name, *names)
         visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)
         return Depth(visible=visible, in_flight=in_flight, delayed=delayed)
-
-
-def _seconds(duration_ms: int) -> int:
-    """Whole seconds, never shorter than asked."""
-    return -(-duration_ms // limits.SECOND_MS)

@@ -13,64 +13,56 @@ Sources: SQS API reference, the operation in each method.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.messages import parse_receipt
-from onefold.backends.aws.sqs import WAIT_S_MAX, SqsQueue
-from onefold.clock import Clock
-from onefold.contracts.buses import bus_of
-from onefold.contracts.queue import Depth, Queue
-from onefold.entropy import Entropy
 
 if TYPE_CHECKING:
+    from onefold.backends.aws.catalogue import Catalogue
     from onefold.backends.aws.finding import Finder
-    from onefold.backends.aws.later import Later
     from onefold.backends.aws.looking import Looker
     from onefold.backends.aws.making import Maker
     from onefold.backends.aws.moving import Mover
     from onefold.backends.aws.payloads import Payloads
-    from onefold.backends.aws.session import Session
     from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
+    from onefold.contracts.queue import Depth
+    from onefold.contracts.verbs import Queue
+    from onefold.outside import Clock, Entropy
 
 
 class SqsQueues:
-    """QueueAdmin over the queues of one region and prefix. Safe to call from any thread.
+    """QueueAdmin over the queues of one region and prefix; made by `Sqs.admin`. Safe to call from any thread.
 
     Args:
-        session: clients.
-        prefix: put before every queue's name on AWS.
-        payloads: where bodies over the limit go; None: they are refused.
-        later: makes schedules of messages that are due later than SQS delays; None: they are refused.
+        catalogue: names, URLs and settings of the queues.
+        opened: a queue's hot-path object, or a bus's, whether it is there or not.
+        payloads: where bodies over the limit lie; None: nowhere.
         wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
     """
 
     def __init__(
         self,
-        session: Session,
+        catalogue: Catalogue,
+        opened: Callable[[str], Queue],
         *,
         clock: Clock,
         entropy: Entropy,
-        prefix: str = "",
-        payloads: Payloads | None = None,
-        later: Later | None = None,
-        wait_s: int = 1,
+        payloads: Payloads | None,
+        wait_s: int,
     ) -> None:
-        self._session = session
+        self._catalogue = catalogue
+        self._opened = opened
         self._clock = clock
         self._entropy = entropy
         self._payloads = payloads
-        self._later = later
         self._wait_s = wait_s
-        self._catalogue = Catalogue(session, prefix, wait_s=WAIT_S_MAX)
-        self._open: dict[str, SqsQueue] = {}
         self._lock = threading.Lock()
         self._rooms: tuple[Looker, Mover, Finder, Maker] | None = None
 
     def _operators(self) -> tuple[Looker, Mover, Finder, Maker]:
-        """What looks, moves, finds and makes queues: first when asked for, as a function's cold start should not wait."""
+        """What looks, moves, finds and makes queues: first when asked for, as a worker needs none of it."""
         from onefold.backends.aws.finding import Finder
         from onefold.backends.aws.looking import Looker
         from onefold.backends.aws.making import Maker
@@ -157,29 +149,9 @@ class SqsQueues:
         Raises:
             NotFoundError: no such queue.
         """
-        bus = bus_of(queue)
-        if bus is not None:
-            from onefold.backends.aws.event_bus import DEFAULT_BUS, EventBusQueue  # only who puts events pays for it
-
-            return EventBusQueue(self._session, queue, bus if bus == DEFAULT_BUS else self._catalogue.prefix + bus)
-        return self.open_queue(queue)
-
-    def open_queue(self, queue: str) -> SqsQueue:
-        """As `open`, with what SQS adds (`adopt`)."""
-        self._catalogue.url(queue)
-        found = self._open.get(queue)
-        if found is None:
-            made = SqsQueue(
-                self._catalogue,
-                queue,
-                clock=self._clock,
-                entropy=self._entropy,
-                payloads=self._payloads,
-                later=self._later,
-                wait_s=self._wait_s,
-            )
-            found = self._open.setdefault(queue, made)  # only who received a message knows how to bury it
-        return found
+        if ":" not in queue:  # as in every bus's place
+            self._catalogue.url(queue)
+        return self._opened(queue)
 
     def know(self, url: str) -> str:
         """Take in a queue by its URL, whoever made it, also outside the prefix; its name for all other verbs."""

@@ -8,6 +8,8 @@ Never here: statements. Invariant: without `create` nothing is made or changed i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onefold.backends.postgres import migrations
 from onefold.backends.postgres.admin import PostgresRecords
 from onefold.backends.postgres.connection import Address, Pool, Server
@@ -18,7 +20,10 @@ from onefold.backends.postgres.lending import LentConnection
 from onefold.backends.postgres.state import PostgresState
 from onefold.backends.postgres.store import PostgresStore
 from onefold.backends.postgres.sweep import SWEEP_MS, SWEEP_ROWS_MAX, sweep
-from onefold.clock import Clock, SystemClock
+from onefold.clock import SystemClock
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 
 class PostgresBooks:

@@ -15,7 +15,7 @@ Never here: what should happen to a message. Invariant: after `commit` all of a 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
@@ -26,11 +26,13 @@ from onefold.backends.postgres.ledger import PostgresLedger
 from onefold.backends.postgres.lending import LentConnection
 from onefold.backends.postgres.state import PostgresState
 from onefold.backends.postgres.store import PostgresStore
-from onefold.clock import Clock
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
 from onefold.contracts.transitions import Written
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 _BEGIN: Final = """
 SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)

@@ -9,15 +9,17 @@ Invariant: a version that was replaced never fits again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
 from onefold.backends.postgres.connection import TRIES, Link, Server, ask
 from onefold.backends.postgres.faults import REPEATABLE
 from onefold.backends.postgres.identity import packed, unpacked
-from onefold.clock import Clock
 from onefold.contracts.state import Change, Versioned, check
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 _GET: Final = "SELECT name, version, value FROM onefold.state WHERE name = ANY(%s::text[]) AND value IS NOT NULL"
 _NAMES: Final = "SELECT name FROM onefold.state WHERE name >= %s AND starts_with(name, %s) AND value IS NOT NULL"

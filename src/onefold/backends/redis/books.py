@@ -9,7 +9,7 @@ Never here: rules, scripts. Invariant: opening connects to nothing; every call s
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
@@ -21,9 +21,11 @@ from onefold.backends.redis.names import PREFIX_DEFAULT, Names
 from onefold.backends.redis.server import SERVER_VERSION_MIN, Address, Server
 from onefold.backends.redis.state import RedisState
 from onefold.backends.redis.store import RedisStore
-from onefold.contracts.commit import EffectTransaction
 from onefold.contracts.store import StoreCapabilities
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.outside import Entropy
 
 _SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy")
 _UNTOLD: Final = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -28,7 +28,9 @@ from onefold.backends.redis.rows import ABSENT, Standing, decode, encode
 from onefold.backends.redis.scripts import CHANGE
 from onefold.backends.redis.server import Server
 from onefold.contracts.store import Record, RecordKey
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 LISTED_MAX: Final = 10_000  # records per shelf: ten times what any command of ours asks for
 GRACE_MS: Final = limits.DAY_MS  # as on DynamoDB: far beyond any skew between the clocks of hosts and server

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,8 +23,11 @@ from onefold.backends.sqlite.queue import SqliteQueue, next_ready_ms
 from onefold.backends.sqlite.rows import QueueRow, message_number, receipt_numbers
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
 from onefold.contracts.queue import Depth
-from onefold.contracts.rules import check_settings, check_target, differences
-from onefold.entropy import Entropy, SystemEntropy
+from onefold.contracts.settings import check_settings, check_target, differences
+from onefold.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
 _SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds

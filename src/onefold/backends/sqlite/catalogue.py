@@ -9,7 +9,7 @@ Invariant: a row that was looked up is the queue as the open transaction sees it
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,9 @@ from onefold import errors
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.rows import QueueRow
 from onefold.contracts.admin import QueueSettings
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 _NAMED_MAX: Final = 30  # queues that an error names
 

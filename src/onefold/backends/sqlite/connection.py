@@ -18,14 +18,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onefold import errors
 from onefold.backends.sqlite.file_settings import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.refusals import primary, translate
-from onefold.clock import Clock, SystemClock
+from onefold.clock import SystemClock
 from onefold.contracts.admin import Transferred
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
 
 C = TypeVar("C", bound=sqlite3.Connection)
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
@@ -21,9 +22,10 @@ from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore
 from onefold.backends.sqlite.sweep import sweep_in
 from onefold.backends.sqlite.wakeup import Wakeup
-from onefold.clock import Clock
 from onefold.contracts.engine import WakeableWaiter
-from onefold.entropy import Entropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
 
 _SWEEP_MS = 5_000  # how often expired messages and records are looked for
 _SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the file's writer
@@ -72,6 +74,7 @@ class SqliteEngine:
         self._wakeup = Wakeup(path, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
+        self.known_queue = None  # opening costs no call
         self._presence: Presence | None = None
         self._swept_ms = clock.monotonic_ms()
         self._waiters: list[WakeableWaiter] = []

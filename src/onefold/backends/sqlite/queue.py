@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors
 from onefold.backends.sqlite import fifo, groups
@@ -43,18 +43,11 @@ from onefold.backends.sqlite.settle import (
     standing_in,
 )
 from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
-from onefold.contracts.queue import (
-    Bury,
-    Delivery,
-    Depth,
-    Entry,
-    QueueCapabilities,
-    Refused,
-    RetryIn,
-    Sent,
-    Standing,
-)
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
 from onefold.contracts.rules import check_entry
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Standing
 
 __all__ = [
     "SqliteQueue",

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from onefold import errors, limits
 from onefold.backends.sqlite import groups
 from onefold.backends.sqlite.rows import QueueRow, Receipt, read_receipts
 from onefold.backends.sqlite.transfer import transfer_in
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn, Settle, Standing
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn, Settle
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Standing
 
 
 def settle_in(

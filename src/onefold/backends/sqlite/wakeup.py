@@ -22,9 +22,10 @@ import threading
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from onefold.entropy import Entropy
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 POLL_S: Final = 0.05  # how often a waiter looks again where it cannot be woken by other processes
 _DRAIN_BYTES: Final = 16

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,12 +17,14 @@ from onefold import errors
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
-from onefold.clock import Waiter
 from onefold.maps.jobs import MapHouse
 from onefold.maps.state import OtherDriverError
 from onefold.service import maps as service
 from onefold.service.maps import Progress
 from onefold.watch.wording import age
+
+if TYPE_CHECKING:
+    from onefold.outside import Waiter
 
 command = Group("map", help="Map runs: start, list, show, resume, redrive, stop.", no_args_is_help=True)
 

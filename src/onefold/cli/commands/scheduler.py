@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -20,12 +21,15 @@ from onefold.app import App
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
-from onefold.run.events import EVENTS, Event, Sink
+from onefold.run.events import EVENTS, Event
 from onefold.schedules.scheduler import Scheduler
 from onefold.service import schedules
 from onefold.service.schedules import Ended, Upcoming
 from onefold.watch.sinks import LogSink
 from onefold.watch.wording import age, counted, instant
+
+if TYPE_CHECKING:
+    from onefold.run.events import Sink
 
 _SAID = 5  # of what comes next
 

@@ -15,7 +15,7 @@ import click
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.errors import NotFoundError
-from onefold.run.handlers import Receipt
+from onefold.run.outgoing import Receipt
 from onefold.service import jobs
 
 

@@ -24,7 +24,7 @@ from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
-from onefold.run.events import EVENTS, Event, Sink
+from onefold.run.events import EVENTS, Event
 from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
 from onefold.service import workers
 from onefold.service.desk import Desk, roles
@@ -33,6 +33,8 @@ from onefold.watch.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from onefold.run.events import Sink
 
 _PLAIN_MS = 5_000  # between two lines where there is no terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits

@@ -1,8 +1,9 @@
 """The operator's view of the records: scan, find, settle, count.
 
-DynamoDB finds records by their primary key only. Parked records, records by key alone and counts are found by `notes.py`,
-at a cost that grows with what is asked for. Any other scan reads the whole table, page by page, keeping no more than what
-is answered: one read unit for each 4 KB of it, some 20 ms for each MB. A table beyond `PAGES_MAX` MB is refused.
+DynamoDB finds records by their primary key only. Parked records, records by key alone and counts are found by notes
+(`finding.py`), at a cost that grows with what is asked for. Any other scan reads the whole table, page by page, keeping no
+more than what is answered: one read unit for each 4 KB of it, some 20 ms for each MB. A table beyond `PAGES_MAX` MB is
+refused.
 
 Never here: what a worker needs for a message. Invariant: what was not named is not touched.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onefold import errors
+from onefold.backends.aws.dynamodb import finding
 from onefold.backends.aws.dynamodb.items import place_of, record_of
 from onefold.backends.aws.dynamodb.moves import Move, make
 from onefold.backends.aws.dynamodb.notes import Notes
@@ -44,7 +46,7 @@ class DynamoRecords:
         """
         if not parked:
             return _newest(self._scan(status, plain=parked is False), limit)
-        found = map(record_of, self._table.get_all([place_of(key) for key in self._notes.parked()]))
+        found = map(record_of, self._table.get_all([place_of(key) for key in finding.parked(self._table)]))
         return _newest((one for one in found if one.parked and status in (None, one.status)), limit)
 
     def _scan(self, status: Status | None, *, plain: bool) -> Iterator[Record]:
@@ -64,7 +66,7 @@ class DynamoRecords:
         Raises:
             UsageError: there are more than 20,000 pairs of tenant and job.
         """
-        return _newest(map(record_of, self._table.get_all(self._notes.places_of(key))), limit)
+        return _newest(map(record_of, self._table.get_all(finding.places_of(self._table, key))), limit)
 
     def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
         """End a parked record by a person's word; False when it is not parked (any more)."""
@@ -89,7 +91,7 @@ class DynamoRecords:
         quiet time when work comes again or the process ends in order, and those of one that was killed never.
         """
         self._notes.flush()
-        return dict(self._notes.done(since_ms, now_ms))
+        return dict(finding.done(self._table, since_ms, now_ms))
 
 
 def _newest(records: Iterator[Record], limit: int) -> list[Record]:

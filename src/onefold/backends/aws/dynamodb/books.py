@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.dynamodb.admin import DynamoRecords
     from onefold.backends.aws.dynamodb.effects import DynamoEffects
     from onefold.backends.aws.session import Session
-    from onefold.clock import Clock
-    from onefold.entropy import Entropy
+    from onefold.outside import Clock, Entropy
 
 
 class DynamoBooks:

@@ -24,11 +24,12 @@ from onefold import errors
 from onefold.backends.aws.dynamodb.items import Item, place_of, record_of, stamp_of
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
 from onefold.backends.aws.dynamodb.notes import Notes
+from onefold.backends.aws.dynamodb.requests import as_action
 from onefold.backends.aws.dynamodb.state import DynamoState
 from onefold.backends.aws.dynamodb.store import as_update, check_size
 from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.aws.dynamodb.writes import as_action
-from onefold.backends.aws.session import aws_errors, code_of, translated
+from onefold.backends.aws.refusals import code_of, translated
+from onefold.backends.aws.session import aws_errors
 from onefold.contracts import transitions
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import Complete, Hold, Outcome

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,13 +24,17 @@ from onefold.backends.aws.dynamodb.items import (
     PARTITION_KEY_BYTES_MAX,
     SORT_KEY_BYTES_MAX,
     TTL_ATTRIBUTE,
-    Item,
     escaped,
     ttl_of,
 )
-from onefold.backends.aws.dynamodb.table import Table
 from onefold.contracts.ledger import Row, tally_of
-from onefold.contracts.store import RecordKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from onefold.backends.aws.dynamodb.items import Item
+    from onefold.backends.aws.dynamodb.table import Table
+    from onefold.contracts.store import RecordKey
 
 KEPT_MS: Final = 90 * limits.DAY_MS
 _DAYS: Final = "~days"

@@ -10,14 +10,20 @@ Never here: what is decided. Invariant: an answer other than an error is what st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.items import Item, item_of, place_of, record_of, stamp_of
-from onefold.backends.aws.dynamodb.table import STATEMENTS_MAX, Refused, Table
-from onefold.backends.aws.dynamodb.writes import Insert, Write, changed
-from onefold.contracts.store import Record, RecordKey
+from onefold.backends.aws.dynamodb.items import item_of, place_of, record_of, stamp_of
+from onefold.backends.aws.dynamodb.table import STATEMENTS_MAX, Refused
+from onefold.backends.aws.dynamodb.writes import Insert, changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from onefold.backends.aws.dynamodb.items import Item
+    from onefold.backends.aws.dynamodb.table import Table
+    from onefold.backends.aws.dynamodb.writes import Write
+    from onefold.contracts.store import Record, RecordKey
 
 A = TypeVar("A")
 ROUNDS_MAX: Final = 10  # losing this often in a row needs as many others that won in between

@@ -13,7 +13,8 @@ import botocore.exceptions
 from onefold import errors
 from onefold.backends.aws.dynamodb.items import TTL_ATTRIBUTE
 from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.aws.session import aws_errors, code_of
+from onefold.backends.aws.refusals import code_of
+from onefold.backends.aws.session import aws_errors
 
 PARTITION_KEY: Final = "pk"
 SORT_KEY: Final = "sk"

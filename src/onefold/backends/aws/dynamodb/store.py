@@ -14,8 +14,7 @@ Never here: policy, clocks. Invariant: no write without a condition on fence and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import msgspec
 
@@ -23,8 +22,6 @@ from onefold import errors
 from onefold.backends.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
     TTL_ATTRIBUTE,
-    Item,
-    Value,
     item_of,
     json_text,
     number,
@@ -32,26 +29,21 @@ from onefold.backends.aws.dynamodb.items import (
     record_of,
     ttl_of,
 )
-from onefold.backends.aws.dynamodb.moves import Move, Rider, make
-from onefold.backends.aws.dynamodb.notes import Notes
-from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.aws.dynamodb.writes import Insert, Update, Write
+from onefold.backends.aws.dynamodb.moves import Move, make
+from onefold.backends.aws.dynamodb.writes import Insert, Update
 from onefold.contracts import transitions
-from onefold.contracts.store import (
-    Answer,
-    Ask,
-    Claimed,
-    Complete,
-    Fail,
-    Hold,
-    Outcome,
-    Record,
-    RecordKey,
-    Release,
-    StoreCapabilities,
-    Unknown,
-)
-from onefold.contracts.transitions import Written
+from onefold.contracts.store import Claimed, Complete, Fail, Release, StoreCapabilities, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from onefold.backends.aws.dynamodb.items import Item, Value
+    from onefold.backends.aws.dynamodb.moves import Rider
+    from onefold.backends.aws.dynamodb.notes import Notes
+    from onefold.backends.aws.dynamodb.table import Table
+    from onefold.backends.aws.dynamodb.writes import Write
+    from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey
+    from onefold.contracts.transitions import Written
 
 A = TypeVar("A")
 

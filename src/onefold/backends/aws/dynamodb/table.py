@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import botocore.exceptions
 from msgspec import Struct
 
 from onefold import errors
 from onefold.backends.aws.dynamodb.items import Item
-from onefold.backends.aws.dynamodb.writes import Insert, Write, as_request, as_statement, size_of
-from onefold.backends.aws.session import Session, aws_errors, code_of, translated
-from onefold.clock import Clock
-from onefold.entropy import Entropy
+from onefold.backends.aws.dynamodb.writes import Insert, as_statement, size_of
+from onefold.backends.aws.session import aws_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from onefold.backends.aws.dynamodb.writes import Write
+    from onefold.backends.aws.session import Session
+    from onefold.outside import Clock, Entropy
 
 STATEMENTS_MAX: Final = 25  # API BatchExecuteStatement, Statements: at most 25
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024  # ours: a batch of large results stays a small request
@@ -115,6 +119,9 @@ class Table:
         return answers
 
     def _single(self, write: Write) -> Refused | None:
+        from onefold.backends.aws.dynamodb.requests import as_request  # here and below: batches need none of it
+        from onefold.backends.aws.refusals import code_of
+
         operation, action = ("put_item", "PutItem") if isinstance(write, Insert) else ("update_item", "UpdateItem")
         request = as_request(write, self.name)
         for _ in self.tries():
@@ -164,6 +171,8 @@ class Table:
             error.get("Code") == "ValidationError"
         ):  # PartiQL is known by examples; what it does not take, UpdateItem may
             return self._one_by_one([write])[0]
+        from onefold.backends.aws.refusals import translated
+
         failure = botocore.exceptions.ClientError({"Error": error}, "BatchExecuteStatement")
         return translated(failure, _action_of(write), self.resource)
 

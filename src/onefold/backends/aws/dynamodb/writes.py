@@ -1,20 +1,22 @@
-"""One conditional write of one item as a value, and its spellings: a PartiQL statement, PutItem or UpdateItem, an action.
+"""One conditional write of one item as a value, and as a PartiQL statement; its other spellings are in `requests.py`.
 
 An `Insert` takes when no item stands there. An `Update` takes when an item stands there whose attributes equal `where`
 (so a deleted item never comes back by it), and, if given, `differs` does not equal its value.
 Attribute names are always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
 
-Never here: calls, records. Invariant: the three spellings of one write mean the same.
+Never here: calls, records. Invariant: all spellings of one write mean the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from onefold.backends.aws.dynamodb.items import Item, Value
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onefold.backends.aws.dynamodb.items import Item, Value
 
 
 class Insert(Struct, frozen=True, gc=False):
@@ -79,9 +81,6 @@ def changed(place: Item, before: Item, after: Item) -> Update:
     )
 
 
-# -- PartiQL -----------------------------------------------------------------------------------------------------------
-
-
 def as_statement(write: Write, table: str) -> dict[str, Any]:
     """The write as one statement of BatchExecuteStatement.
 
@@ -109,45 +108,3 @@ def _update_statement(write: Update, table: str) -> tuple[str, list[Value]]:
         conditions.append(f'"{name}" <> ?')
         values.append(value)
     return f"{' '.join(parts)} WHERE {' AND '.join(conditions)}", values
-
-
-# -- PutItem, UpdateItem, TransactWriteItems ---------------------------------------------------------------------------
-
-
-def as_request(write: Write, table: str) -> dict[str, Any]:
-    """The write as arguments of PutItem or UpdateItem; the same as `Put` or `Update` of a transaction."""
-    request: dict[str, Any] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    if isinstance(write, Insert):
-        return request | {"Item": write.item, "ConditionExpression": "attribute_not_exists(pk)"}
-    names: dict[str, str] = {}
-    values: dict[str, Value] = {}
-
-    def name_of(name: str) -> str:
-        names[f"#{name}"] = name
-        return f"#{name}"
-
-    def value_of(label: str, value: Value) -> str:
-        values[f":{label}"] = value
-        return f":{label}"
-
-    sets = [f"{name_of(name)} = {value_of(name, value)}" for name, value in write.sets.items()]
-    sets += [f"{name_of(name)} = {name_of(name)} + {value_of(name, {'N': str(by)})}" for name, by in write.adds.items()]
-    expression = f"SET {', '.join(sets)}"
-    if write.removes:
-        expression += f" REMOVE {', '.join(map(name_of, write.removes))}"
-    conditions = [f"{name_of(name)} = {value_of(f'w_{name}', value)}" for name, value in write.where.items()]
-    if write.differs is not None:
-        name, value = write.differs
-        conditions.append(f"{name_of(name)} <> {value_of(f'd_{name}', value)}")
-    return request | {
-        "Key": write.place,
-        "UpdateExpression": expression,
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": names,
-        "ExpressionAttributeValues": values,
-    }
-
-
-def as_action(write: Write, table: str) -> dict[str, Any]:
-    """The write as one action of TransactWriteItems."""
-    return {"Put" if isinstance(write, Insert) else "Update": as_request(write, table)}

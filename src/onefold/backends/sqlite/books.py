@@ -1,0 +1,40 @@
+"""The records of an embedded engine alone, beside somebody else's queues: workers of one machine on SQS.
+
+Never here: queues; those of the file stay unused. Invariant: closing the books closes the file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onefold.contracts.admin import RecordAdmin
+    from onefold.contracts.engine import Engine
+    from onefold.contracts.verbs import EffectTransaction, Ledger, State, Store
+
+
+class FileBooks:
+    """The Books contract on an opened file.
+
+    Args:
+        engine: the opened file.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.store: Store = engine.store
+        self.records: RecordAdmin = engine.records
+        self.ledger: Ledger = engine.ledger
+        self.state: State = engine.state
+
+    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - the contract's
+        """None: the file's transactions settle its own queues' messages."""
+        return None
+
+    def check(self) -> list[str]:
+        """Nothing to say: a file that opens is durable."""
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._engine.close()

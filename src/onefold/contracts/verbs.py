@@ -1,0 +1,249 @@
+"""The verbs of the contracts Queue, Store, Ledger, State and Commit, as protocols; every backend has classes of them.
+
+The values that travel through them are in the modules of those names. Lists go in, one answer per item comes out, in the
+same order. No verb waits for work, but for those of a `WaitingQueue`: waiting is `run/poll.py`'s.
+Protocols are named in annotations, so this module is imported where types are checked and never to run.
+Never here: values, policy, what only operators need (`admin.py`).
+Invariant: what is said here, the suites in `testing/` (`queue_contract.py`, ...) hold every backend to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
+from onefold.contracts.state import Change, Versioned
+from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
+
+Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
+"""How a message stands with one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
+received again since; deleted, or moved to another queue."""
+
+
+class Queue(Protocol):
+    """One queue. Every verb is a plain blocking call, safe to call from any thread."""
+
+    name: str
+    capabilities: QueueCapabilities
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """Accept messages durably; on return the accepted ones survive a crash of this machine.
+
+        Raises:
+            StorageBusy: nothing was accepted (disk full, file locked).
+        """
+        ...
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
+        """Receive up to `count_max` messages (1 or more) and hide each for `visible_ms` (None: the queue's setting).
+
+        Raises:
+            OverLimitError: standard queue at its in-flight cap; a FIFO queue at the cap returns nothing instead.
+        """
+        ...
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Hide each receipt's message for a new time counted from now; False where the receipt holds nothing any more.
+
+        Also the heartbeat. Past 12 hours from the receive it answers False and changes nothing.
+        """
+        ...
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Delete each receipt's message; False where a FIFO receipt has expired. Deleting twice is True twice."""
+        ...
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """Move each receipt's message to its dead-letter or held queue with the reason; False as for `delete`.
+
+        Raises:
+            UsageError: the queue has no dead-letter queue.
+        """
+        ...
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """Why a receipt holds what it holds; asked after a False. One that is in flight was refused by the 12 hours."""
+        ...
+
+    def depth(self) -> Depth:
+        """How many messages there are."""
+        ...
+
+
+class WaitingQueue(Queue, Protocol):
+    """A queue whose server lets a receive wait for messages (SQS's long polling)."""
+
+    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """As `receive`; blocks until there is a message, for at most `wait_ms` (0 to 20,000)."""
+        ...
+
+
+class Store(Protocol):
+    """Idempotency records. Plain blocking calls, safe from any thread; each list is answered item by item, in order.
+
+    Two asks of one key in one `claim` are answered as if made one after the other.
+    """
+
+    capabilities: StoreCapabilities
+
+    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+        """Claim each operation by one atomic conditional write.
+
+        Another fingerprint is a Conflict whatever the record's state, unless it is amended. A record whose `expires_at_ms`
+        has come (now_ms >= expires_at_ms) is absent; a lease is over when now_ms >= lease_until_ms. A run that had
+        started and is taken over counts one crash and no attempt, and is never started by the claim itself.
+        """
+        ...
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        """Mark claimed runs as started, durably, before the handler is called: attempt + 1, doubt cleared.
+
+        False: lease lost. A second start under the same hold answers True and counts nothing.
+        """
+        ...
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        """Move the end of each lease; False: lost."""
+        ...
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        """Write each outcome if owner and fence still hold and the record is in progress; False: lost, nothing changed.
+
+        Complete with the same result again under the same hold answers True (a retry after a lost reply). A lease that
+        is over but was not taken over still takes its outcome.
+        """
+        ...
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        """Forget the outbox of each completed run after its messages were sent; True also when it was empty already."""
+        ...
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        """The records as they stand; None where absent or expired."""
+        ...
+
+
+class Ledger(Protocol):
+    """Append-only history. Plain blocking calls, safe from any thread."""
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Write rows durably, in order."""
+        ...
+
+    def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:
+        """The rows of one operation, oldest first."""
+        ...
+
+    def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
+        """The rows of one run, oldest first; `after` skips that many."""
+        ...
+
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run, each once, oldest first, at most `page` at a time; what a page costs does not grow.
+
+        Where clocks differed or were set, rows may come in the order of their writing. Rows that are written meanwhile may
+        come or not.
+        """
+        ...
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where: for each event, those whose row it is that tells.
+
+        An operation's last row of the run tells whose event is one of `DONE`; while it has none of these, the last one of
+        `FATES`; while it has none of these either, its last row. So neither a straggler's `lease-lost`, nor a message that
+        is dispatched a second time, nor the dead letter of another message under the same key changes anything about what
+        is done. Rows without a key count nowhere.
+        """
+        ...
+
+    def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
+        """Rows with from_ms <= at_ms < to_ms, oldest first."""
+        ...
+
+    def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
+        """Operations whose business key is exactly `text`, whatever their job and scope."""
+        ...
+
+
+class State(Protocol):
+    """Named, versioned values. Plain blocking calls, safe from any thread."""
+
+    def get(self, names: Sequence[str]) -> list[Versioned | None]:
+        """The values as they stand, in order; None where absent."""
+        ...
+
+    def put(self, changes: Sequence[Change]) -> list[bool]:
+        """Apply each change whose expected version still stands; False: someone was faster, nothing changed."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """All names that begin with `prefix`, sorted."""
+        ...
+
+
+class EffectTransaction(Protocol):
+    """One open transaction that handlers of a group share, one after the other, each in a savepoint of its own."""
+
+    def open(self) -> object:
+        """The engine's own connection, inside the transaction and a new savepoint.
+
+        A second call of one handler answers the same connection. Work kept before is committed first when the
+        transaction has been open for longer than its limit, so that this handler gets its full time.
+
+        Raises:
+            TransientError: this handler has had the connection for longer than the limit; its rows were taken back,
+                those of earlier handlers stay.
+            StorageBusy: another process holds the file.
+        """
+        ...
+
+    def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
+        """Write this handler's settlement and keep its rows; undo both when its lease was lost.
+
+        Also for a handler that never asked for the connection. A verdict counts only once `commit` has returned.
+
+        Raises:
+            TransientError: the handler was slower than the limit.
+            UsageError: a message of its outbox cannot be sent.
+                In both cases this handler's rows were taken back; those of earlier handlers stay, or `commit` raises.
+        """
+        ...
+
+    def undo(self) -> None:
+        """Take back the rows of the handler that runs now; earlier ones stay."""
+        ...
+
+    def commit(self) -> None:
+        """Make all kept work durable at once. Without an open transaction it does nothing.
+
+        Call it before anything slow that does not need the connection: until then no one else can write to the file.
+
+        Raises:
+            StorageBusy, StorageError: nothing that was kept since the last commit is stored.
+        """
+        ...
+
+    def rollback(self) -> None:
+        """Take everything back that was not committed."""
+        ...
+
+
+class Commit(Protocol):
+    """All parts of settlements in one transaction."""
+
+    def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+        """Apply all settlements durably in one transaction; one answer each.
+
+        Raises:
+            StorageBusy: nothing was applied.
+            UsageError: an outbox message's queue does not exist or refuses it, or a message cannot be buried where it
+                should be. Nothing of any settlement was applied; made one by one, only that one is refused.
+        """
+        ...
+
+    def effects(self, limit_ms: int) -> EffectTransaction:
+        """A transaction for handlers' own rows, not begun until a handler first asks; open for at most `limit_ms`."""
+        ...

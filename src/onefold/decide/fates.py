@@ -1,0 +1,252 @@
+"""What becomes of a delivery that is not simply done: tried again, dead-lettered, parked for a person, given back.
+
+`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy
+to a `Decision`. Beside it: messages that are never run (malformed, behind a stopped group, a key with another payload), and
+the two ends that guard and probe decide too, `bury_failed` and `park`.
+Never here: clocks, chance (a fraction comes in), storage.
+Invariant: onefold decides before the queue's own maximum receive count does, so that it can say why.
+"""
+
+from __future__ import annotations
+
+from onefold.contracts import store
+from onefold.contracts.queue import Bury, Reason, RetryIn
+from onefold.decide.backoff import delay_ms
+from onefold.decide.delivery import (
+    Decision,
+    Failed,
+    LeaseGone,
+    Note,
+    NotStarted,
+    Outcome,
+    Policy,
+    Success,
+    Unstorable,
+    completed,
+    lease_lost,
+)
+
+
+def settle(
+    outcome: Outcome,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
+) -> Decision:
+    """Decide a delivery whose run was claimed.
+
+    Args:
+        outcome: what the handler did.
+        attempt: which run of the budget this was, 1 or more.
+        receive_count: of the message, for people.
+        now_ms: wall time.
+        fraction: chance from [0, 1) for the jitter.
+    """
+    expires_at_ms = now_ms + policy.keep_ms
+    match outcome:
+        case Success():
+            return completed(outcome, policy, attempt, now_ms)
+        case NotStarted():
+            return Decision(
+                write=store.Release(expires_at_ms=expires_at_ms, refund=True),
+                settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
+                notes=(Note("released", {"why": outcome.why}),),
+            )
+        case LeaseGone():
+            return lease_lost(attempt)
+        case Unstorable():
+            return _unstorable(outcome, policy, claimed, attempt, now_ms)
+        case Failed(kind="dependency-down"):
+            from onefold.decide.breaker import BreakerPolicy  # while nothing is down, nobody needs it
+
+            pause_ms = outcome.retry_in_ms if outcome.retry_in_ms is not None else BreakerPolicy().pause_ms
+            return Decision(
+                write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),
+                settle=RetryIn(pause_ms, uncounted=policy.uncounted),
+                notes=(Note("dependency-down", {"error": outcome.error, "summary": outcome.summary}),),
+            )
+        case Failed(kind="permanent"):
+            return bury_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
+        case Failed(kind="unknown") if policy.effect != "transactional":
+            return _unknown(outcome, policy, claimed, attempt, now_ms, fraction)
+        case Failed():
+            return _transient(outcome, policy, claimed, attempt, receive_count, now_ms, fraction)
+
+
+def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
+    # Its own rows are rolled back, so nothing happened; an external effect did happen, and only a person can say so.
+    if policy.effect == "transactional":
+        failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
+        return bury_failed(failed, "permanent", policy, claimed, attempt, now_ms)
+    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold"})
+    return park("PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told)
+
+
+def _transient(
+    outcome: Failed,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
+) -> Decision:
+    if attempt >= policy.attempts_max:
+        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
+    return Decision(
+        write=store.Fail(failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms),
+        settle=RetryIn(wait_ms),
+        notes=(
+            Note(
+                "retry",
+                {
+                    "attempt": attempt,
+                    "of": policy.attempts_max,
+                    "delay_ms": wait_ms,
+                    "receive_count": receive_count,
+                    "error": outcome.error,
+                    "summary": outcome.summary,
+                },
+            ),
+        ),
+    )
+
+
+def _unknown(
+    outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
+) -> Decision:
+    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown})
+    if policy.on_unknown == "hold":
+        return park(
+            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told
+        )
+    if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
+        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
+    write = store.Unknown(
+        failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms, parked=False, crashed=outcome.crashed
+    )
+    again = Note(
+        "retry",
+        {
+            "attempt": attempt,
+            "of": policy.attempts_max,
+            "delay_ms": wait_ms,
+            "error": outcome.error,
+            "summary": outcome.summary,
+        },
+    )
+    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
+
+
+def bury_failed(
+    outcome: Failed, kind: str, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int
+) -> Decision:
+    """To the dead-letter queue with the reason; the record is failed and its budget closed."""
+    reason = Reason(
+        kind=kind,
+        error=outcome.error,
+        summary=outcome.summary,
+        job=policy.job,
+        key=claimed.hold.key.key,
+        attempts=attempt,
+        crashes=claimed.crashes + (1 if outcome.crashed else 0),
+        first_at_ms=claimed.first_at_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+    )
+    failure = store.Failure(kind=kind, error=outcome.error, summary=outcome.summary)
+    return Decision(
+        write=store.Fail(failure=failure, expires_at_ms=now_ms + policy.keep_ms, closes_budget=True),
+        settle=Bury("dead-letter", reason),
+        notes=(
+            Note(
+                "quarantine" if kind == "quarantine" else "dead-letter",
+                {
+                    "reason": kind,
+                    "error": outcome.error,
+                    "summary": outcome.summary,
+                    "attempt": attempt,
+                    "of": policy.attempts_max,
+                    "crashes": reason.crashes,
+                },
+            ),
+        ),
+    )
+
+
+def park(
+    error: str,
+    summary: str,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    now_ms: int,
+    *,
+    crashed: bool,
+    told: Note,
+) -> Decision:
+    """Into the held queue, where a person settles it; the record is unknown and does not expire."""
+    reason = Reason(
+        kind="unknown",
+        error=error,
+        summary=summary,
+        job=policy.job,
+        key=claimed.hold.key.key,
+        attempts=attempt,
+        crashes=claimed.crashes + (1 if crashed else 0),
+        first_at_ms=claimed.first_at_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+    )
+    write = store.Unknown(
+        failure=store.Failure(kind="unknown", error=error, summary=summary),
+        expires_at_ms=now_ms + policy.keep_ms,
+        parked=True,
+        crashed=crashed,
+    )
+    return Decision(write=write, settle=Bury("held", reason), notes=(told, Note("held", {"summary": summary})))
+
+
+def _failure(outcome: Failed) -> store.Failure:
+    return store.Failure(kind=outcome.kind, error=outcome.error, summary=outcome.summary)
+
+
+def malformed(summary: str, policy: Policy) -> Decision:
+    """A message that cannot be read is dead-lettered; `summary` says why."""
+    reason = Reason(kind="malformed", error="PayloadError", summary=summary, job=policy.job, owner=policy.owner)
+    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("malformed", {"summary": summary}),))
+
+
+def stopped(by: str, key: str, policy: Policy) -> Decision:
+    """A message whose FIFO group was stopped by another follows that one."""
+    summary = f"Its message group is stopped by message {by}; it follows so that the order is kept."
+    reason = Reason(kind="group-stopped", summary=summary, job=policy.job, key=key, owner=policy.owner)
+    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("group-stopped", {"by": by}),))
+
+
+def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
+    """The key came with another payload before: this one is dead-lettered. Arguments as `guard.answer`."""
+    summary = (
+        f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
+        f"{found.fingerprint[:12]}, now {found.status}). This payload, fingerprint {fingerprint[:12]}, was not run."
+    )
+    reason = Reason(
+        kind="conflict",
+        error="ConflictError",
+        summary=summary,
+        job=policy.job,
+        key=key,
+        first_at_ms=now_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+    )
+    return Decision(
+        write=None,
+        settle=Bury("dead-letter", reason),
+        notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
+    )

@@ -1,0 +1,140 @@
+"""A message on its way to a queue: what `Job.send` makes of a payload, who accepts it, and what is answered.
+
+A job (`handlers.py`) says what the message is for and what it holds; here it becomes an entry of a queue. Inside a handler
+it waits in the outbox of its run. Only who sends loads this.
+Never here: storage, rules, payload types.
+Invariant: one operation with one payload is one deduplication id, whoever sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from onefold import duration, errors, limits
+from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.store import OutboxItem, RecordKey
+from onefold.decide.delivery import Policy
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What `send` answers.
+
+    Args:
+        job, key: the operation.
+        message_id: the queue's id; None while the message waits in a handler's outbox.
+        duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
+    """
+
+    job: str
+    key: str
+    message_id: str | None
+    duplicate: bool = False
+
+
+class Outgoing(Struct, frozen=True, kw_only=True):
+    """A message on its way to a queue, with the operation it is for."""
+
+    record: RecordKey
+    fingerprint: str
+    entry: Entry
+    queue: str
+    unique: bool
+
+
+class Sender(Protocol):
+    """Where a job's messages go; the app is one."""
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Accept messages durably, all or none."""
+        ...
+
+    def now_ms(self) -> int:
+        """Wall time of the engine."""
+        ...
+
+
+class Writer:
+    """Writes the messages of one job; made with its first.
+
+    Args:
+        policy: the job's. unique: sending a known key adds nothing. now_ms: wall time, for messages with a delay.
+    """
+
+    def __init__(self, policy: Policy, *, unique: bool, now_ms: Callable[[], int]) -> None:
+        self._policy = policy
+        self._unique = unique
+        self._now_ms = now_ms
+
+    def write(
+        self,
+        record: RecordKey,
+        body: bytes,
+        fingerprint: str,
+        attributes: Mapping[str, Attribute],
+        group: str | None,
+        delay: duration.Duration | None,
+        run_at: datetime | None,
+        dedup_id: str | None,
+    ) -> Outgoing:
+        """The message for an operation; the last three as `Job.send` was given them, errors as there."""
+        policy = self._policy
+        if policy.fifo and dedup_id is None:
+            dedup_id = f"{fingerprint}.{_idempotent_part(record.job, record.key)}"
+        entry = Entry(
+            body=body.decode(),
+            attributes=attributes,
+            delay_ms=None,
+            run_at_ms=None if delay is None and run_at is None else self._run_at_ms(delay, run_at),
+            group=group,
+            dedup_id=dedup_id,
+            key=record.key,
+        )
+        return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=self._unique)
+
+    def keep(self, outgoing: Sequence[Outgoing], outbox: list[OutboxItem]) -> list[Receipt]:
+        """Put messages into the outbox of a run; they leave when it completes."""
+        outbox.extend(_outbox_item(one) for one in outgoing)
+        return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
+
+    def _run_at_ms(self, delay: duration.Duration | None, run_at: datetime | None) -> int | None:
+        job = self._policy.job
+        if delay is not None and run_at is not None:
+            raise errors.UsageError(f"{job}.send got delay and run_at.", todo="Give one of them.")
+        if delay is not None:
+            wait_ms = duration.to_ms(delay, "delay")
+            return self._now_ms() + wait_ms if wait_ms else None
+        if not isinstance(run_at, datetime):
+            raise errors.UsageError(
+                f"{job}.send got run_at={run_at!r}, which is no datetime.",
+                todo="Use an aware datetime, or delay= for a time from now.",
+            )
+        if run_at.tzinfo is None:
+            raise errors.UsageError(
+                f"{job}.send got run_at={run_at.isoformat()} without a time zone.",
+                todo="Use an aware datetime, for example datetime(..., tzinfo=ZoneInfo('Europe/London')).",
+            )
+        return round(run_at.timestamp() * 1000)
+
+
+def _outbox_item(one: Outgoing) -> OutboxItem:
+    entry = one.entry
+    return OutboxItem(
+        queue=one.queue,
+        body=entry.body,
+        attributes={name: str(attribute.value) for name, attribute in entry.attributes.items()},
+        group=entry.group,
+        dedup_id=entry.dedup_id,
+        run_at_ms=entry.run_at_ms,
+        key=entry.key,
+    )
+
+
+def _idempotent_part(job: str, key: str) -> str:
+    """The operation as part of a FIFO deduplication id (limits: 128 characters of a narrow alphabet)."""
+    text = f"{job}.{key}"
+    safe = "".join(char if 33 <= ord(char) <= 126 else "_" for char in text)
+    return safe[: limits.ID_CHARS_MAX - 33]
