@@ -157,7 +157,7 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
     ),
     "listing": Grant(
         sid="FindQueues",
-        actions=("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:ListQueueTags", "sqs:ListQueues"),
+        actions=("sqs:GetQueueAttributes", "sqs:ListQueueTags", "sqs:ListQueues"),
         on="every queue of the region, from functions with reconciliations",
         why="Which queues are dead-letter and held queues, and whether a queue is empty. No message is read.",
     ),
