@@ -12,10 +12,10 @@ import pytest
 import onefold
 from onefold import EventEntry, errors
 from onefold.backends.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
-from onefold.clock import ManualClock
 from onefold.contracts.buses import bus_of, bus_place
-from onefold.contracts.queue import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.decide.envelopes import Envelope, Origin, request_of, sealed
+from onefold.manual_clock import ManualClock
 from tests.crash import victim
 from tests.emulators import servers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onefold import App, Tick, errors
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler

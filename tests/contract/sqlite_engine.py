@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 
 

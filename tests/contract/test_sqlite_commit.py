@@ -18,8 +18,9 @@ from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import own_tables
 from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore
-from onefold.clock import ManualClock
-from onefold.contracts.queue import Entry, RetryIn
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import RetryIn
+from onefold.manual_clock import ManualClock
 from onefold.testing.commit_contract import BOTH, LIMIT_MS, NEXT, CommitContract, EffectContract
 from onefold.testing.records import NOW, complete, fail
 from tests.contract.sqlite_engine import open_engine

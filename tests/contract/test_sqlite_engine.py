@@ -13,12 +13,13 @@ import pytest
 from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
+from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import EngineContract
 
 

@@ -20,9 +20,9 @@ from onefold import errors, limits
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
+from onefold.manual_clock import ManualClock
 
 DAY = limits.DAY_MS
 SQLITE_PAGE = 4096
@@ -214,7 +214,7 @@ from onefold import errors
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.clock import SystemClock
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
 queue = SqliteQueues(Engine(sys.argv[1], SystemClock())).open("orders")
 accepted = 0

@@ -21,7 +21,7 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.clock import SystemClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 
 WORKERS = 3
 MESSAGES = 1_200

@@ -20,11 +20,11 @@ from onefold.backends.sqlite.sweep import (
     LEDGER_KEPT_MS,
     sweep_in,
 )
-from onefold.clock import ManualClock
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold, RecordKey, Running
+from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, KEY, NOW, ask, complete, fail, unknown
 from onefold.testing.store_contract import RecordAdminContract, StoreContract
 from tests.contract.sqlite_engine import open_engine

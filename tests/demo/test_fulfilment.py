@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 
 import onefold
-from onefold.clock import ManualClock
 from onefold.contracts.store import Hold, RecordKey
 from onefold.demo import figures
 from onefold.demo.courier import Answer, Courier
@@ -23,7 +22,8 @@ from onefold.demo.fulfilment import (
     kind_of,
     shop,
 )
-from onefold.entropy import SeededEntropy
+from onefold.manual_clock import ManualClock
+from onefold.seeded_entropy import SeededEntropy
 
 INVOICE = Invoice(
     number="536365",

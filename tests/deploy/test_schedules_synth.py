@@ -19,7 +19,7 @@ import onefold
 import onefold.testing
 from onefold import errors
 from onefold.backends.aws import messages
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 from onefold.decide.schedule import run_name
 from onefold.deploy import cloudformation
 from onefold.deploy.plan import Declared, Plan, plan

@@ -160,7 +160,8 @@ def test_what_cannot_be_sent_is_not_sent_nor_what_came_with_it(
 
 
 def test_a_key_that_another_producer_chose_too_long_is_malformed() -> None:
-    from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute, Entry
+    from onefold.contracts.entries import Entry
+    from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
     from onefold.run.handlers import KEY_ATTRIBUTE
 
     app, _ = make("sqlite://:memory:")

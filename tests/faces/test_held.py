@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import onefold
-from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute
 from onefold.contracts.store import RecordKey
 from onefold.service import dead_letters, groups, held, redrive
 from onefold.service.dead_letters import Select

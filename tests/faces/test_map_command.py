@@ -20,7 +20,7 @@ from rich.console import Console
 
 from onefold.cli import main, render
 from onefold.cli.commands import map_
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.service import maps
 
 MILL = Path(__file__).with_name("mill.py")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from onefold.clock import ManualClock
 from onefold.lambdas.containers import Kill
 from onefold.lambdas.functions import FunctionStats
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Throttled, TimedOut, error_payload, summary
 from onefold.lambdas.watching import LOOK_MS
+from onefold.manual_clock import ManualClock
 from tests.lambdas.rig import Rig, is_gone, rig, run, until
 
 GATED = """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.contracts.queue import Delivery, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Delivery
 from onefold.decide.faults import NO_FAULTS, Faults, parse_faults
-from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox
+from onefold.seeded_entropy import SeededEntropy
 
 
 class NoEntropy:

@@ -11,7 +11,8 @@ from onefold import errors
 from onefold.backends.sqlite.queue import SqliteQueue
 from onefold.clock import SystemClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Delivery, Entry, RetryIn
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Delivery, RetryIn
 from tests.local.house import WAIT_MS, House, cancelled, opened, play, turns, until
 
 VISIBLE_MS = 30_000

@@ -11,7 +11,7 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 from tests.local.house import House, play
 
 

@@ -11,7 +11,7 @@ import pytest
 import onefold
 from onefold import EventEntry
 from onefold.buses import replay as replays
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 
 STATEMENTS_MAX = 200
 DIED, SURVIVED = 9, 0

@@ -12,7 +12,8 @@ import pytest
 
 import onefold
 from onefold.contracts.admin import Edit
-from onefold.contracts.queue import Attribute, Entry, Reason
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute, Reason
 from onefold.contracts.store import RecordKey
 from onefold.decide.keys import idempotency_key
 from onefold.run.handlers import AMENDS_ATTRIBUTE

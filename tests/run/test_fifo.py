@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute
 from onefold.testing import inline
 from tests.run.bench import Fault, opened
 from tests.run.shop import Order, Shop, dead, record, told

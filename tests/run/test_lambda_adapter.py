@@ -10,7 +10,8 @@ from msgspec import structs
 
 import onefold
 from onefold import errors
-from onefold.contracts.queue import Attribute, Entry, RetryIn
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
 from onefold.service.lambda_runtime import engine_url
 from tests.run.mapped import (

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from onefold import errors
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 from onefold.run.settling import Backend
 from tests.run.mapped import (
     REGION,

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 import onefold
-from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute
 from onefold.errors import ConflictError, UsageError
 from onefold.testing import inline
 

@@ -159,7 +159,7 @@ def test_a_message_whose_time_cannot_be_read_is_a_dead_letter() -> None:
     app.schedule("rate(1 day)")(work)
     with inline(app) as world:
         queue = app.runtime().engine.queues.open("shop-schedules")
-        from onefold.contracts.queue import Entry
+        from onefold.contracts.entries import Entry
 
         queue.send([Entry(body='{"schedule":"work","scheduled_at":"yesterday"}')])
         world.run()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onefold import App, Job, Tick, errors
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import LOOK_MS, Scheduler

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from onefold import App, Tick
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.ticking import MINUTE_MS, at, clock_at

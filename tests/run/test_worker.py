@@ -14,8 +14,8 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.clock import ManualClock
 from onefold.contracts.store import RecordKey
+from onefold.manual_clock import ManualClock
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop, finished, working
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from onefold import App
-from onefold.clock import ManualClock
 from onefold.contracts.verbs import Queue
+from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 
 from onefold.backends.postgres.books import PostgresBooks
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW
 from tests.emulators.servers import postgres
 

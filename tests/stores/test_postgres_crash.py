@@ -20,12 +20,12 @@ import pytest
 
 from onefold import errors
 from onefold.backends.postgres.books import PostgresBooks
-from onefold.clock import ManualClock
 from onefold.contracts.commit import Settlement
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold
+from onefold.manual_clock import ManualClock
 from onefold.testing.records import LEASE_MS, NOW, ask, complete
 from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url
 from tests.stores.postgres_books import books

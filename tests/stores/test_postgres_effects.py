@@ -14,11 +14,11 @@ from psycopg.rows import dict_row
 from onefold import errors
 from onefold.backends.postgres.books import PostgresBooks
 from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.clock import ManualClock
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem
 from onefold.contracts.verbs import EffectTransaction
+from onefold.manual_clock import ManualClock
 from onefold.run import settling
 from onefold.run.joint import JointTransaction
 from onefold.testing.commit_contract import BOTH, ITEM, LIMIT_MS, NEITHER, NEXT, EffectContract

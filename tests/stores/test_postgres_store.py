@@ -18,13 +18,13 @@ from onefold.backends.postgres.amend import ROUNDS
 from onefold.backends.postgres.books import PostgresBooks
 from onefold.backends.postgres.connection import Address, Pool
 from onefold.backends.postgres.identity import ident, packed, unpacked
-from onefold.clock import ManualClock
 from onefold.contracts.commit import Settlement
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Answer, Claimed, Completed, Failure, Hold, OutboxItem, Outcome, RecordKey, Running
+from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, unknown
 from onefold.testing.threads import at_once
 from tests.emulators.servers import free_port

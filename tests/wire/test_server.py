@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from onefold import errors
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.wire.connection import Bounds, Request, Response
 from onefold.wire.server import Server
 

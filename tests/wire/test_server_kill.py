@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from onefold.entropy import SeededEntropy, SystemEntropy
+from onefold.entropy import SystemEntropy
+from onefold.seeded_entropy import SeededEntropy
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 ROUNDS = 100 if SOAK else 5

@@ -10,7 +10,6 @@ Never here: settings of an app, declared queues. Invariant: importing this modul
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -50,9 +49,10 @@ def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: F
     if scheme == "sqlite":
         from onefold.backends.sqlite.engine import SqliteEngine
         from onefold.backends.sqlite.file_settings import FOR_WORKERS
+        from onefold.backends.sqlite.urls import path_of
 
         return SqliteEngine(
-            _sqlite_path(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
+            path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
             settings=file or FOR_WORKERS,
         )  # fmt: skip
     if scheme == "aws":
@@ -87,26 +87,6 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
     return books.store
 
 
-def s3_client(url: str) -> Any:
-    """boto3's client for S3: of the engine's region and endpoints where it is on AWS, else of those in the environment.
-
-    Without a region there it is us-east-1's, which S3 sends on to the bucket's own.
-
-    Raises:
-        UsageError: boto3 is not installed.
-    """
-    if url.startswith("aws://"):
-        from onefold.backends import places
-
-        place = places.read(url)
-        region, endpoints = place.region, place.endpoints
-    else:
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        at = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        endpoints = {"s3": at} if at else {}
-    return _part("aws.session").Session(region, endpoints).client("s3")
-
-
 def _split(url: str, examples: str) -> tuple[str, str]:
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -121,14 +101,14 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
     from onefold.backends import joined, places
 
     place = places.read(url)
-    session = _part("aws.session").Session(place.region, place.endpoints)
+    session = part("aws.session").Session(place.region, place.endpoints)
     payloads = None
     if place.bucket is not None:
-        payloads = _part("aws.payloads").Payloads(session, place.bucket, place.folder, entropy=entropy)
+        payloads = part("aws.payloads").Payloads(session, place.bucket, place.folder, entropy=entropy)
     later = None
     if place.later_group is not None:
-        later = _part("aws.later").Later(session, group=place.later_group, role=place.later_role)
-    sqs = _part("aws.sqs").Sqs(
+        later = part("aws.later").Later(session, group=place.later_group, role=place.later_role)
+    sqs = part("aws.sqs").Sqs(
         session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads, later=later
     )
     if place.records is None:
@@ -152,13 +132,13 @@ Sweep = Callable[[], int] | None
 def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = False) -> tuple[Books, Sweep]:
     scheme, _ = _split(url, "redis://localhost/0 or postgresql://localhost/shop")
     if scheme in ("redis", "rediss"):
-        return _part("redis.books").RedisBooks.open(url, entropy=entropy), None
+        return part("redis.books").RedisBooks.open(url, entropy=entropy), None
     if scheme in ("postgresql", "postgres"):
-        books = _part("postgres.books").PostgresBooks(url, clock=clock, create=create)
+        books = part("postgres.books").PostgresBooks(url, clock=clock, create=create)
         return books, books.upkeep
     if scheme == "dynamodb":
         place = _dynamo_place(url)
-        session = _part("aws.session").Session(place.region, place.endpoints)
+        session = part("aws.session").Session(place.region, place.endpoints)
         return _dynamo(session, place.table, clock, entropy, create=create or place.create, batched=place.batched)
     if scheme == "sqlite":
         from onefold.backends.sqlite.books import FileBooks
@@ -174,7 +154,7 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
 def _dynamo(
     session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool
 ) -> tuple[Books, Sweep]:
-    books = _part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched)
+    books = part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched)
     if create:
         books.create()
     return books, None
@@ -192,7 +172,7 @@ def _dynamo_place(url: str) -> Any:
     return places.read(f"aws://{parts.netloc}?{urlencode(options)}")
 
 
-def _part(name: str) -> Any:
+def part(name: str) -> Any:
     """A module of one backend.
 
     Raises:
@@ -209,23 +189,3 @@ def _part(name: str) -> Any:
             meaning="onefold installs light; each backend comes with an extra.",
             todo=f"Run: pip install 'onefold[{extra}]'",
         ) from None
-
-
-# -- sqlite ----------------------------------------------------------------------------------------------------------
-
-
-def _sqlite_path(url: str, rest: str) -> str:
-    if rest == ":memory:":
-        return rest
-    if not rest.startswith("/") or rest == "/":
-        raise errors.UsageError(
-            f"{url!r} names no file.",
-            todo="A relative file has three slashes (sqlite:///shop.db), an absolute one four (sqlite:////var/shop.db).",
-        )
-    if not rest.isprintable() or "?" in rest:
-        raise errors.UsageError(
-            f"{url!r} is more than a path.",
-            meaning="A sqlite URL has no options, and a path no control characters.",
-            todo="Write the plain path of the file, for example sqlite:///.onefold/shop.db.",
-        )
-    return rest[1:]

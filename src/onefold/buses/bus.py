@@ -32,7 +32,8 @@ from onefold.contracts.admin import QueueSettings
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
 from onefold.contracts.buses import bus_place
 from onefold.contracts.engine import Engine
-from onefold.contracts.queue import Attribute, Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import OutboxItem
 from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed

@@ -25,7 +25,8 @@ from msgspec import Raw, Struct
 from onefold import codec, errors
 from onefold.codec import payload_type
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Delivery, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Delivery
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.attempt import Facts

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Final
 
 from onefold import limits
-from onefold.contracts.queue import Attribute, Entry, Refused
+from onefold.contracts.entries import Entry, Refused
+from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
 
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue

@@ -94,7 +94,7 @@ class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         queue: name of the queue it goes to.
-        body, attributes (name -> text), group, dedup_id, delay_ms, run_at_ms, key: as in `contracts.queue.Entry`.
+        body, attributes (name -> text), group, dedup_id, delay_ms, run_at_ms, key: as in `contracts.entries.Entry`.
     """
 
     queue: str

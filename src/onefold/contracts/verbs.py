@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
+from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.contracts.state import Change, Versioned
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
 

@@ -20,7 +20,8 @@ from zlib import crc32
 from msgspec import Struct, structs
 
 from onefold import limits
-from onefold.contracts.queue import Delivery, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Delivery
 from onefold.decide import faults as deciding
 from onefold.decide.faults import (
     NO_FAULTS,
@@ -35,7 +36,7 @@ from onefold.decide.faults import (
     OnRequest,
     OnSend,
 )
-from onefold.entropy import SeededEntropy
+from onefold.seeded_entropy import SeededEntropy
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

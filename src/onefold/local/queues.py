@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 from onefold import errors
 from onefold.contracts.admin import Transferred
 from onefold.contracts.engine import Engine
-from onefold.contracts.queue import Delivery, Entry, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Delivery, RetryIn
 from onefold.decide.faults import OnSend
 from onefold.local.faults import FaultBox
 from onefold.local.history import History

@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
 from onefold.decide.delivery import Failed, Outcome
 from onefold.decide.mapplan import BUSY, MapSpec
 from onefold.maps.items import Item, Position

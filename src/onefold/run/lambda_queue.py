@@ -16,13 +16,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.contracts.queue import Entry, Sent
 from onefold.limits import DELAY_MS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from onefold.contracts.queue import Bury, Delivery, Depth, Refused, RetryIn
+    from onefold.contracts.entries import Entry, Refused, Sent
+    from onefold.contracts.queue import Bury, Delivery, Depth, RetryIn
     from onefold.contracts.verbs import Queue, Standing
     from onefold.outside import Clock
 
@@ -143,6 +143,8 @@ class MappedQueue:
 
     def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
         """Replace messages by delayed copies; the receipts of those that were."""
+        from onefold.contracts.entries import Entry, Sent  # most invocations send nothing
+
         entries = [
             Entry(
                 body=one.body,

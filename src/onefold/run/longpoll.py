@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from onefold import errors, limits
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Bury, Delivery, Depth, RetryIn
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Standing, WaitingQueue

@@ -15,7 +15,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from onefold import duration, errors, limits
-from onefold.contracts.queue import Attribute, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.delivery import Policy
 

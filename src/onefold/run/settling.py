@@ -24,9 +24,10 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.queue import Ack, Attribute, Bury, Entry, Leave, Refused, RetryIn
+from onefold.contracts.queue import Ack, Attribute, Bury, Leave, RetryIn
 
 if TYPE_CHECKING:
+    from onefold.contracts.entries import Entry
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
@@ -127,15 +128,21 @@ def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
         for item in outbox:
             by_queue[item.queue].append(entry_of(item))
     for name, entries in by_queue.items():
-        for entry, sent in zip(entries, backend.open_queue(name).send(entries), strict=True):
-            if isinstance(sent, Refused):
-                raise errors.UsageError(
-                    f"Queue {name} refused a message of an outbox (key {entry.key!r}): {sent.message}",
-                    meaning="The run is completed; its messages wait in its record.",
-                    todo="Mend the queue's settings; the next delivery sends them again.",
-                )
+        _send(backend, name, entries)
     if to_clear:
         backend.store.clear_outbox(to_clear)
+
+
+def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
+    from onefold.contracts.entries import Refused  # here and below: a cold start loads nothing of sending
+
+    for entry, sent in zip(entries, backend.open_queue(name).send(entries), strict=True):
+        if isinstance(sent, Refused):
+            raise errors.UsageError(
+                f"Queue {name} refused a message of an outbox (key {entry.key!r}): {sent.message}",
+                meaning="The run is completed; its messages wait in its record.",
+                todo="Mend the queue's settings; the next delivery sends them again.",
+            )
 
 
 def _settle_messages(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
@@ -175,6 +182,8 @@ def _hiding(settlement: Settlement) -> RetryIn | None:
 
 def entry_of(item: records.OutboxItem) -> Entry:
     """An outbox item as a message to be sent."""
+    from onefold.contracts.entries import Entry
+
     return Entry(
         body=item.body,
         attributes={name: Attribute(value) for name, value in item.attributes.items()},

@@ -18,7 +18,8 @@ from msgspec import Struct, json
 
 from onefold import duration, errors, limits
 from onefold.codec import digest, encode
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.decide.expressions import Cron
 from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of

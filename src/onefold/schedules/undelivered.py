@@ -22,7 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import limits
-from onefold.contracts.queue import Attribute, Entry, Refused
+from onefold.contracts.entries import Entry, Refused
+from onefold.contracts.queue import Attribute
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
 from onefold.decide.ticks import Standing

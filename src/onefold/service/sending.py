@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import cast
 
 from onefold import errors
+from onefold.contracts.entries import Refused
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Refused
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
 from onefold.run.events import Event, kept

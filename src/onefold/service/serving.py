@@ -21,13 +21,14 @@ from msgspec import Struct, structs
 from onefold import errors
 from onefold.backends import registry
 from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.clock import ManualClock, SystemClock
+from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
 from onefold.local.faults import FaultBox
 from onefold.local.history import EVENTS_MAX, History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.manual_clock import ManualClock
 from onefold.service.claim import Claim
 
 if TYPE_CHECKING:

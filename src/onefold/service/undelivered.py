@@ -16,7 +16,7 @@ from onefold import errors
 from onefold.buses.bus import Bus
 from onefold.buses.rules import Rule
 from onefold.contracts.admin import Peeked
-from onefold.contracts.queue import Refused
+from onefold.contracts.entries import Refused
 from onefold.decide.envelopes import opened
 from onefold.service.desk import Desk
 

@@ -132,15 +132,17 @@ class Runtime:
 
     def source(self, place: str) -> Source:
         """The file, directory, S3 object or prefix that a map run reads; errors as `items.source_of`."""
+        from onefold.backends import buckets
         from onefold.maps.items import source_of  # only map runs read
 
-        return source_of(place, registry.s3_client(self.url) if place.startswith("s3://") else None)
+        return source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def results(self, place: str) -> ResultPlace:
         """Where a map run writes its result files: a folder or an S3 prefix."""
+        from onefold.backends import buckets
         from onefold.maps.result_places import place_of  # only map runs write
 
-        return place_of(place, registry.s3_client(self.url) if place.startswith("s3://") else None)
+        return place_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

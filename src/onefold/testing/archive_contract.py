@@ -8,8 +8,8 @@ Never here: what events say. Invariant: what was kept comes back character for c
 
 from __future__ import annotations
 
-from onefold.clock import ManualClock
 from onefold.contracts.archive import Archive, Archived, Holdings
+from onefold.manual_clock import ManualClock
 
 _LAST = 2**62
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from onefold import limits
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueAdmin, QueueSettings, RecordAdmin
 from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Entry, Leave, Reason, RetryIn, Settle
+from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Leave, Reason, RetryIn, Settle
 from onefold.contracts.state import Change
 from onefold.contracts.store import (
     Completed,
@@ -30,6 +30,7 @@ from onefold.contracts.store import (
     Outcome,
 )
 from onefold.errors import NotFoundError, TransientError, UsageError
+from onefold.manual_clock import ManualClock
 from onefold.testing.records import StoreHarness, complete, fail
 
 if TYPE_CHECKING:

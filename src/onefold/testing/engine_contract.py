@@ -9,7 +9,7 @@ from __future__ import annotations
 from onefold import errors
 from onefold.contracts.admin import QueueSettings
 from onefold.contracts.engine import Engine
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 
 
 class EngineContract:

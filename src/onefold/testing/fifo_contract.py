@@ -13,7 +13,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from onefold import limits
-from onefold.contracts.queue import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, WRONG, QueueHarness
 
 if TYPE_CHECKING:

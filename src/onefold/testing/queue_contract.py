@@ -17,7 +17,8 @@ Never here: how a queue stores. Invariant: passing means that a worker may be mo
 from __future__ import annotations
 
 from onefold import errors
-from onefold.contracts.queue import Attribute, Entry, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Attribute, RetryIn
 from onefold.testing.dead_letter_contract import DeadLetterContract
 from onefold.testing.fifo_contract import FifoContract
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, sorted_bodies

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
 from onefold import limits
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueAdmin, QueueSettings
-from onefold.contracts.queue import Ack, Bury, Delivery, Entry, Reason, Refused, RetryIn, Sent, Settle
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Ack, Bury, Delivery, Reason, RetryIn, Settle
+from onefold.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue

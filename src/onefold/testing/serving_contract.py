@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from onefold import errors, limits
 from onefold.contracts.admin import QueueSettings, Transferred
-from onefold.contracts.queue import Entry, RetryIn
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import RetryIn
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, QueueHarness
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import botocore.exceptions
 
 from onefold.backends.aws.dynamodb.books import DynamoBooks
 from onefold.backends.aws.session import Session
-from onefold.clock import ManualClock
+from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from tests.emulators import dynamodb_stub
 from tests.emulators.dynamodb_expressions import RefusedError

@@ -10,8 +10,8 @@ import onefold.testing
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
 from tests.emulators import servers

@@ -14,8 +14,8 @@ import botocore.exceptions
 
 from onefold import limits
 from onefold.backends.aws.session import Session
-from onefold.clock import ManualClock
 from onefold.contracts.queue import Reason
+from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 
 FOURTEEN_DAYS = 14 * limits.DAY_MS

@@ -11,10 +11,11 @@ from onefold import errors, limits
 from onefold.backends.aws import looking
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.contracts.admin import Edit, MoveTask, QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Sent
+from onefold.contracts.entries import Entry, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig
 
 FULL = QueueSettings(

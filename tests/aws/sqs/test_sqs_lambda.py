@@ -12,10 +12,11 @@ from onefold import errors
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute, Bury, Delivery
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
 

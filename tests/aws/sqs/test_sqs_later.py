@@ -19,10 +19,11 @@ from onefold.backends.aws.later import Later
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Attribute
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig
 
 REGION = "eu-west-1"

@@ -16,11 +16,12 @@ from onefold import errors, limits
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.contracts.admin import Edit, QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
 

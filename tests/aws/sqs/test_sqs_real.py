@@ -17,7 +17,8 @@ from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import SystemClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Bury, Delivery, Entry, RetryIn, Sent
+from onefold.contracts.entries import Entry, Sent
+from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from tests.aws.sqs import rig

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.clock import ManualClock
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry, RetryIn, Sent
+from onefold.contracts.entries import Entry, Sent
+from onefold.contracts.queue import RetryIn
 from onefold.contracts.verbs import Queue
+from onefold.manual_clock import ManualClock
 
 
 @pytest.fixture

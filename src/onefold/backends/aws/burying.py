@@ -21,7 +21,8 @@ from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.holding import Held, Holding
 from onefold.backends.aws.messages import parse_receipt
 from onefold.backends.aws.settling import in_batches
-from onefold.contracts.queue import Bury, Refused
+from onefold.contracts.entries import Refused
+from onefold.contracts.queue import Bury
 
 _HELD_FOR_S: Final = 60  # ours: longer than copy and deletion with all their tries
 

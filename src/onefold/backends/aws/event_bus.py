@@ -20,7 +20,8 @@ import msgspec
 from onefold import errors
 from onefold.backends.aws.session import Session, aws_errors
 from onefold.contracts.buses import bus_of
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Standing

@@ -25,7 +25,7 @@ from onefold import limits
 from onefold.backends.aws.entries import entry_of
 from onefold.backends.aws.messages import Form
 from onefold.backends.aws.session import Session, aws_errors
-from onefold.contracts.queue import Refused, Sent
+from onefold.contracts.entries import Refused, Sent
 
 INPUT_BYTES_MAX: Final = 262_144
 ATTEMPTS: Final = 185  # API reference, RetryPolicy: the most

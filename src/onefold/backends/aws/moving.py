@@ -33,7 +33,7 @@ from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.session import aws_errors
 from onefold.contracts.admin import Edit, MoveTask
-from onefold.contracts.queue import Sent
+from onefold.contracts.entries import Sent
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy

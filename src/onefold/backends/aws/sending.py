@@ -26,7 +26,8 @@ from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Entry, Reason, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Reason
 from onefold.contracts.rules import check_entry
 
 _INVALID: Final = "InvalidParameterValue"

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from onefold import errors, limits
 from onefold.backends.aws import batches
 from onefold.backends.aws.messages import parse_receipt
-from onefold.contracts.queue import Entry, Sent
+from onefold.contracts.entries import Entry, Sent
 
 if TYPE_CHECKING:
     from onefold.backends.aws.catalogue import Catalogue
     from onefold.backends.aws.holding import Holding
     from onefold.backends.aws.payloads import Payloads
-    from onefold.contracts.queue import Refused, RetryIn
+    from onefold.contracts.entries import Refused
+    from onefold.contracts.queue import RetryIn
 
 _METHODS: Final = {
     "DeleteMessage": "delete_message_batch",

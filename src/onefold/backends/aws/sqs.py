@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from onefold.backends.aws.receiving import Receiver
     from onefold.backends.aws.session import Session
     from onefold.backends.aws.sqs_admin import SqsQueues
-    from onefold.contracts.queue import Bury, Entry, Refused, RetryIn, Sent
+    from onefold.contracts.entries import Entry, Refused, Sent
+    from onefold.contracts.queue import Bury, RetryIn
     from onefold.contracts.verbs import Queue, Standing
     from onefold.outside import Clock, Entropy
 

@@ -24,7 +24,7 @@ from onefold.backends.sqlite.rows import (
     unpacked,
 )
 from onefold.contracts.admin import Edit, Peeked
-from onefold.contracts.queue import Entry
+from onefold.contracts.entries import Entry
 from onefold.contracts.rules import check_entry
 
 

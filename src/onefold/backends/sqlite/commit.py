@@ -30,7 +30,8 @@ from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.store import clear_outbox_in, write_in
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.queue import Attribute, Entry, Leave, Refused, RetryIn, Settle
+from onefold.contracts.entries import Entry, Refused
+from onefold.contracts.queue import Attribute, Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from onefold.backends.sqlite.rows import (
     sequence_text,
 )
 from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
-from onefold.contracts.queue import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.rules import check_entry
 
 # By one receive; a send promotes all that is due, since its messages come after them.

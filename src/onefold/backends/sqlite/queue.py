@@ -43,7 +43,8 @@ from onefold.backends.sqlite.settle import (
     standing_in,
 )
 from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
-from onefold.contracts.queue import Bury, Delivery, Depth, Entry, QueueCapabilities, Refused, RetryIn, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.contracts.rules import check_entry
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.admin import QueueSettings
-from onefold.contracts.queue import Attribute, Entry, Reason
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute, Reason
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):

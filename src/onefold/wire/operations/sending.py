@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from onefold import limits
-from onefold.contracts.queue import Attribute, Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import Attribute
 from onefold.wire import digests, errors
 from onefold.wire.addresses import message_uuid, name_of_url, sequence_number
 from onefold.wire.desk import Caller, Desk

@@ -1,0 +1,67 @@
+"""The values of sending, the Queue contract's other half: a message to be sent, and what the queue answers.
+
+Apart from `queue.py` because a function that only works off messages sends none: it receives and settles.
+
+Never here: what was received, when and where to send, the rules that a message must keep (`rules.py`).
+Invariant: a message that was `Sent` is durable; of one that was `Refused` nothing was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from onefold.contracts.queue import Attribute
+
+
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
+    """A message to be sent.
+
+    Args:
+        body: the text, 1 byte to the queue's maximum in UTF-8, of the characters SQS allows.
+        attributes: at most 10, by name.
+        delay_ms: hidden for so long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
+        run_at_ms: wall-clock instant before which the message does not enter the queue; any time ahead. Its retention
+            and its FIFO position count from that instant, as if it were sent then.
+        group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).
+        dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
+        key: the business key, kept beside the message so that people and tools find it; no semantics.
+        trace: the system attribute AWSTraceHeader; not counted in the message size.
+    """
+
+    body: str
+    attributes: Mapping[str, Attribute] = {}
+    delay_ms: int | None = None
+    run_at_ms: int | None = None
+    group: str | None = None
+    dedup_id: str | None = None
+    key: str | None = None
+    trace: str | None = None
+
+
+class Sent(Struct, frozen=True, gc=False):
+    """A message was accepted: it is durable.
+
+    Args:
+        message_id: stable for the life of the message, also across the automatic move to a dead-letter queue.
+        sequence: FIFO only: decimal number, larger for each later message of a group.
+        duplicate: FIFO only: accepted but not delivered, because the same deduplication id was seen within 5 minutes;
+            message_id and sequence are the first one's.
+    """
+
+    message_id: str
+    sequence: str | None = None
+    duplicate: bool = False
+
+
+class Refused(Struct, frozen=True, gc=False):
+    """A message was not accepted; nothing of it was stored.
+
+    Args:
+        code: SQS's error code, for example `InvalidParameterValue`.
+        message: what is wrong with which value, and the rule.
+    """
+
+    code: str
+    message: str
