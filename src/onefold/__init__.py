@@ -22,7 +22,7 @@ from onefold.errors import (
     TransientError,
     UsageError,
 )
-from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, ScheduleRetry, Throttle
+from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, Throttle
 from onefold.run.context import Context
 from onefold.run.handlers import Job
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onefold.run.outgoing import Receipt
     from onefold.run.probe_answers import Done, NotDone, StillUnknown
     from onefold.run.retrying import retrying
-    from onefold.schedules.scheduling import Schedule, Tick
+    from onefold.schedules.scheduling import Schedule, ScheduleRetry, Tick
     from onefold.service.stores import memory_store, store
     from onefold.watch.sinks import LogSink
 
@@ -108,6 +108,7 @@ _LATER = {
     "NotDone": "onefold.run.probe_answers",
     "Receipt": "onefold.run.outgoing",
     "Schedule": "onefold.schedules.scheduling",
+    "ScheduleRetry": "onefold.schedules.scheduling",
     "StillUnknown": "onefold.run.probe_answers",
     "Tick": "onefold.schedules.scheduling",
     "Reconciliation": "onefold.reconciling.reconciler",

@@ -20,7 +20,6 @@ from onefold.options import (
     ItemRetry,
     Queue,
     Retry,
-    ScheduleRetry,
     Throttle,
     checked_options,
 )
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from onefold.run.handlers import Job
     from onefold.run.outgoing import Outgoing, Receipt
     from onefold.run.probe_answers import Found
-    from onefold.schedules.scheduling import Schedule
+    from onefold.schedules.scheduling import Schedule, ScheduleRetry
     from onefold.service.wiring import Runtime
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
@@ -238,7 +237,7 @@ class Declarations:
         Raises:
             UsageError: an option that cannot be right; says which field, and what is allowed.
         """
-        from onefold.schedules.scheduling import declare  # and with it zones and expressions: only who schedules pays
+        from onefold.schedules.scheduling import ScheduleRetry, declare  # and zones: only who schedules pays
 
         return declare(
             self, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,

@@ -69,15 +69,16 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
     return checked
 
 
-class _Checked(StructMeta):
-    """The same for a class of options."""
+class Checked(StructMeta):
+    """The same for a class of options, wherever it lives."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
+        """Make one, unless it is given an option that it does not have."""
         _refuse_unknown(kwargs, cls.__struct_fields__, f"{cls.__name__}()")
         return super().__call__(*args, **kwargs)
 
 
-class Retry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class Retry(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """How often and how soon a run that failed for now is tried again.
 
     Args:
@@ -95,7 +96,7 @@ class Retry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     crashes: int = 3
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """The queue for messages that could not be done.
 
     Args:
@@ -109,7 +110,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     name: str | None = None
 
 
-class Throttle(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """How much of a job may happen, counted over all processes on the engine.
 
     Args:
@@ -123,18 +124,7 @@ class Throttle(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     per: str | KeyFunction | None = None
 
 
-class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
-    """How long a tick is sent again that its queue does not take; the ranges are EventBridge Scheduler's.
-
-    Args:
-        attempts: retries, 0 to 185. age: until so long after the first try, 60 s to 24 h.
-    """
-
-    attempts: int = 185
-    age: Duration = "24h"
-
-
-class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """What of a map run's items is tried again, by the names of errors; the fields are those of Step Functions' Retry.
 
     Args:
@@ -152,7 +142,7 @@ class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     jitter: Literal["full", "none"] = "none"
 
 
-class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """Where a map run's items go that failed for good; a caught item does not count as failed, as in Step Functions.
 
     Args:
@@ -163,7 +153,7 @@ class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=_Checked):
     errors: Sequence[str] = ("States.ALL",)
 
 
-class Function(Struct, frozen=True, kw_only=True, metaclass=_Checked):
+class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """The Lambda function that runs a queue's jobs on AWS. Nothing of it matters elsewhere; ranges are Lambda's.
 
     Args:

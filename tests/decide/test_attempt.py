@@ -19,6 +19,7 @@ from onefold.decide import delivery as fate
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Policy
+from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 from onefold.decide.probing import ProbeAnswer
 
 KEY = store.RecordKey("", "ship", "o-1")
@@ -66,15 +67,15 @@ PROBED = {
     "not done": ProbeAnswer(verdict="not-done"),
     "still unknown": ProbeAnswer(verdict="unknown", summary="the partner is down"),
 }
-OUTCOMES: dict[str, fate.Outcome] = {
+OUTCOMES: dict[str, Outcome] = {
     "success": fate.Success(result=b"1"),
-    "transient": fate.Failed(kind="transient", error="E", summary="s"),
-    "permanent": fate.Failed(kind="permanent", error="E", summary="s"),
-    "unknown": fate.Failed(kind="unknown", error="E", summary="s"),
-    "down": fate.Failed(kind="dependency-down", error="E", summary="s"),
-    "not started": fate.NotStarted("drain"),
-    "unstorable": fate.Unstorable(summary="s"),
-    "lease gone": fate.LeaseGone(),
+    "transient": Failed(kind="transient", error="E", summary="s"),
+    "permanent": Failed(kind="permanent", error="E", summary="s"),
+    "unknown": Failed(kind="unknown", error="E", summary="s"),
+    "down": Failed(kind="dependency-down", error="E", summary="s"),
+    "not started": NotStarted("drain"),
+    "unstorable": Unstorable(summary="s"),
+    "lease gone": LeaseGone(),
 }
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pytest
 
-from onefold.decide.batch import LONGEST_TIMES, OnFailure, answer, failures, has_time, may_begin, next_longest
+from onefold.decide.batch import LONGEST_TIMES, answer, failures, has_time, may_begin, next_longest
 from onefold.decide.mapping import read_answer
+
+if TYPE_CHECKING:
+    from onefold.decide.batch import OnFailure
 
 DONE, STAYS = "done", "stays"
 GROUPS = ("a", "b")

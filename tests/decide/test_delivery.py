@@ -16,7 +16,8 @@ from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide import fates
 from onefold.decide.backoff import Backoff
-from onefold.decide.delivery import Decision, Failed, Note, Policy
+from onefold.decide.delivery import Decision, Note, Policy
+from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 
 NOW_MS = 1_000_000
 KEEP_MS = 90_000
@@ -51,12 +52,12 @@ PERMANENT = Failed(kind="permanent", error="ValueError", summary="no such street
 DOWN = Failed(kind="dependency-down", error="AuthError", summary="401", retry_in_ms=7_000)
 LOST_ANSWER = Failed(kind="unknown", error="ReadTimeout", summary="sent, no answer")
 KILLED = Failed(kind="unknown", error="HandlerTimeout", summary="killed at 60 s", crashed=True)
-LATER = fate.NotStarted("drain")
-NO_JSON = fate.Unstorable(summary="a result of type set has no JSON form")
-LOST_LEASE = fate.LeaseGone()
+LATER = NotStarted("drain")
+NO_JSON = Unstorable(summary="a result of type set has no JSON form")
+LOST_LEASE = LeaseGone()
 
 
-def settle(outcome: fate.Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0) -> Decision:
+def settle(outcome: Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0) -> Decision:
     return fates.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
 
 
@@ -97,7 +98,7 @@ def shape(decision: Decision) -> tuple[str, str]:
 class Row(NamedTuple):
     """What one outcome means; None stands for any value. The attempt is the one that just ended, of at most 3."""
 
-    outcome: fate.Outcome
+    outcome: Outcome
     effect: str | None
     on_unknown: str | None
     attempt: int | None

@@ -14,9 +14,8 @@ from onefold.decide.mapplan import Batch, Catcher, ItemReader, MapSpec, Retrier,
 from onefold.decide.transform import InputTransformer
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack
-from onefold.options import ScheduleRetry
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Tick
+from onefold.schedules.scheduling import ScheduleRetry, Tick
 
 BUCKET = "shop-files"
 NIGHTLY = f"s3://{BUCKET}/in/customers.csv"

@@ -23,6 +23,7 @@ from onefold.decide import fates, guard
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
 from onefold.decide.backoff import Backoff
 from onefold.decide.delivery import Decision, Policy
+from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 from onefold.decide.probing import ProbeAnswer
 from onefold.run.events import EVENTS
 from tests.crash.stage import Stage, staged
@@ -71,16 +72,16 @@ claims = st.builds(
 outcomes = st.one_of(
     st.builds(fate.Success, result=st.just(b"1")),
     st.builds(
-        fate.Failed,
+        Failed,
         kind=st.sampled_from(["transient", "permanent", "dependency-down", "unknown"]),
         error=st.just("E"),
         summary=st.text(max_size=20),
         retry_in_ms=waits,
         crashed=st.booleans(),
     ),
-    st.builds(fate.NotStarted, st.just("drain"), delay_ms=st.integers(0, 60_000)),
-    st.builds(fate.Unstorable, summary=st.text(max_size=20)),
-    st.just(fate.LeaseGone()),
+    st.builds(NotStarted, st.just("drain"), delay_ms=st.integers(0, 60_000)),
+    st.builds(Unstorable, summary=st.text(max_size=20)),
+    st.just(LeaseGone()),
 )
 
 
@@ -149,12 +150,12 @@ def test_waiting_for_another_is_soundly_bounded(until_ms: int, policy: Policy, n
 
 @given(outcomes, policies, claims, st.integers(1, 6), instants, st.floats(0, 1, exclude_max=True))
 def test_outcomes_are_settled_soundly(
-    outcome: fate.Outcome, policy: Policy, found: store.Claimed, number: int, now_ms: int, fraction: float
+    outcome: Outcome, policy: Policy, found: store.Claimed, number: int, now_ms: int, fraction: float
 ) -> None:
     decision = fates.settle(outcome, policy, found, number, 1, now_ms, fraction)
     is_sound(decision, policy, now_ms)
     assert isinstance(decision.write, store.Complete) == isinstance(outcome, fate.Success)
-    if isinstance(outcome, fate.Failed) and outcome.kind == "transient":
+    if isinstance(outcome, Failed) and outcome.kind == "transient":
         assert isinstance(decision.settle, RetryIn) == (number < policy.attempts_max)
     if policy.effect == "transactional":
         assert not isinstance(decision.write, store.Unknown), "its rows went with it"
@@ -168,17 +169,17 @@ def test_outcomes_are_settled_soundly(
 ENDS = ["success", "transient", "permanent", "unknown", "down", "not started", "crash", "killed"]
 
 
-def outcome_of(end: str) -> fate.Outcome:
+def outcome_of(end: str) -> Outcome:
     match end:
         case "success":
             return fate.Success(result=b"1")
         case "not started":
-            return fate.NotStarted("drain")
+            return NotStarted("drain")
         case "killed":
-            return fate.Failed(kind="unknown", error="HandlerTimeout", summary="s", crashed=True)
+            return Failed(kind="unknown", error="HandlerTimeout", summary="s", crashed=True)
         case _:
             kind: Any = {"down": "dependency-down"}.get(end, end)
-            return fate.Failed(kind=kind, error="E", summary="s")
+            return Failed(kind=kind, error="E", summary="s")
 
 
 def deliver(

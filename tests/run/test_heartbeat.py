@@ -17,7 +17,7 @@ from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
 from onefold.decide import attempt as script
-from onefold.decide.delivery import Failed, LeaseGone, Outcome
+from onefold.decide.outcomes import Failed, LeaseGone, Outcome
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks

@@ -10,8 +10,9 @@ import onefold
 from onefold import limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
-from onefold.decide.delivery import Failed, Success
+from onefold.decide.delivery import Success
 from onefold.decide.mapplan import Catcher, MapSpec, Retrier
+from onefold.decide.outcomes import Failed
 from onefold.maps.mapper import Mapper
 from onefold.run.item_failures import ItemFailures, earlier_errors
 from onefold.service import maps

@@ -19,7 +19,7 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.store import RecordKey
-from onefold.decide.delivery import LeaseGone
+from onefold.decide.outcomes import LeaseGone
 from onefold.run.processes import Spawn
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop

@@ -14,7 +14,7 @@ record never falls.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
@@ -34,11 +34,12 @@ from onefold.contracts.store import (
 
 if TYPE_CHECKING:
     from collections.abc import Container
+    from typing import Literal
 
     from onefold.contracts.store import Answer, Ask, Outcome
 
-Written = Literal["new", "again", "lost"]
-"""What became of a write: it took; this Complete stood there already; the lease was lost."""
+    Written = Literal["new", "again", "lost"]
+    """What became of a write: it took; this Complete stood there already; the lease was lost."""
 
 
 def is_expired(record: Record, now_ms: int) -> bool:

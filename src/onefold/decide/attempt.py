@@ -22,6 +22,7 @@ from onefold.decide.delivery import Decision, Note, Policy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from onefold.decide.outcomes import Outcome
     from onefold.decide.probing import ProbeAnswer
 
 
@@ -80,7 +81,7 @@ class Call(Step):
 
     claimed: store.Claimed | None = None
     attempt: int = 1
-    outcome: delivery.Outcome | None = None
+    outcome: Outcome | None = None
     fraction: float = 0.0
 
 

@@ -13,13 +13,14 @@ failed and all unprocessed messages).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from typing import Literal
 
-OnFailure = Literal["group", "batch"]
-"""What a message that stays holds up: what is behind it in its FIFO group, or everything behind it in the batch."""
+    OnFailure = Literal["group", "batch"]
+    """What a message that stays holds up: what is behind it in its FIFO group, or everything behind it in the batch."""
 
 LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
 LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten

@@ -1,8 +1,9 @@
-"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what becomes of the message (`Decision`).
+"""What a job wants to happen (`Policy`), that its handler did it (`Success`), and what becomes of the message (`Decision`).
 
-The values of which the rooms of `decide/` make decisions, and the decision that nearly every delivery gets: it is done. The
-others are in `fates.py`; what is decided before the handler runs (duplicates, takeovers) is in `guard.py`; the order of
-the steps is in `attempt.py`. Never here: clocks, chance, storage.
+The values of which the rooms of `decide/` make decisions, and the decision that nearly every delivery gets: it is done. What
+else a handler may have done is in `outcomes.py`, and what becomes of that in `fates.py`; what is decided before the handler
+runs (duplicates, takeovers) is in `guard.py`; the order of the steps is in `attempt.py`.
+Never here: clocks, chance, storage.
 Invariant: a decision says all that becomes of its delivery: record, message, and what is told.
 """
 
@@ -99,44 +100,6 @@ class Success(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
     result: bytes
     outbox: list[store.OutboxItem] = []
-
-
-class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The handler raised.
-
-    Args:
-        kind: what the failure means (see `decide/failures.py`).
-        error: class name of the exception.
-        summary: one line without the payload.
-        retry_in_ms: how long the dependency asked us to wait; None leaves it to the policy.
-        crashed: the run was ended with its process (hard timeout, signal).
-    """
-
-    kind: Literal["transient", "permanent", "dependency-down", "unknown"]
-    error: str
-    summary: str
-    retry_in_ms: int | None = None
-    crashed: bool = False
-
-
-class NotStarted(Struct, frozen=True, gc=False, tag=True):
-    """The handler was not called after all (drain, deadline near, rate limit); `why` for people."""
-
-    why: str
-    delay_ms: int = 0
-
-
-class Unstorable(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The handler returned something that cannot be stored: the effect happened, its result is lost."""
-
-    summary: str
-
-
-class LeaseGone(Struct, frozen=True, gc=False, tag=True):
-    """The run lost its lease: someone else owns the operation now."""
-
-
-Outcome = Success | Failed | NotStarted | Unstorable | LeaseGone
 
 
 class Note(Struct, frozen=True, gc=False):

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.decide import failure_table as table
-from onefold.decide.delivery import Failed
+from onefold.decide.outcomes import Failed
 from onefold.errors import (
     DependencyDown,
     InvariantBroken,

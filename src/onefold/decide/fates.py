@@ -12,19 +12,8 @@ from __future__ import annotations
 from onefold.contracts import store
 from onefold.contracts.queue import Bury, Reason, RetryIn
 from onefold.decide.backoff import delay_ms
-from onefold.decide.delivery import (
-    Decision,
-    Failed,
-    LeaseGone,
-    Note,
-    NotStarted,
-    Outcome,
-    Policy,
-    Success,
-    Unstorable,
-    completed,
-    lease_lost,
-)
+from onefold.decide.delivery import Decision, Note, Policy, Success, completed, lease_lost
+from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 
 
 def settle(

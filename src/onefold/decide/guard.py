@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
-from onefold.decide.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy
+from onefold.decide.delivery import WAIT_MS_MAX, Decision, Note, Policy
 
 
 class Go(Struct, frozen=True, gc=False):
@@ -87,6 +87,7 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
     if found.started:
         return Go("call", notes)
     from onefold.decide.fates import bury_failed, park
+    from onefold.decide.outcomes import Failed
 
     in_doubt = found.doubt and policy.effect != "transactional"
     if in_doubt and policy.on_unknown == "hold":

@@ -17,6 +17,7 @@ from onefold.contracts.queue import RetryIn
 from onefold.decide import delivery, fates
 from onefold.decide.backoff import bounds_ms
 from onefold.decide.delivery import Decision, Note, Policy
+from onefold.decide.outcomes import Failed
 
 
 class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
@@ -51,7 +52,7 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
             if claimed.attempts < policy.attempts_max:
                 return None
             last = claimed.failure
-            used = delivery.Failed(
+            used = Failed(
                 kind="transient",
                 error=last.error if last else "WorkerDied",
                 summary=last.summary if last else "Every run ended with its process; the probe says: not done.",

@@ -22,8 +22,8 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
-from onefold.decide.delivery import Failed, Outcome
 from onefold.decide.mapplan import BUSY, MapSpec
+from onefold.decide.outcomes import Failed, Outcome
 from onefold.maps.items import Item, Position
 from onefold.maps.jobs import MapJob
 from onefold.run.handlers import Job

@@ -16,15 +16,13 @@ from onefold.decide import delivery as fate
 from onefold.run import context
 
 if TYPE_CHECKING:
+    from onefold.decide.outcomes import Failed, Outcome
     from onefold.outside import Clock
     from onefold.run.context import Context
     from onefold.run.handlers import Job
 
-if TYPE_CHECKING:
-    from onefold.outside import Clock
 
-
-def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> fate.Outcome:
+def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
     """Call the handler in this thread; an `async def` handler gets an event loop of its own."""
     token = context.current.set(ctx)
     try:
@@ -40,21 +38,29 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> fate.O
     return returned(job, value, ctx)
 
 
-def returned(job: Job[Any, Any], value: object, ctx: Context) -> fate.Outcome:
+def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
     """The outcome of a handler that returned `value`."""
     try:
         result = job.rules.payload.encode_result(value)
     except errors.PayloadError as error:
-        return fate.Unstorable(summary=str(error)[:500])
+        return _unstorable(str(error))
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
-        return fate.Unstorable(summary=f"The result could not be encoded: {type(error).__name__}: {error}"[:500])
+        return _unstorable(f"The result could not be encoded: {type(error).__name__}: {error}")
     return fate.Success(result=result, outbox=ctx.outbox)
 
 
-def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> fate.Outcome:
+def _unstorable(why: str) -> Outcome:
+    from onefold.decide.outcomes import Unstorable  # here and below: most handlers return what can be stored
+
+    return Unstorable(summary=why[:500])
+
+
+def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
     """The outcome of a handler that raised `error`."""
     if isinstance(error, errors.LeaseLost):
-        return fate.LeaseGone()
+        from onefold.decide.outcomes import LeaseGone
+
+        return LeaseGone()
     from onefold.decide.failures import classify  # only a failure pays for the tables
 
     classes = job.classes
@@ -67,10 +73,12 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> fate.Outco
     )
 
 
-def overran(timeout_ms: int) -> fate.Failed:
+def overran(timeout_ms: int) -> Failed:
     """The outcome of a handler that was stopped at its deadline: whether its effect happened is not known."""
+    from onefold.decide.outcomes import Failed
+
     summary = f"The handler was still running after its timeout of {timeout_ms} ms and was stopped."
-    return fate.Failed(kind="unknown", error="HandlerTimeout", summary=summary)
+    return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
 
 
 def run_coroutine(value: Any) -> Any:

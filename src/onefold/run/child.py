@@ -21,7 +21,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from onefold.clock import SystemClock
-from onefold.decide.delivery import Failed
+from onefold.decide.outcomes import Failed
 from onefold.entropy import SystemEntropy
 from onefold.run import calling, wire
 from onefold.run.context import Context

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from onefold.contracts.ledger import History
     from onefold.contracts.state import Versioned
+    from onefold.decide.outcomes import Outcome
     from onefold.decide.probing import ProbeAnswer
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.run.completion import Closing
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     class Caller(Protocol):
         """Where handlers and probes run; unless told otherwise, in the thread that performs."""
 
-        def call(self, run: Run, ctx: Context) -> fate.Outcome:
+        def call(self, run: Run, ctx: Context) -> Outcome:
             """Call the run's handler; what it did."""
             ...
 
@@ -323,23 +324,33 @@ class Driver:
         """Decide a run that was claimed as not started: its record is released, and its message comes back."""
         assert run.claimed is not None
         from onefold.decide import fates  # a start that fails, or a run for which no time is left
+        from onefold.decide.outcomes import NotStarted
 
         run.decision = fates.settle(
-            fate.NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
+            NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self.clock.now_ms(), 0.0,
         )  # fmt: skip
         run.step = script.Commit(decision=run.decision)
 
-    def answer(self, run: Run, call: script.Call, outcome: fate.Outcome) -> None:
-        """Note what the handler did. One operation that alone is refused has failed; it does not pause its job again."""
-        if isinstance(outcome, fate.Failed) and outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
-            outcome = msgspec.structs.replace(outcome, kind="transient")
+    def answer(self, run: Run, call: script.Call, outcome: Outcome) -> None:
+        """Note what the handler did."""
         call.fraction = self._entropy.fraction()
+        call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
+
+    def _judged(self, run: Run, call: script.Call, outcome: Outcome) -> Outcome:
+        """What it comes to. One operation that alone is refused has failed; it does not pause its job again."""
+        from onefold.decide.outcomes import Failed  # most handlers return
+
+        if not isinstance(outcome, Failed):
+            return outcome
+        if outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
+            outcome = msgspec.structs.replace(outcome, kind="transient")
         rules, key = run.job.failures, run.facts.key
-        if rules is not None and key is not None and isinstance(outcome, fate.Failed):
-            outcome = rules.judge(outcome, run.delivery, lambda: self._errors(key, call.attempt), call.fraction)
-            run.caught = isinstance(outcome, fate.Success)
-        call.outcome = outcome
+        if rules is None or key is None:
+            return outcome
+        judged = rules.judge(outcome, run.delivery, lambda: self._errors(key, call.attempt), call.fraction)
+        run.caught = isinstance(judged, fate.Success)
+        return judged
 
     def _errors(self, key: RecordKey, attempt: int) -> list[str]:
         """The errors of a map item's earlier runs; the first run has none, and asks nobody."""
@@ -366,7 +377,7 @@ class Driver:
         )
         return run.ctx
 
-    def failed(self, run: Run, error: BaseException) -> fate.Outcome:
+    def failed(self, run: Run, error: BaseException) -> Outcome:
         """The outcome of a run whose handler, or whose own rows, failed with `error`."""
         return calling.raised(run.job, error, self.clock)
 

@@ -9,14 +9,17 @@ fail the job (`Sinks` catches and counts).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
 
-Severity = Literal["debug", "info", "warning", "error", "critical"]
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Severity = Literal["debug", "info", "warning", "error", "critical"]
 
 
 class Meaning(Struct, frozen=True):

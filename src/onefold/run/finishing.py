@@ -176,9 +176,10 @@ class Finisher:
         if not _effect_happened(settlement) or run.claimed is None:
             return None
         from onefold.decide import fates  # only what cannot be stored
+        from onefold.decide.outcomes import Unstorable
 
         run.decision = fates.settle(
-            fate.Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
+            Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self._clock.now_ms(), 0.0,
         )  # fmt: skip
         verdict = self._write([self.settlement(run)[0]], [run])[0]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from onefold import errors
 from onefold.contracts.store import Complete
-from onefold.decide import delivery as fate
 from onefold.decide import fates
+from onefold.decide.outcomes import LeaseGone, Outcome
 from onefold.outside import Entropy
 from onefold.run.driver import Driver
 from onefold.run.passage import Run
@@ -112,7 +112,7 @@ class Grouper:
     def _decide_again(self, run: Run, error: errors.OnefoldError | None) -> None:
         """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
         assert run.claimed is not None
-        outcome: fate.Outcome = fate.LeaseGone() if error is None else self._driver.failed(run, error)
+        outcome: Outcome = LeaseGone() if error is None else self._driver.failed(run, error)
         run.decision = fates.settle(
             outcome, run.job.policy, run.claimed, run.attempt, run.delivery.receive_count,
             self._clock.now_ms(), self._entropy.fraction(),

@@ -22,7 +22,7 @@ from onefold.contracts.queue import RetryIn
 from onefold.contracts.store import Hold
 from onefold.decide import attempt as script
 from onefold.decide import lease
-from onefold.decide.delivery import LeaseGone, Outcome
+from onefold.decide.outcomes import LeaseGone, Outcome
 from onefold.run import calling
 from onefold.run.hand import Hand, Held
 from onefold.run.passage import Run

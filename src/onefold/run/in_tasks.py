@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.decide import attempt as script
-from onefold.decide import delivery as fate
+from onefold.decide.outcomes import Outcome
 from onefold.decide.probing import ProbeAnswer
 from onefold.run import calling, context, probing
 from onefold.run.context import Context
@@ -45,7 +45,7 @@ async def perform(driver: Driver, run: Run) -> None:
     run.took_ms = clock.monotonic_ms() - since_ms
 
 
-async def _call(run: Run, ctx: Context, clock: Clock) -> fate.Outcome:
+async def _call(run: Run, ctx: Context, clock: Clock) -> Outcome:
     """Await the handler; what it raised is its own, unless the run was cut: its task was cancelled from outside then."""
     token = context.current.set(ctx)
     try:

@@ -17,8 +17,9 @@ from onefold import limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import OutboxItem
-from onefold.decide.delivery import Failed, Outcome, Success
+from onefold.decide.delivery import Success
 from onefold.decide.mapplan import MapSpec, catcher, matches, retry_ms
+from onefold.decide.outcomes import Failed, Outcome
 
 _PERMANENT = "PermanentError"
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, structs
 
 from onefold import errors
-from onefold.decide.batch import OnFailure
 from onefold.run.executors import Done, Threads
 from onefold.run.lambda_queue import Answered, MappedQueue
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from onefold.contracts.engine import Engine
     from onefold.contracts.verbs import EffectTransaction, Queue
+    from onefold.decide.batch import OnFailure
     from onefold.outside import Clock, Entropy
     from onefold.run.completion import Closer
     from onefold.run.driver import Driver

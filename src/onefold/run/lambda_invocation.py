@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
 from onefold.decide import batch as rules
-from onefold.decide import delivery as fate
 from onefold.run import calling
 from onefold.run.executors import Done, Unit
 
@@ -28,13 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from onefold.contracts.queue import Delivery
+    from onefold.decide.outcomes import Failed, Outcome
     from onefold.outside import Clock
     from onefold.run.handlers import Job
     from onefold.run.lambda_crew import Crew, LambdaSettings
     from onefold.run.passage import Run
-
-if TYPE_CHECKING:
-    from onefold.outside import Clock
 
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _SETTLE_WITHIN_MS: Final = 5  # how long a run that is over may wait for its siblings, as in a group (run/grouping.py)
@@ -266,10 +263,12 @@ class Invocation:
             next_ms = min(next_ms, self._last_ms)
         return max(next_ms - now_ms, 0)
 
-    def _stop(self, run: Run, outcome: fate.Outcome) -> None:
+    def _stop(self, run: Run, outcome: Outcome) -> None:
         """Stop a run's handler, or tell it."""
+        from onefold.decide.outcomes import LeaseGone  # here and below: most runs end by themselves
+
         run.cut = outcome
-        if isinstance(outcome, fate.LeaseGone) and run.ctx is not None:
+        if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True
         self._crew.way_of(run.job)[0].stop(run)
 
@@ -377,7 +376,9 @@ def _group_of(delivery: Delivery) -> str | None:
     return delivery.group if delivery.sequence is not None else None
 
 
-def _ended(run: Run) -> fate.Failed:
+def _ended(run: Run) -> Failed:
     """The outcome of a handler that was stopped because the invocation must end."""
+    from onefold.decide.outcomes import Failed
+
     summary = f"It was still running when the invocation had to end (its timeout is {run.job.policy.timeout_ms} ms)."
-    return fate.Failed(kind="unknown", error="HandlerTimeout", summary=summary)
+    return Failed(kind="unknown", error="HandlerTimeout", summary=summary)

@@ -3,10 +3,7 @@
 The driver settles here as everywhere: it deletes, hides and buries. Deleting costs no call, because Lambda deletes whatever
 the answer does not name; hiding changes the visibility, which no mapping ever does by itself; burying moves the message,
 and then it is done too. What cannot be hidden or moved now stays, and comes back when its visibility ends.
-
-Waiting costs receives here. A message that only waits and is about to be given up by its queue is therefore sent again,
-delayed, as a new one with the same key, and then deleted: its attempts are in the record. Not on FIFO queues, where it
-would lose its place.
+How it is hidden and moved is in `lambda_staying.py`.
 Never here: what becomes of a message. Invariant: a receipt is among the done ones only when its message may be deleted.
 """
 
@@ -15,12 +12,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from onefold import errors
-from onefold.limits import DELAY_MS_MAX
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from onefold import errors
     from onefold.contracts.entries import Entry, Refused, Sent
     from onefold.contracts.queue import Bury, Delivery, Depth, RetryIn
     from onefold.contracts.verbs import Queue, Standing
@@ -125,46 +120,9 @@ class MappedQueue:
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """As the real queue's. What it cannot change now becomes visible when its receive ends."""
-        found = [self._answered.waiting(receipt, change, self._receives_max) for receipt, change in changes]
-        again = [(one, change) for one, (_, change) in zip(found, changes, strict=True) if one is not None]
-        moved = self._send_again(again) if again else set()
-        rest = [(receipt, change) for receipt, change in changes if receipt not in moved]
-        if not rest:
-            return [True] * len(changes)
-        try:
-            answers = dict(zip((receipt for receipt, _ in rest), self._queue.set_visible_in(rest), strict=True))
-        except errors.OnefoldError as error:
-            self._failed(self.name, len(rest), error)
-            return [True] * len(changes)
-        for receipt, change in rest:
-            if answers[receipt]:
-                self._answered.note_hidden(receipt, change.delay_ms)
-        return [answers.get(receipt, True) for receipt, _ in changes]
+        from onefold.run import lambda_staying  # here and below: most messages are done
 
-    def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
-        """Replace messages by delayed copies; the receipts of those that were."""
-        from onefold.contracts.entries import Entry, Sent  # most invocations send nothing
-
-        entries = [
-            Entry(
-                body=one.body,
-                attributes=one.attributes,
-                delay_ms=min(change.delay_ms, DELAY_MS_MAX),
-                group=one.group,
-                key=one.key,
-                trace=one.trace,
-            )
-            for one, change in waiting
-        ]
-        try:
-            sent = self._queue.send(entries)
-            copied = [one.receipt for (one, _), ok in zip(waiting, sent, strict=True) if isinstance(ok, Sent)]
-            self._queue.delete(copied)
-        except errors.OnefoldError as error:  # there may be both now; they have one key
-            self._failed(self.name, len(waiting), error)
-            return set()
-        self._answered.note_done(self.name, copied, gone=True)
-        return set(copied)
+        return lambda_staying.hide(self._queue, self._answered, self._failed, changes, self._receives_max)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
         """Note them as done; Lambda deletes."""
@@ -173,14 +131,9 @@ class MappedQueue:
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """Move them; what was moved is done. What cannot be moved stays."""
-        try:
-            moved = self._queue.bury(burials)
-        except errors.OnefoldError as error:
-            self._failed(self.name, len(burials), error)
-            return [False] * len(burials)
-        buried = [receipt for (receipt, _), ok in zip(burials, moved, strict=True) if ok]
-        self._answered.note_done(self.name, buried, gone=True)
-        return moved
+        from onefold.run import lambda_staying
+
+        return lambda_staying.bury(self._queue, self._answered, self._failed, burials)
 
     def standing(self, receipts: Sequence[str]) -> list[Standing]:
         """As the real queue's."""

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from onefold.contracts.queue import Delivery
     from onefold.contracts.store import Claimed
     from onefold.contracts.verbs import EffectTransaction
+    from onefold.decide.outcomes import Outcome
     from onefold.run.context import Context
     from onefold.run.handlers import Job
-
-if TYPE_CHECKING:
-    from onefold.contracts.verbs import EffectTransaction
 
 
 class Chain:
@@ -58,7 +56,7 @@ class Run:
         self.started = False  # by a step of its own, after the claim
         self.stopping: int | None = None  # version of the flag that says that this message stops its group
         self.took_ms = 0  # how long it was performed
-        self.cut: fate.Outcome | None = None  # what it comes to when its handler is stopped from outside
+        self.cut: Outcome | None = None  # what it comes to when its handler is stopped from outside
         self.caught = False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         self.lost = False  # its lease was lost, and that was told
         self.decision: fate.Decision | None = None

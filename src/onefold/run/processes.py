@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.decide.delivery import Failed, Outcome
+from onefold.decide.outcomes import Failed, Outcome
 from onefold.decide.probing import ProbeAnswer
 from onefold.run import probing, wire
 from onefold.run.context import Context

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Delivery, Reason
 from onefold.contracts.store import Hold
-from onefold.decide.delivery import Outcome
+from onefold.decide.outcomes import Outcome
 from onefold.decide.probing import ProbeAnswer
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.contracts.queue import Delivery
-from onefold.decide.delivery import LeaseGone, Outcome
+from onefold.decide.outcomes import LeaseGone, Outcome
 from onefold.run.allotting import Allotment
 from onefold.run.driver import Driver
 from onefold.run.executors import Done, Threads, Unit

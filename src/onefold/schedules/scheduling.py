@@ -25,7 +25,7 @@ from onefold.decide.expressions import Cron
 from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of
 from onefold.decide.ticks import MISSED_MAX, Missed
 from onefold.duration import Duration
-from onefold.options import Queue, Retry, ScheduleRetry
+from onefold.options import Checked, Queue, Retry
 from onefold.run import following, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
@@ -40,6 +40,17 @@ SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"  # EventBridge Schedule
 ATTEMPTS_MAX: Final = 185  # API RetryPolicy, MaximumRetryAttempts: 0 to 185
 AGE_MS_MIN: Final = limits.MINUTE_MS  # same, MaximumEventAgeInSeconds: 60 to 86,400
 AGE_MS_MAX: Final = limits.DAY_MS
+
+
+class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
+    """How long a tick is sent again that its queue does not take; the ranges are EventBridge Scheduler's.
+
+    Args:
+        attempts: retries, 0 to 185. age: until so long after the first try, 60 s to 24 h.
+    """
+
+    attempts: int = 185
+    age: Duration = "24h"
 
 
 class Tick(Struct, frozen=True, kw_only=True):

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 import msgspec
 
 from onefold.errors import UsageError
-from onefold.run.events import EVENTS, Event, Severity
+from onefold.run.events import EVENTS, Event
 
 if TYPE_CHECKING:
     import logging
+
+    from onefold.run.events import Severity
 
 Form = Literal["json", "plain"]
 

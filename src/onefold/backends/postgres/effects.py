@@ -29,9 +29,9 @@ from onefold.backends.postgres.store import PostgresStore
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
-from onefold.contracts.transitions import Written
 
 if TYPE_CHECKING:
+    from onefold.contracts.transitions import Written
     from onefold.outside import Clock
 
 _BEGIN: Final = """

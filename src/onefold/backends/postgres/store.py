@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onefold.backends.postgres import statements
 from onefold.backends.postgres.amend import ROUNDS, Amender, Change, Step, crowded, fold
@@ -33,7 +33,9 @@ from onefold.contracts.store import (
     RecordKey,
     StoreCapabilities,
 )
-from onefold.contracts.transitions import Written
+
+if TYPE_CHECKING:
+    from onefold.contracts.transitions import Written
 
 _PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
 _FRESH: Final = 1

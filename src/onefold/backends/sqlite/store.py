@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
@@ -34,7 +34,9 @@ from onefold.contracts.store import (
     Status,
     StoreCapabilities,
 )
-from onefold.contracts.transitions import Written
+
+if TYPE_CHECKING:
+    from onefold.contracts.transitions import Written
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _CODES: Final = {status: code for code, status in enumerate(_STATUSES)}
