@@ -27,6 +27,8 @@ FIRST_SHARE, LAST_SHARE = 0.03, 0.92
 """Kills come between these shares of the work: there is work in hand by then, and enough is left after the last one."""
 STOPS_PER_KILL = 0.25
 """How many workers are stopped with SIGTERM for each one that is killed."""
+AT_WORK_MS = 100
+"""Whoever has said so long ago that it is ready has received something by now, if there was anything to receive."""
 LEAVE_S_MAX = 10
 """Seconds that a worker told to drain may take; its slowest request takes the partner 1.5."""
 EVIDENCE_MS_MAX = 5_000
@@ -44,10 +46,12 @@ class WorkerProcess:
 
     Attributes:
         owner: its id in the engine, once it has said it is ready; None before.
+        ready_at_ms: when that was heard (monotonic).
     """
 
     def __init__(self, command: Sequence[str], log: BinaryIO) -> None:
         self.owner: str | None = None
+        self.ready_at_ms = 0
         self.told_to_stop = False
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
@@ -59,11 +63,11 @@ class WorkerProcess:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
-    def listen(self) -> None:
-        """Note that it is ready, if it has said so since the last call."""
+    def listen(self, now_ms: int) -> None:
+        """Note that it is ready, if it has said so since the last call; `now_ms` is monotonic."""
         assert self._process.stdout is not None
         if self.owner is None and (line := self._process.stdout.readline()):
-            self.owner = line.decode().split()[1]
+            self.owner, self.ready_at_ms = line.decode().split()[1], now_ms
 
     def ended(self) -> int | None:
         """Its exit code; None while it lives."""
@@ -165,7 +169,7 @@ class Fire:
             WorkerFailed: a worker ended that nobody had told to.
         """
         for worker in (*self._crew, *self._leaving):
-            worker.listen()
+            worker.listen(self._clock.monotonic_ms())
             code = worker.ended()
             if code == -signal.SIGKILL and worker in self._crew:  # somebody else has killed it: welcome
                 self._kill(worker)
@@ -182,8 +186,9 @@ class Fire:
             self._stop(told)
 
     def _choose(self) -> WorkerProcess | None:
-        """A worker that is ready, by chance; None when there is none."""
-        begun = [worker for worker in self._crew if worker.owner is not None]
+        """A worker that is at work, by chance; None when there is none."""
+        since_ms = self._clock.monotonic_ms() - AT_WORK_MS
+        begun = [worker for worker in self._crew if worker.owner is not None and worker.ready_at_ms <= since_ms]
         return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
     def _kill(self, worker: WorkerProcess) -> None:
@@ -259,7 +264,7 @@ class Fire:
             WorkerFailed: one ended otherwise.
         """
         for worker in tuple(self._crew):
-            worker.listen()
+            worker.listen(self._clock.monotonic_ms())
             if worker.owner is not None:
                 worker.stop()
                 self._crew.remove(worker)
