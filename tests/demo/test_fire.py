@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold.contracts.ledger import Row
-from onefold.demo.fire import EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
+from onefold.demo.fire import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
 from onefold.manual_clock import ManualClock
 from onefold.seeded_entropy import SeededEntropy
 
@@ -41,6 +41,13 @@ def until(burning: Fire, share: float, holds: Callable[[], bool]) -> None:
             return
         nobody.wait(0.01)
     raise AssertionError("it never came about")
+
+
+def both_at_work(burning: Fire, clock: ManualClock) -> list[str]:
+    """Wait until both workers are ready, and for as long as it takes to receive something then; their owner ids."""
+    until(burning, 0.4, lambda: len(burning.ready()) == 2)
+    clock.advance(AT_WORK_MS)
+    return burning.ready()
 
 
 def died(owner: str, messages: int) -> Row:
@@ -75,10 +82,20 @@ def test_nobody_is_killed_before_it_is_due(tmp_path: Path) -> None:
         assert burning.unproved_since_ms() is None
 
 
-def test_a_kill_is_replaced_at_once_and_counts_when_it_hit_work(tmp_path: Path) -> None:
+def test_a_worker_is_not_killed_before_it_can_have_received_something(tmp_path: Path) -> None:
     with fire(tmp_path, kills=1) as (burning, clock):
         until(burning, 0.4, lambda: len(burning.ready()) == 2)
-        before = burning.ready()
+        clock.advance(AT_WORK_MS - 1)
+        burning.step(0.5)
+        assert burning.unproved_since_ms() is None
+        clock.advance(1)
+        burning.step(0.5)
+        assert burning.unproved_since_ms() == clock.now_ms()
+
+
+def test_a_kill_is_replaced_at_once_and_counts_when_it_hit_work(tmp_path: Path) -> None:
+    with fire(tmp_path, kills=1) as (burning, clock):
+        before = both_at_work(burning, clock)
         burning.step(0.5)
         assert burning.unproved_since_ms() == clock.now_ms()
         assert burning.kills == 0
@@ -93,8 +110,7 @@ def test_a_kill_is_replaced_at_once_and_counts_when_it_hit_work(tmp_path: Path) 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_a_kill_of_an_idle_worker_is_made_up_for(tmp_path: Path, noticed: bool) -> None:
     with fire(tmp_path, kills=1) as (burning, clock):
-        until(burning, 0.4, lambda: len(burning.ready()) == 2)
-        before = burning.ready()
+        before = both_at_work(burning, clock)
         burning.step(0.5)
         (hit,) = set(before) - set(burning.ready())
         clock.advance(0 if noticed else EVIDENCE_MS_MAX + 1)
@@ -114,9 +130,8 @@ def test_a_worker_that_somebody_else_killed_is_replaced_and_counts(tmp_path: Pat
 
 
 def test_a_stopped_worker_is_no_kill(tmp_path: Path) -> None:
-    with fire(tmp_path, kills=0, stops=1) as (burning, _):
-        until(burning, 0.4, lambda: len(burning.ready()) == 2)
-        before = burning.ready()
+    with fire(tmp_path, kills=0, stops=1) as (burning, clock):
+        before = both_at_work(burning, clock)
         burning.step(0.5)
         (stopped,) = set(before) - set(burning.ready())
         until(burning, 0.5, lambda: not alive(stopped))
