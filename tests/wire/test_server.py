@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
 
 from onefold import errors
 from onefold.manual_clock import ManualClock
 from onefold.wire.connection import Bounds, Request, Response
 from onefold.wire.server import Server
+from tests.wire.scenarios import scenario
 
 PATIENCE_S = 10.0
 PLAIN = ((b"content-type", b"text/plain"),)
@@ -109,17 +109,6 @@ async def running(bounds: Bounds | None = None) -> AsyncIterator[Rig]:
         for client in rig.clients:
             client.writer.transport.abort()
         await server.stop(grace_s=1)
-
-
-def scenario(story: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """A test that is a coroutine, on the loop that servers run on."""
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(story())  # type: ignore[arg-type]  # a coroutine function
-
-    run.__name__ = story.__name__  # type: ignore[attr-defined]
-    return run
 
 
 def post(path: bytes, body: bytes = b"", more: bytes = b"") -> bytes:
