@@ -1,6 +1,6 @@
 """What was measured, as values, and the page made of them: `docs/benchmarks.json` and, from it, `docs/benchmarks.md`.
 
-The programs own parts of the JSON file (`harness` two, `peers` one) and leave the others alone; the page is always
+The programs own parts of the JSON file (`harness` four, `peers` one) and leave the others alone; the page is always
 written from the whole file; `python -m benchmarks.report` does it again, with new explanations. Never here: measuring,
 goals. Invariant: the page shows no figure that the JSON has not.
 """

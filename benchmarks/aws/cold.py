@@ -4,7 +4,7 @@
 on SQS and DynamoDB needs, compiled caches present, whether it is imported before that batch or by it:
 
     onefold     all of them, and declaring an app with a job, its key and its handler, which executes code of theirs. What
-                opening an engine would import is named, because opening itself makes clients.
+                opening an engine would import is named, because opening itself makes a client.
     Powertools  batch processor and idempotency with its DynamoDB layer, which import all they need; making the processor and
                 the configuration. Making the layer, decorating and the first record import nothing more; they do not count.
 

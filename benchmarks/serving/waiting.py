@@ -1,4 +1,4 @@
-"""Receivers that wait: how soon a message wakes one, and what a thousand of them weigh.
+"""Receivers that wait: how soon a message wakes one, and what two thousand of them weigh.
 
 `python -m benchmarks.serving.waiting --url URL --pid PID` prints, as one JSON line, the median and the slowest but one of
 a hundred wake-ups (from before the send until the waiting receiver has the message) and the memory that 2,000 receivers,

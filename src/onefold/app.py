@@ -200,6 +200,7 @@ class App(Declarations):
         Args:
             unfinished: handlers still run in this process; what they hold is freed when it ends.
         """
-        if self._runtime is not None:
-            self._runtime.close(unfinished=unfinished)
-            self._runtime = None
+        with self._opening:  # by another thread, perhaps: what it opens is closed
+            if self._runtime is not None:
+                self._runtime.close(unfinished=unfinished)
+                self._runtime = None

@@ -78,7 +78,9 @@ def instant_ms(at: Any, what: str) -> int:
         UsageError: no datetime, or one without a zone.
     """
     if not isinstance(at, datetime) or at.tzinfo is None:
+        which = f"{at.isoformat()} without a time zone" if isinstance(at, datetime) else repr(at)
         raise errors.UsageError(
-            f"{what}={at!r} is no instant.", todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC)."
+            f"{what}={which} is no instant.",
+            todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC).",
         )
     return round(at.timestamp() * 1000)

@@ -1,7 +1,8 @@
 """Chance comes in through here and nowhere else: identifiers and jitter.
 
-`SystemEntropy` draws from the operating system; the `SeededEntropy` of `seeded_entropy.py` repeats itself for one seed, so
-that a simulation or a test can be run again. No other module may draw a random number or make an id.
+`SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a demo or a test can be
+run again: its ids are no secret, and no two processes may share a seed. No other module may draw a random number or make an
+id.
 """
 
 from __future__ import annotations
@@ -22,4 +23,24 @@ class SystemEntropy:
 
     def fraction(self) -> float:
         """A float from [0, 1)."""
+        return self._random.random()
+
+
+class SeededEntropy:
+    """Chance that repeats itself.
+
+    Args:
+        seed: any integer; the same seed gives the same ids and fractions in the same order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+
+    def token(self) -> str:
+        """The next identifier of this seed, 16 hexadecimal characters."""
+        return f"{self._random.getrandbits(64):016x}"
+
+    def fraction(self) -> float:
+        """The next fraction of this seed."""
         return self._random.random()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests and the simulator. Safe to share between threads.
+    """A clock that moves only when told to; for tests and inline runs. Safe to share between threads.
 
     Args:
         start_ms: the first reading of `now_ms`, milliseconds since the epoch.

@@ -1,7 +1,7 @@
 """The values one writes in a declaration: retries, dead letters, throttles, a declared queue.
 
-Plain, frozen, and checked where they are used (`app.py`), because only there is it known what they must fit. Their names
-are checked here, and `checked_options` does the same for the functions that declare.
+Plain, frozen, and checked where they are used (`run/declaring.py`), because only there is it known what they must fit. Their
+names are checked here, and `checked_options` does the same for the functions that declare.
 Never here: behaviour. Invariant: equal options mean equal jobs.
 """
 

@@ -1,7 +1,7 @@
 """What comes in from outside, as protocols: time, something to wait for, and chance.
 
 Whatever needs one of them is handed it, and names these in its annotations; they are imported where types are checked, as
-nothing here is needed to run. `clock.py` and `entropy.py` have the real ones, and ones that tests and the simulator move.
+nothing here is needed to run. `clock.py`, `manual_clock.py` and `entropy.py` have the real ones and those of tests.
 Never here: classes with code. Invariant: who is handed a `Clock` or an `Entropy` reads no other clock and draws no other
 chance.
 """

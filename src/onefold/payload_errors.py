@@ -1,13 +1,14 @@
 """Errors of payloads: which part of a value has no JSON form, would not come back equal, or does not fit its type.
 
 Made when a payload was refused, so that a message names the field, its value and what was expected; `codec.py` refuses.
-Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload.
+Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload, but
+for what a check of the payload's own type says of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -139,17 +140,17 @@ def _parts(value: object) -> Iterator[tuple[str, Any]]:
         for number, part in enumerate(value):
             yield f"[{number}]", part
     else:
-        for name in _field_names(type(value)):
+        for name in _field_names(type(value)) or ():
             if hasattr(value, name):
                 yield f".{name}", getattr(value, name)
 
 
-def _field_names(cls: type) -> Iterable[str]:
-    """Of a Struct, dataclass or pydantic model; none of any other class."""
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    """Of a Struct, dataclass or pydantic model, which may have none; None of any other class."""
     for attribute in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
         if hasattr(cls, attribute):
             return tuple(getattr(cls, attribute))
-    return ()
+    return None
 
 
 def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
@@ -167,7 +168,7 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
         pairs = [(f".{key}", value[key], back[key]) for key in value]
     elif isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
         pairs = [(f"[{number}]", mine, theirs) for number, (mine, theirs) in enumerate(zip(value, back, strict=True))]
-    elif type(back) is type(value) and (names := _field_names(type(value))):
+    elif type(back) is type(value) and (names := _field_names(type(value))) is not None:
         pairs = [(f".{name}", getattr(value, name, None), getattr(back, name, None)) for name in names]
     else:
         return path, value, back

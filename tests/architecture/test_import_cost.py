@@ -51,3 +51,10 @@ def test_import_loads_few_modules() -> None:
 
 def test_a_heavy_import_would_be_seen() -> None:
     assert {"asyncio", "logging", "sqlite3"} <= loaded_by("import asyncio, sqlite3") & LATER
+
+
+def test_every_module_can_be_imported() -> None:
+    """Those too that are named in annotations alone: help() and documentation tools import them."""
+    every = "[importlib.import_module(one.name) for one in pkgutil.walk_packages(onefold.__path__, 'onefold.')]"
+    loaded = loaded_by(f"import importlib, pkgutil, onefold; {every}")
+    assert {"onefold.service.lambda_protocols", "onefold.contracts.verbs", "onefold.outside"} <= loaded

@@ -95,4 +95,3 @@ def test_time_and_chance_are_banned_but_for_their_rooms(call: str) -> None:
     assert "TID251" in findings("tests/run/test_planted.py")
     assert "TID251" not in findings("src/onefold/clock.py")
     assert "TID251" not in findings("src/onefold/entropy.py")
-    assert "TID251" not in findings("src/onefold/seeded_entropy.py")

@@ -9,10 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import boto3
+import pytest
 
+import onefold
 from onefold.backends.aws.dynamodb.setup import definition
+from onefold.backends.aws.session import Session
 from onefold.testing import sqs
 from tests.emulators import dynamodb_stub, servers
 
@@ -84,6 +88,25 @@ def test_a_first_batch_and_its_duplicate_import_nothing_more() -> None:
         tables.close()
         url = f"aws://eu-west-1?table=shop&sqs={endpoint.url}&dynamodb={dynamodb}"
         assert answer_of(FIRST_BATCHES, url=url) == NOTHING_LATER
+
+
+def test_the_clients_that_a_first_batch_needs_are_made_in_the_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one takes longer than the batch, and in its init phase a function has a whole processor."""
+    made: list[str] = []
+    make = Session._make
+
+    def noted(session: Session, service: str, waits_s: float) -> Any:
+        made.append(service)
+        return make(session, service, waits_s)
+
+    monkeypatch.setattr(Session, "_make", noted)
+    for name, value in {**servers.CREDENTIALS, "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand"}.items():
+        monkeypatch.setenv(name, value)
+    app = onefold.App("shop", url="aws://eu-west-1?table=shop")
+    app.job(app.queue("orders"), key="{order_id}", name="book")(lambda order: None)
+    app.lambda_handler()
+    assert made == ["dynamodb"]
+    app.close()
 
 
 def test_a_first_batch_of_powertools_imports_nothing_more_either() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.backends import places
+from onefold.backends.registry import open_engine
+from onefold.contracts.store import Ask, RecordKey
+from onefold.entropy import SeededEntropy
+from onefold.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -31,3 +37,21 @@ def test_options_say_where_things_are() -> None:
     assert (place.table, place.prefix, place.bucket, place.folder) == ("shop", "shop-", "bodies", "shop/x")
     assert (place.create, place.batched, place.later_group, place.later_role) == (True, False, "g", "arn:r")
     assert place.endpoints == {"*": "http://127.0.0.1:1", "sqs": "http://127.0.0.1:2"}
+
+
+def test_records_in_a_file_beside_sqs_are_swept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    url = f"aws://eu-west-1?records=sqlite:///{tmp_path}/records.db"
+    engine = open_engine(url, clock=clock, entropy=SeededEntropy(1), owner="me")
+    keys = [RecordKey("", "book", str(number)) for number in range(100)]
+    asks = [
+        Ask(key=key, fingerprint="f" * 32, owner="me", lease_until_ms=clock.now_ms() + 1_000, start=True,
+            expires_at_ms=clock.now_ms() + 60_000)
+        for key in keys
+    ]  # fmt: skip
+    engine.store.claim(asks, clock.now_ms())
+    for _ in range(10):
+        clock.advance(limits.DAY_MS)
+        engine.maintain(lambda _: None)
+    assert list(engine.records.scan()) == []
+    engine.close()

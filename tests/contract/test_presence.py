@@ -18,8 +18,8 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.presence import Presence, join
 from onefold.backends.sqlite.store import SqliteStore
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Running
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW, ask, complete

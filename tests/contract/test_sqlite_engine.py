@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,11 @@ import pytest
 
 from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.contracts.admin import QueueSettings
+from onefold.backends.sqlite.file import FileSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
@@ -119,6 +121,45 @@ def test_the_reader_of_a_thread_that_has_ended_is_closed(tmp_path: Path) -> None
         len(os.listdir("/proc/self/fd")) <= open_files + 1
     )  # SQLite keeps one descriptor for the next to open the file
     engine.close()
+
+
+CLOSED_UNDER_READERS = """
+import sys, threading
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.contracts.store import RecordKey
+from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
+
+keys, ends = [RecordKey("", "book", str(number)) for number in range(50)], []
+for _ in range(10):
+    engine = SqliteEngine(sys.argv[1], clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=sys.argv[1])
+    reading = threading.Semaphore(0)
+
+    def read(store):
+        try:
+            while True:
+                store.read(keys, 0)
+                reading.release()
+        except Exception as error:
+            ends.append(type(error).__name__)
+
+    threads = [threading.Thread(target=read, args=(engine.store,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(40):
+        reading.acquire()
+    engine.close()
+    for thread in threads:
+        thread.join()
+print(*set(ends))
+"""
+
+
+def test_closing_waits_for_the_queries_of_other_threads(tmp_path: Path) -> None:
+    """A connection that is closed under a query takes the whole process down."""
+    program = [sys.executable, "-c", CLOSED_UNDER_READERS, str(tmp_path / "engine.db")]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout.split()) == (0, ["UsageError"]), ran.stderr
 
 
 @pytest.mark.parametrize("fifo", [False, True])

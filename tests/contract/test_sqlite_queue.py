@@ -9,8 +9,8 @@ import pytest
 
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 from onefold.testing.queue_contract import QueueContract
 
 

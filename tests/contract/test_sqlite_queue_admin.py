@@ -11,10 +11,11 @@ from onefold import errors
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.queue import end_visibilities_in, settle_in
-from onefold.contracts.admin import Edit, Moved, QueueSettings
+from onefold.contracts.admin import Edit, Moved
 from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
+from onefold.contracts.settings import QueueSettings
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, WRONG, QueueHarness
 
 GONE = "0000000000000000-1"

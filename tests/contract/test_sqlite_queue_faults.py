@@ -19,9 +19,9 @@ import pytest
 from onefold import errors, limits
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.file_settings import FileSettings
-from onefold.contracts.admin import QueueSettings
+from onefold.backends.sqlite.file import FileSettings
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from onefold.manual_clock import ManualClock
 
 DAY = limits.DAY_MS

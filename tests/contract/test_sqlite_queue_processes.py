@@ -20,8 +20,8 @@ from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 
 WORKERS = 3
 MESSAGES = 1_200

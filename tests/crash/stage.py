@@ -14,9 +14,9 @@ import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.presence import bury_in
 from onefold.contracts.verbs import Store
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.handlers import Job
-from onefold.seeded_entropy import SeededEntropy
 from tests.crash.judge import Doubles
 from tests.crash.plants import Plant
 

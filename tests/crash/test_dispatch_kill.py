@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run import runs
 from onefold.run.completion import Closer
 from onefold.run.dispatcher import Dispatch
-from onefold.seeded_entropy import SeededEntropy
 from tests.crash import dispatch_victim, victim
 from tests.crash.test_kill import Nursery
 from tests.crash.wires import Death, Side

@@ -23,8 +23,7 @@ from typing import Any
 
 import pytest
 
-from onefold.entropy import SystemEntropy
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy, SystemEntropy
 from tests.crash import victim
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"

@@ -18,12 +18,12 @@ import onefold
 from onefold.backends.sqlite.presence import bury_in
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.wiring import Runtime
 from tests.crash.wires import Death, Side, Wire
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import onefold
 from onefold.contracts.queue import Delivery
 from onefold.decide import attempt as script
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run import calling, probing
 from onefold.run.completion import Closer
@@ -23,7 +24,6 @@ from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
-from onefold.seeded_entropy import SeededEntropy
 from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
 from tests.crash.stage import START_MS, Stage

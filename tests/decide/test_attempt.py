@@ -17,8 +17,7 @@ from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
-from onefold.decide.backoff import Backoff
-from onefold.decide.delivery import Decision, Policy
+from onefold.decide.delivery import Backoff, Decision, Policy
 from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 from onefold.decide.probing import ProbeAnswer
 

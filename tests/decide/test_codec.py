@@ -434,3 +434,17 @@ def test_pydantic_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_object_inside_a_type_takes_any_json() -> None:
     codec = payload_type(dict[str, object])
     assert codec.decode(codec.encode({"a": [1, "b"], "c": None})) == {"a": [1, "b"], "c": None}
+
+
+class Ping(msgspec.Struct, eq=False):
+    """A type without fields and without an equality of its own."""
+
+
+@dataclass(eq=False)
+class Pong:
+    ping: Ping | None = None
+
+
+@pytest.mark.parametrize("value", [Ping(), Pong(), Pong(Ping())])
+def test_a_type_without_fields_comes_back(value: object) -> None:
+    assert type(PayloadCodec(type(value)).decode(PayloadCodec(type(value)).encode(value).decode())) is type(value)

@@ -8,8 +8,8 @@ import pytest
 
 from onefold.decide import faults
 from onefold.decide.faults import KINDS, NO_FAULTS, Chance, Fault, Faults, parse_faults
+from onefold.entropy import SeededEntropy
 from onefold.errors import UsageError
-from onefold.seeded_entropy import SeededEntropy
 
 ROUNDS = 20_000
 VISIBLE_MS = 30_000

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
 from onefold.decide import guard
-from onefold.decide.backoff import Backoff
-from onefold.decide.delivery import Decision, Note, Policy
+from onefold.decide.delivery import Backoff, Decision, Note, Policy
 from onefold.decide.guard import Go
 
 NOW_MS = 1_000_000

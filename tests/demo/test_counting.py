@@ -14,7 +14,7 @@ from onefold.demo.courier import Courier
 from onefold.demo.data import read_invoices
 from onefold.demo.fulfilment import QUEUE, fulfil_job, shop
 from onefold.demo.stream import CHUNK, Sending, messages
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 
 
 def row(event: str, key: str | None = None, **detail: str | int) -> Row:

@@ -14,8 +14,8 @@ import pytest
 
 from onefold.contracts.ledger import Row
 from onefold.demo.fire import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 
 READY = "import os, signal, sys; print('ready', f'w{os.getpid()}', flush=True)"
 WORKER = f"{READY}; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); sys.stdin.read()"

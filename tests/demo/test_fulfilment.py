@@ -22,8 +22,8 @@ from onefold.demo.fulfilment import (
     kind_of,
     shop,
 )
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 
 INVOICE = Invoice(
     number="536365",

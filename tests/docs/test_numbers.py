@@ -25,7 +25,7 @@ from onefold.lambdas import functions, settings
 from onefold.local import faults, history
 from onefold.maps import jobs
 from onefold.reconciling import surveying
-from onefold.run import grouping, lambda_invocation
+from onefold.run import executors, lambda_invocation
 from onefold.schedules import scheduler
 from onefold.service import lambda_runtime, serving
 from onefold.wire.operations import queues
@@ -71,7 +71,7 @@ def table(name: str, head: str) -> list[str]:
         ("docs/how-to/run-a-lambda.md", "At most 32 invocations of a function", 32, functions.MACHINE_MAX),
         ("docs/how-to/run-a-lambda.md", "AWS goes to 1,250 of a mapping", 1_250, mapping.CONCURRENCY_CAP),
         ("docs/how-to/run-a-lambda.md", "One init phase, 10 seconds", 10 * SECOND_MS, settings.INIT_MS_MAX),
-        ("docs/how-to/lambda-handler.md", "end within 5 ms of each other", 5, grouping.COMMIT_WITHIN_MS),
+        ("docs/how-to/lambda-handler.md", "end within 5 ms of each other", 5, executors.COMMIT_WITHIN_MS),
         ("docs/how-to/lambda-handler.md", "noticed within 5 s", 5 * SECOND_MS, lambda_runtime.BREAKER_CACHE_MS),
         ("docs/how-to/lambda-handler.md", "three times its longest run", 3, batch.LONGEST_TIMES),
         ("docs/how-to/lambda-handler.md", "visibilities of 30 s", 30 * SECOND_MS, lambda_invocation.HEARTBEAT_LEASE_MS),

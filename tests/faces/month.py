@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from onefold.contracts.store import Ask, Claimed, RecordKey
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import Recorder, World
 

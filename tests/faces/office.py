@@ -11,9 +11,9 @@ import onefold
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.dead_letters import Select, find
 from onefold.service.desk import Desk, Jobs, open_desk
 from onefold.testing.inline import Recorder, World

@@ -19,9 +19,9 @@ import pytest
 from onefold.backends import registry
 from onefold.cli.main import run
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.errors import NotFoundError, UsageError
 from onefold.lambdas.outcomes import LogLine

@@ -169,10 +169,11 @@ def test_one_screen_answers_the_runbook(shell: Shell) -> None:
     assert "onefold dlq show" in said
 
 
+@pytest.mark.parametrize("columns", ["80", "0"])  # 0: as some terminals of CI have it
 def test_equal_reasons_are_said_once_and_a_message_id_stands_whole_on_80_columns(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", columns)
     render.console.cache_clear()
     shell.run("a b! c! d e-customer-with-a-rather-long-name! f", lose="d f")
     (outcome,) = shell.json("reconcile", "billing:app", RUN, code=1)["outcomes"]

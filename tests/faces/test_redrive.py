@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import onefold
 from onefold.contracts.admin import Moved
 from onefold.contracts.queue import Bury, Reason
-from onefold.service import dead_letters, groups, redrive
+from onefold.service import dead_letters, editing, groups, held, queues, redrive
 from onefold.service.dead_letters import Select
 from onefold.service.redrive import Redrive, Tally
-from tests.faces.office import ACTOR, Open, Order
+from tests.faces.office import ACTOR, Office, Open, Order
 
 
 def kill(there: Open, count: int, error: Exception | None = None) -> None:
@@ -271,6 +274,51 @@ def test_what_has_no_row_in_the_history_was_not_deleted(there: Open, monkeypatch
     with pytest.raises(onefold.StorageBusy):
         dead_letters.remove(there.desk, messages)
     assert list(dead_letters.find(there.desk, Select())) == messages
+
+
+def test_what_is_edited_settled_or_purged_without_a_row_in_the_history_is_as_it_was(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(there, 1)
+    (message,) = dead_letters.find(there.desk, Select())
+    there.office.ill["o-9"] = onefold.OutcomeUnknown("the bank did not answer")
+    there.office.pay.send(Order("o-9"))
+    there.world.run()  # and it is held
+    there.office.book.send(Order("o-10"))
+    unwritten(there, monkeypatch)
+    with pytest.raises(onefold.StorageBusy):
+        editing.edit(there.desk, message, assignments=["city=York"])
+    with pytest.raises(onefold.StorageBusy):
+        held.settle(there.desk, "o-9", done=True)
+    with pytest.raises(onefold.StorageBusy):
+        queues.purge(there.desk, "orders")
+    assert list(dead_letters.find(there.desk, Select())) == [message]
+    assert [one.key for one in held.listed(there.desk)] == ["o-9"]
+    assert there.world.depth("orders").visible == 1
+
+
+def test_keys_are_read_while_the_file_is_free(tmp_path: Path) -> None:
+    """Key functions are the user's own: they may take their time, and may use the file."""
+    office, path = Office(), tmp_path / "office.db"
+    tried: list[str] = []
+
+    def key(order: Order) -> str:
+        with closing(sqlite3.connect(path, timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.rollback()
+        tried.append(order.order_id)
+        return order.order_id
+
+    def fail(order: Order) -> None:
+        raise onefold.PermanentError("no such city")
+
+    by_function = office.app.job(office.orders, key=key, name="by-function")(fail)
+    with office.opened(f"sqlite:///{path}") as there:
+        by_function.send(Order("o-1"))
+        there.world.run_for(60_000)
+        tried.clear()
+        assert carry(there, begin(there, watch=False), works=False).sent == 1
+    assert tried
 
 
 def test_an_operator_sees_only_one_of_two_redrives_send(there: Open) -> None:

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import structs
 
 from onefold.clock import SystemClock
+from onefold.entropy import SeededEntropy
 from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.pace import Pace
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
-from onefold.seeded_entropy import SeededEntropy
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
+from onefold.contracts.settings import QueueSettings
+from onefold.entropy import SeededEntropy
 from onefold.lambdas.mapping import Mapping
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
 from onefold.lambdas.settings import MappingSettings
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.functions import wire_form
 from onefold.wire.addresses import Address
 from tests.local.house import House

@@ -11,10 +11,10 @@ from msgspec import structs
 
 from onefold import errors
 from onefold.decide.faults import parse_faults
+from onefold.entropy import SeededEntropy
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.functions import wire_form
 from onefold.wire.addresses import Address
 from tests.local.house import House, play, turns

@@ -9,18 +9,17 @@ from typing import Any
 
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Delivery
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import NO_FAULTS
-from onefold.entropy import SystemEntropy
+from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
-from onefold.seeded_entropy import SeededEntropy
 
 WAIT_MS = 20_000  # SQS's longest poll
 TEST_S = 20

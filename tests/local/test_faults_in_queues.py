@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import parse_faults
+from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 
 START_MS = 1_700_049_600_000  # 2023-11-15T12:00:00Z
 

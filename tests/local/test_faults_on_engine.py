@@ -9,14 +9,14 @@ import pytest
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.decide.faults import parse_faults
+from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 
 VISIBLE_MS = 30_000
 

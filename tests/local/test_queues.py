@@ -10,9 +10,9 @@ import pytest
 from onefold import errors
 from onefold.backends.sqlite.queue import SqliteQueue
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.settings import QueueSettings
 from tests.local.house import WAIT_MS, House, cancelled, opened, play, turns, until
 
 VISIBLE_MS = 30_000
@@ -263,6 +263,28 @@ class TestTheEndOfAWait:
             assert await first == []
 
         play(script)
+
+    @pytest.mark.parametrize("wait_ms", [0, WAIT_MS])
+    @pytest.mark.parametrize("turns_before", range(8))
+    def test_who_hangs_up_as_its_message_comes_leaves_it_to_others(
+        self, path: Path | None, turns_before: int, wait_ms: int
+    ) -> None:
+        async def script(house: House) -> None:
+            left = [False]
+            poll = asyncio.ensure_future(house.queues.receive("orders", 1, wait_ms=wait_ms, gone=lambda: left[0]))
+            if wait_ms:
+                await turns()
+            sending = asyncio.ensure_future(house.send("a"))
+            await turns(turns_before)
+            had_it = poll.done() and bool(poll.result())
+            left[0] = True
+            await sending
+            await turns()
+            found = await house.queues.receive("orders", 1)
+            assert [one.receive_count for one in found] == ([] if had_it else [1])
+            poll.cancel()
+
+        play(script, path)
 
     def test_a_queue_that_is_deleted_under_a_poll(self, path: Path | None) -> None:
         async def script(house: House) -> None:

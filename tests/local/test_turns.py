@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from tests.local.house import House, play
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from boto3.exceptions import S3UploadFailedError
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ResponseStreamingError
 
 from onefold import errors
 from onefold.maps import mapper
@@ -78,3 +78,22 @@ def test_results_that_s3_refuses_halt_the_run_in_plain_words(tmp_path: Path, mon
         maps.resume(mill.app, RUN, turns=False)
         assert drive(mill, world).status == "succeeded"
         assert mapper.Mapper(mill.app, mill.map, RUN).over
+
+
+class Dropped:
+    """A body that the server gave up while it lay unread."""
+
+    def read(self, _: int) -> bytes:
+        raise ResponseStreamingError(error="Connection broken")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_body_that_was_dropped_is_read_again_later() -> None:
+    client = SimpleNamespace(exceptions=Client.exceptions, get_object=lambda **_: {"Body": Dropped()})
+    with (
+        S3Source("s3://nightly/in.csv", client).open(0) as body,
+        pytest.raises(errors.TransientError, match=r"in\.csv"),
+    ):
+        body.read(1)

@@ -21,8 +21,7 @@ from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide import fates, guard
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
-from onefold.decide.backoff import Backoff
-from onefold.decide.delivery import Decision, Policy
+from onefold.decide.delivery import Backoff, Decision, Policy
 from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
 from onefold.decide.probing import ProbeAnswer
 from onefold.run.events import EVENTS

@@ -18,11 +18,11 @@ from onefold import errors, limits
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.queue import end_visibilities_in, settle_in
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, Reason, RetryIn, Settle
+from onefold.contracts.settings import QueueSettings
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 
 CAP, WORN = 12, 3
 VISIBLE, RETENTION, DEAD_RETENTION = 30_000, 1_000_000, 1_500_000

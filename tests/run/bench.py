@@ -16,6 +16,7 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Record, RecordKey
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.run.driver import Driver
@@ -23,7 +24,6 @@ from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.wiring import Runtime
 
 

@@ -123,6 +123,26 @@ def test_a_dispatch_that_fails_for_good_leaves_its_run_open_and_says_why(billing
     assert billing.closed == []
 
 
+def test_a_tick_whose_run_cannot_be_read_is_buried_all_the_same() -> None:
+    app, name = onefold.App("billing"), "billing/2026-06-01T02:00:00Z"
+    job = app.job(app.queue("bills"), key="{customer}", name="charge")(lambda bill: None)
+
+    @app.schedule("cron(0 2 1 * ? *)", name="billing", job_retry=onefold.Retry(attempts=2, base="1s", jitter="none"))
+    def billing(tick: onefold.Tick) -> Iterator[Any]:
+        yield job.message({"customer": "c-1"})
+
+    of_a_newer_version = f'{{"name":"{name}","title":"billing","kind":"stream","started_at_ms":0}}'.encode()
+    with inline(app) as world:
+        state = app.runtime().backend.state
+        assert state.put([Change(runs.place(name), of_a_newer_version, 0)]) == [True]
+        app.deliver([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
+        world.run_for(60_000)
+        assert [event.name for event in world.events][-1] == "dead-letter"
+        (found,) = state.get([runs.place(name)])
+        assert found is not None
+        assert found.value == of_a_newer_version
+
+
 class Killed(KeyboardInterrupt):
     """The process ends in the middle of a dispatch."""
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.run.grouping import COMMIT_WITHIN_MS, EFFECT_LIMIT_MS
+from onefold.run.executors import COMMIT_WITHIN_MS
+from onefold.run.grouping import EFFECT_LIMIT_MS
 from tests.run.bench import Bench, Fault, Process, opened
 
 Order = dict[str, Any]

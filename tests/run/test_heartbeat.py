@@ -18,13 +18,13 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
 from onefold.decide import attempt as script
 from onefold.decide.outcomes import Failed, LeaseGone, Outcome
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.heartbeat import Bell, Heartbeat, Periodic, Watchdog
 from onefold.run.passage import Run
 from onefold.run.worker import WorkerSettings
-from onefold.seeded_entropy import SeededEntropy
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
 LEASE_MS = 30_000

@@ -13,6 +13,7 @@ from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
+from onefold.run.lambda_crew import Crews
 from onefold.service.lambda_runtime import engine_url
 from tests.run.mapped import (
     REGION,
@@ -20,6 +21,7 @@ from tests.run.mapped import (
     Mapped,
     Through,
     claim_elsewhere,
+    event_of,
     mapped,
     order,
     through,
@@ -215,6 +217,25 @@ def test_a_message_that_only_waits_is_not_given_up_by_its_queue() -> None:
         assert world.invoke([delivery]) == []
         assert shop.calls == [("o-1", 2)]
         assert world.left() == 0
+
+
+def test_an_invocation_that_comes_in_before_the_answer_changes_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(*["shipped"] * 4)
+    with mapped(shop.app) as world:
+        shop.ship.send_many([order(number) for number in range(4)])
+        first, second = world.receive(count=2), world.receive(count=2)
+        take_back = Crews._take_back
+        answers: list[Any] = []
+
+        def slip_in(crews: Crews, crew: Any) -> None:
+            take_back(crews, crew)
+            if not answers:
+                answers.append(None)
+                answers[0] = world.handler(event_of(second), LambdaContext(world.clock, 60_000))
+
+        monkeypatch.setattr(Crews, "_take_back", slip_in)
+        answers.append(world.handler(event_of(first), LambdaContext(world.clock, 60_000)))
+        assert answers == [{"batchItemFailures": []}] * 2
 
 
 def test_not_one_done_raises_where_that_is_asked_for() -> None:

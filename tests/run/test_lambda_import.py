@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from tests.architecture.test_import_cost import LATER, loaded_by
 
 DECLARE = (
@@ -12,14 +14,18 @@ DECLARE = (
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch", "wire"),
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
-    *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures", "run.items"),
+    *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures"),
     *("buses", "maps", "reconciling", "schedules", "run.sources"),
     *("contracts.admin", "decide.breaker", "decide.rate", "payload_errors"),
     *("run.completion", "run.gates", "run.grouping", "run.runs"),
     *("decide.backoff", "decide.fates", "decide.key_functions", "decide.probing"),  # what is not simply done
-    *("run.here", "run.in_tasks", "run.lambda_heeding", "run.limiting", "run.probe_answers", "run.probing"),
+    *("run.in_tasks", "run.lambda_heeding", "run.limiting", "run.probe_answers", "run.probing"),
     *("run.decorating", "run.outgoing"),  # for type checkers; of who sends
 }
+
+
+def test_what_must_not_be_loaded_exists() -> None:
+    assert [room for room in sorted(ELSEWHERE) if find_spec(f"onefold.{room}") is None] == []
 
 
 def test_a_handler_loads_nothing_heavy() -> None:

@@ -171,6 +171,17 @@ def test_a_defect_in_a_receive_is_raised_where_it_is_handed_out(desk: Desk, defe
         desk.queue.receive(1, 30_000)
 
 
+def test_a_passing_error_of_another_receive_does_not_hide_a_defect(desk: Desk) -> None:
+    desk.queue.receive(20, 30_000)
+    desk.server.until_asked(2)
+    desk.server.answer(KeyError("Messages"))
+    desk.wait()
+    desk.server.answer(errors.TransientError("It timed out."))
+    desk.wait()
+    with pytest.raises(KeyError):
+        desk.queue.receive(20, 30_000)
+
+
 def test_polls_grow_longer_while_nothing_comes(desk: Desk) -> None:
     desk.queue.receive(1, 30_000)
     desk.server.answer([], [], [], [], [delivery(1)])

@@ -18,9 +18,9 @@ import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.seeded_entropy import SeededEntropy
 from tests.run.bench import Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed

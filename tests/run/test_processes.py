@@ -12,15 +12,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from onefold import errors
+from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.decide.outcomes import LeaseGone
-from onefold.run.processes import Spawn
+from onefold.outside import Waiter
+from onefold.run.processes import Children, Spawn
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop
 
@@ -281,6 +283,25 @@ def test_an_owner_lives_as_long_as_its_children(shop: ModuleType) -> None:
         child.stdin.write("\n")
         child.stdin.close()
     assert presence.find_dead() == [Path(lock_file).name]
+
+
+def test_every_slot_that_pauses_is_woken_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unborn.py").write_text("import os\n\nos._exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    pausing, woken = threading.Semaphore(0), []
+
+    class LongPauses(SystemClock):
+        def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+            pausing.release()
+            woken.append(waiter.wait(PATIENCE_S))
+            return woken[-1]
+
+    lane = Children(3, Spawn(target="unborn:app"), cast("Any", None), LongPauses(), lambda done: None)
+    lane.start()
+    for _ in range(3):
+        assert pausing.acquire(timeout=PATIENCE_S)
+    lane.end(wait=True)
+    assert woken == [True] * len(woken)
 
 
 def test_slots_of_a_lane_are_replaced_one_by_one(shop: ModuleType) -> None:

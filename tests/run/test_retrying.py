@@ -13,10 +13,10 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.decide.backoff import Backoff
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.run.retrying import ASK_MS_MAX, Retrying, Try, retrying
-from onefold.seeded_entropy import SeededEntropy
 
 
 class StepClock(ManualClock):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onefold import ScheduleRetry, Tick, errors
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
+from onefold.contracts.settings import QueueSettings
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing, Receipt

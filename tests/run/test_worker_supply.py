@@ -13,13 +13,13 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.contracts.queue import Delivery
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.run.executors import Unit
 from onefold.run.hand import Hand
 from onefold.run.poll import IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
 from onefold.run.worker import WorkerSettings
-from onefold.seeded_entropy import SeededEntropy
 from tests.run.workshop import PATIENCE_S, Workshop, working
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from onefold import App, Tick
 from onefold.contracts.queue import Delivery
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from onefold.seeded_entropy import SeededEntropy
 from tests.run.workshop import Told
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000

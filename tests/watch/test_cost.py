@@ -18,7 +18,7 @@ from onefold.backends.aws.dynamodb import items, ledger, notes
 from onefold.contracts import transitions
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, Claimed, Complete, RecordKey
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 from onefold.watch import cost
 from onefold.watch.cost import PATHS, Traffic, Usage, Way
 

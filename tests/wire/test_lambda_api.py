@@ -243,7 +243,7 @@ def test_mappings_go_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.Monk
     async def create() -> None:
         serving = Serving(settings, clock=SystemClock(), entropy=SystemEntropy())
         await serving.start()
-        from onefold.contracts.admin import QueueSettings
+        from onefold.contracts.settings import QueueSettings
 
         await serving.queues.call(lambda: serving.queues.engine.queues.create(QueueSettings(name="orders")))
         assert serving._registry is not None

@@ -223,4 +223,5 @@ def test_a_server_that_others_reach_asks_for_its_token() -> None:
         assert ask(endpoint, "GET", "/queues", Authorization="Bearer t0ken", Host="anything")[0] == 200
         basic = b64encode(b"me:t0ken").decode()
         assert ask(endpoint, "GET", "/queues", Authorization=f"Basic {basic}")[0] == 200
-        assert ask(endpoint, "GET", "/health")[0] == 200
+        status, _, health = ask(endpoint, "GET", "/health")
+        assert (status, "data" in json.loads(health)) == (200, False)

@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from onefold.entropy import SystemEntropy
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy, SystemEntropy
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 ROUNDS = 100 if SOAK else 5

@@ -96,7 +96,8 @@ class JoinedEngine:
         return self.books.effects
 
     def appear(self) -> str | None:
-        """No sign of life: elsewhere the lease decides."""
+        """Have the books ready for the first claim. No sign of life: elsewhere the lease decides."""
+        self.books.appear()
         return None
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
@@ -137,5 +138,5 @@ class JoinedEngine:
     def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - the contract's
         """Close queues and books; harmless twice."""
         self._alarms.clear()
+        self.books.close()  # what it notes at last goes through the session of both
         self._close_queues()
-        self.books.close()

@@ -19,13 +19,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from onefold import errors
 
 if TYPE_CHECKING:
-    from onefold.backends.sqlite.file_settings import FileSettings
+    from onefold.backends.sqlite.file import FileSettings
     from onefold.contracts.engine import Books, Engine
     from onefold.contracts.verbs import Store
     from onefold.outside import Clock, Entropy
 
 ENGINES: Final = ("sqlite", "aws")
-STORES: Final = ("sqlite", "dynamodb", "redis", "rediss", "postgresql", "postgres")
+SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # of records, somewhere on a network of the user's
+STORES: Final = ("sqlite", "dynamodb", *SERVERS)
 _EXTRAS: Final = {
     "boto3": "aws",
     "botocore": "aws",
@@ -48,8 +49,7 @@ def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: F
     scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
     if scheme == "sqlite":
         from onefold.backends.sqlite.engine import SqliteEngine
-        from onefold.backends.sqlite.file_settings import FOR_WORKERS
-        from onefold.backends.sqlite.urls import path_of
+        from onefold.backends.sqlite.file import FOR_WORKERS, path_of
 
         return SqliteEngine(
             path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
@@ -143,12 +143,17 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
     if scheme == "sqlite":
         from onefold.backends.sqlite.books import FileBooks
 
-        return FileBooks(open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())), None
+        engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
+        return FileBooks(engine), lambda: engine.maintain(_ignored)
     raise errors.UsageError(
         f"{url!r}: there is no record store {scheme!r}.",
         meaning=f"Known schemes: {', '.join(STORES)}.",
         todo="Use one of these.",
     )
+
+
+def _ignored(_: str) -> None:
+    """What a file's upkeep tells of its own queues, which nobody uses."""
 
 
 def _dynamo(

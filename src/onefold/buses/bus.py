@@ -28,13 +28,13 @@ from onefold import duration, errors, limits
 from onefold.buses import replay
 from onefold.buses.replay import Opened, Replay
 from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
 from onefold.contracts.buses import bus_place
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
 from onefold.contracts.rules import check_entry
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
 from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
 from onefold.decide.patterns import event_of, matches
@@ -43,6 +43,7 @@ from onefold.decide.transform import InputTransformer, NowhereError, Rendering, 
 from onefold.duration import Duration
 from onefold.options import Queue
 from onefold.run import context
+from onefold.run.together import together
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"
@@ -299,9 +300,7 @@ class Bus:
                     self.archives_of(home).keep(archive.place, events)
             self.deliver(home, parcels)
 
-        answer = home.engine.together([store])[0]
-        if isinstance(answer, Exception):
-            raise answer
+        together(home.engine, store)
         home.engine.notify()
 
     # -- delivering --------------------------------------------------------------------------------------------------

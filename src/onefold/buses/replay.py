@@ -25,6 +25,7 @@ from onefold.contracts.archive import Archive
 from onefold.contracts.engine import Engine
 from onefold.contracts.state import Change, Versioned
 from onefold.decide.envelopes import Envelope, replayed
+from onefold.run.together import together
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -183,12 +184,9 @@ def step(bus: Bus, home: Opened, name: str) -> Replay:
             raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
         return after
 
-    answer = home.engine.together([page])[0]
-    if isinstance(answer, Exception):
-        raise answer
-    assert isinstance(answer, Replay)
+    after = together(home.engine, page)
     home.engine.notify()
-    return answer
+    return after
 
 
 def _deliver(bus: Bus, home: Opened, replay: Replay) -> Replay:

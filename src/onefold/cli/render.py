@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NOTHING = "-"
+_WIDTH = 80  # where COLUMNS says 0, as some terminals of CI do
 _WHOLE_CHARACTERS = 24  # cells up to this long are never broken
 
 Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
@@ -44,7 +45,9 @@ def console(*, stderr: bool = False) -> Console:
     """The terminal, or what stands in for it."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    made.width = made.width or _WIDTH
+    return made
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:

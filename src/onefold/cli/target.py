@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import click
 
 from onefold.app import App
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.service.desk import Desk, Jobs, open_desk
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Depth, Reason
-from onefold.contracts.settings import QueueSettings as QueueSettings  # noqa: PLC0414 - with the verbs that take it
 from onefold.contracts.store import Record, RecordKey, Status
 
 if TYPE_CHECKING:
+    from onefold.contracts.settings import QueueSettings
     from onefold.contracts.verbs import Queue
 
 

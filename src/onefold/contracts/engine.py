@@ -76,6 +76,10 @@ class Books(Keeper, Protocol):
         """
         ...
 
+    def appear(self) -> None:
+        """A process begins to work: make what its first claim needs, without asking the server."""
+        ...
+
     def close(self) -> None:
         """Close everything; harmless twice."""
         ...
@@ -126,7 +130,11 @@ class Engine(Keeper, Protocol):
         ...
 
     def appear(self) -> str | None:
-        """Take the presence lock of this process; the lock file's path for child processes, None where there is none."""
+        """A process begins to work: take its presence lock, and make what its first claim needs, without asking a server.
+
+        Returns:
+            The lock file's path for child processes; None where there is none.
+        """
         ...
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:

@@ -8,11 +8,14 @@ Never here: how a backend keeps settings. Invariant: equal settings make equal q
 from __future__ import annotations
 
 import string
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
 from onefold import errors, limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REDRIVE_SOURCES_MAX: Final = 10  # SQS CreateQueue, RedriveAllowPolicy.sourceQueueArns
 _NAME_SIGNS: Final = frozenset(string.ascii_letters + string.digits + "-_")
@@ -192,3 +195,25 @@ def _days(duration_ms: int) -> str:
     if days >= 1:
         return f"{days:g} days"
     return f"{duration_ms / limits.HOUR_MS:g} hours" if duration_ms >= limits.HOUR_MS else f"{duration_ms // 1000} s"
+
+
+def check_targets(source: QueueSettings, settings_of: Callable[[str], QueueSettings], *, advised: bool = True) -> None:
+    """As `check_target`, for a queue's dead-letter and held queue; raises what `settings_of` does where one is not there."""
+    for target in (source.dead_letter, source.held):
+        if target is not None:
+            check_target(source, settings_of(target), advised=advised)
+
+
+def refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:
+    """Refuse a queue that exists with other settings.
+
+    Raises:
+        ConflictError: names each difference.
+    """
+    different = differences(stored, asked)
+    if different:
+        raise errors.ConflictError(
+            f"Queue {stored.name!r} exists with other settings: {'; '.join(different)}.",
+            meaning="It was left as it is.",
+            todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
+        )

@@ -177,7 +177,7 @@ class State(Protocol):
         ...
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version still stands; False: someone was faster, nothing changed."""
+        """Apply each change whose expected version still stands; False: the value is another one now, or was again since."""
         ...
 
     def names(self, prefix: str) -> list[str]:

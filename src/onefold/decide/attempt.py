@@ -2,7 +2,7 @@
 
     Claim -> [Probe] -> [Start] -> Call -> Commit
 
-`run/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and the simulator
+`run/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
 are loops around the same script. Every step, before and after, is a place to crash: the crash test walks them all.
 Scripts are flat: what is decided is in `guard.py` and `fates.py`, what is done is in the driver.
 Invariant: exactly one Commit is the last step, whatever was found.

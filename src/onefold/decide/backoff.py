@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from onefold.decide.delivery import Backoff, Jitter
-
-__all__ = ["IN_CALL", "IN_CALL_TRIES", "Backoff", "Jitter", "Pause", "bounds_ms", "delay_ms", "timetable"]
+from onefold.decide.delivery import Backoff
 
 # Inside a call: 50 ms x 2^n, +-50 %, 3 tries (design 11.11); the cap keeps longer series below a lease.
 IN_CALL = Backoff(base_ms=50, factor=2.0, cap_ms=5_000, jitter="half")

@@ -1,6 +1,6 @@
 """Decisions of a Lambda event source mapping of a queue: batches, how many at a time, what an answer means.
 
-Pure: times, sizes and chance are handed in, so that a simulator can drive it. Lambda's rules where they are documented;
+Pure: times, sizes and chance are handed in, so that a test can drive it. Lambda's rules where they are documented;
 where only the direction is (how fast errors slow a mapping down), a number of ours says so.
 Never here: receiving, invoking, deleting. Invariant: a message is deleted only when its function said, or its mapping's
 filters say, that it may be.

@@ -37,9 +37,7 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
     """The decision when the probe knows, or cannot know; None when the handler may run again."""
     match found.verdict:
         case "done":
-            return fates.settle(
-                delivery.Success(result=found.result), policy, claimed, claimed.attempts, 0, now_ms, 0.0
-            )
+            return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
         case "unknown":
             told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
             summary = found.summary or "The probe could not tell whether the effect happened."

@@ -29,8 +29,8 @@ from onefold.clock import SystemClock
 from onefold.demo import billing_figures, data
 from onefold.demo.crew import Crew
 from onefold.demo.progress import Draw
+from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
-from onefold.seeded_entropy import SeededEntropy
 from onefold.watch.wording import counted
 
 APP: Final = "onefold.demo.billing_shop:app"

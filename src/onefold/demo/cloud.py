@@ -40,8 +40,8 @@ from onefold.demo.outcome import IN_JUDGES_WORDS, faults_of_effects, faults_of_l
 from onefold.demo.partner_ledger import read_ledger
 from onefold.demo.progress import Draw
 from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
+from onefold.entropy import SeededEntropy
 from onefold.errors import NotFoundError, OnefoldError
-from onefold.seeded_entropy import SeededEntropy
 from onefold.testing.wire_faults import Wire, wire_faults
 
 REGION: Final = "eu-west-1"

@@ -29,8 +29,8 @@ from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import read_ledger
 from onefold.demo.person import Person, Settled
 from onefold.demo.runs import RUNS, Phase, Progress, Run, Settings
+from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
-from onefold.seeded_entropy import SeededEntropy
 
 ENGINE, LEDGER, PARTNER_LOG, WORKERS_LOG = "shop.db", "partner.db", "partner.log", "workers.log"
 """Files in the folder of a run."""

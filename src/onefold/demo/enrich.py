@@ -30,8 +30,8 @@ from onefold.demo import data, enrich_figures
 from onefold.demo.crew import Crew
 from onefold.demo.enrich_file import write_countries, write_nightly
 from onefold.demo.progress import Draw
+from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.maps import Progress
 from onefold.watch.wording import counted
 

@@ -24,7 +24,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from onefold import limits
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.deploy import names
 from onefold.duration import to_text
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from onefold import errors
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names, template_time
 from onefold.deploy import template_values as values
 from onefold.deploy.alarms import Alarm, LogCount

@@ -18,8 +18,7 @@ from onefold import errors, limits
 from onefold.backends.aws import queue_attributes
 from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
-from onefold.contracts.admin import QueueSettings
-from onefold.contracts.settings import REDRIVE_SOURCES_MAX
+from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
 from onefold.decide.mapplan import MapSpec
 from onefold.deploy import alarms, events, functions, names, schedules, state_machine
 from onefold.deploy.alarms import Alarm, LogCount

@@ -26,7 +26,7 @@ from msgspec import Struct
 from onefold import errors, limits
 from onefold.backends.aws import messages
 from onefold.backends.aws.entries import entry_of
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.stack import Stack
 from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from msgspec import Struct
 
 from onefold import errors
-from onefold.backends import places
+from onefold.backends import places, registry
 from onefold.deploy import names
 
 # CloudWatch Logs API, PutRetentionPolicy: the values it takes, in days.
@@ -48,7 +48,6 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")  # DynamoDB API, CreateTable, Tabl
 _PAYLOADS = re.compile(
     r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/-]*)?"
 )  # S3 user guide: bucket names, safe keys
-_RECORDS_SCHEMES: Final = ("postgres", "postgresql", "redis", "rediss")  # of backends/registry.py
 _RECORDS_TODO: Final = (
     "Write for example postgresql://app@db.example/shop or rediss://cache.example:6379, or give a table."
 )
@@ -122,7 +121,7 @@ def _check_records(url: str) -> None:
             meaning="It would stand in the template and in the function's settings for everyone who may read them.",
             todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
         )
-    if parts.scheme not in _RECORDS_SCHEMES:
+    if parts.scheme not in registry.SERVERS:
         raise errors.UsageError(
             f"Functions cannot keep their records in {url!r}.",
             meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, module_time
 from onefold.deploy import module_values as values
 from onefold.deploy.alarms import Alarm, LogCount

@@ -36,7 +36,7 @@ from onefold.decide.faults import (
     OnRequest,
     OnSend,
 )
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy

@@ -113,7 +113,7 @@ class LocalQueues:
             visible_ms: how long the messages are hidden; None: the queue's setting.
             wait_ms: 0 asks once.
             via: who asks, for the history.
-            gone: whether the caller has left; asked before a message is received for it.
+            gone: whether the caller has left; asked before a message is received for it, and before it is handed over.
 
         Raises:
             NotFoundError: no such queue, also when it is dropped while the caller waits.
@@ -122,13 +122,17 @@ class LocalQueues:
         """
         answer: asyncio.Future[list[Delivery]] = self.pace.loop.create_future()
         place = Place(answer, count_max, visible_ms, via, gone)
+        found: list[Delivery] = []
         if not wait_ms:
-            return await self._receive_once(queue, place)
-        if not self._lines.has(queue):
+            found = await self._receive_once(queue, place)
+        elif not self._lines.has(queue):
             found = await self._receive_for(queue, place)
-            if found:
-                return found
-        return await self._lines.join(queue, place, wait_ms)
+        if wait_ms and not found:
+            found = await self._lines.join(queue, place, wait_ms)
+        if found and gone is not None and gone():  # it left while the answer was on its way
+            self._give_back(queue, found)
+            return []
+        return found
 
     async def delete(self, queue: str, receipts: Sequence[str], *, via: str = "") -> list[bool]:
         """Delete each receipt's message; as `Queue.delete`.

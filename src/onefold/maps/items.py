@@ -231,7 +231,9 @@ class S3Source:
             if error.response.get("Error", {}).get("Code") == "InvalidRange":  # nothing is left behind it
                 return io.BytesIO()
             raise self._unreadable(error) from error
-        return _from(cast(BinaryIO, io.BufferedReader(_Streamed(body))), self.name, offset if compressed else 0)
+        return _from(
+            cast(BinaryIO, io.BufferedReader(_Streamed(body, self.name))), self.name, offset if compressed else 0
+        )
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Every object below the prefix, by key (ListObjectsV2)."""
@@ -267,16 +269,27 @@ def passes(response: Mapping[str, Any]) -> bool:
 
 
 class _Streamed(io.RawIOBase):
-    """botocore's streaming body as a raw stream, so that a buffer can stand before it."""
+    """botocore's streaming body as a raw stream, so that a buffer can stand before it.
 
-    def __init__(self, body: Any) -> None:
+    One that lay unread for long may have been dropped by the server: what reads it begins anew, where it is.
+    """
+
+    def __init__(self, body: Any, name: str) -> None:
         self._body = body
+        self._name = name
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data: bytes = self._body.read(len(buffer))
+        from botocore.exceptions import BotoCoreError  # who reads from S3 has it
+
+        try:
+            data: bytes = self._body.read(len(buffer))
+        except BotoCoreError as error:
+            raise errors.TransientError(
+                f"{self._name} could not be read on: {error}", meaning="The connection to S3 was dropped."
+            ) from error
         buffer[: len(data)] = data
         return len(data)
 

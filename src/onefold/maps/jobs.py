@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec, digest, payload_type
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.rules import check_entry
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.decide.delivery import Effect
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
@@ -47,10 +47,8 @@ from onefold.run.handlers import Job
 from onefold.run.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from onefold.run.events import Sink
-
-if TYPE_CHECKING:
     from onefold.outside import Entropy, Waiter
+    from onefold.run.events import Sink
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
 TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was

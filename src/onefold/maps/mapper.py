@@ -15,7 +15,7 @@ messages are in their queue, or whose records say that they are over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ from onefold.maps.state import MapState, Standing
 from onefold.run import runs
 from onefold.run.completion import Closer
 from onefold.run.outgoing import Outgoing
+from onefold.run.together import together
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -342,7 +343,7 @@ class Mapper:
                 self._house.deliver(outgoing)
             return map_state.write(self._engine.state, after, self._standing.version)
 
-        self._standing = self._together(write)
+        self._standing = together(self._engine, write)
         self._noted_ms = self._clock.monotonic_ms()
         if outgoing:
             self._engine.notify()  # what was told inside the transaction was told too early
@@ -433,16 +434,9 @@ class Mapper:
 
     def _put(self, after: MapState) -> None:
         mine = replace(after, driver=self._token)
-        self._standing = self._together(lambda: map_state.write(self._engine.state, mine, self._standing.version))
+        version = self._standing.version
+        self._standing = together(self._engine, lambda: map_state.write(self._engine.state, mine, version))
         self._noted_ms = self._clock.monotonic_ms()
-
-    def _together(self, write: Callable[[], Standing]) -> Standing:
-        answer: object
-        (answer,) = self._engine.together([write])
-        if isinstance(answer, BaseException):
-            raise answer
-        assert isinstance(answer, Standing)
-        return answer
 
 
 def _is_of(attributes: Any, run: str) -> bool:

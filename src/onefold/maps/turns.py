@@ -29,7 +29,7 @@ TURN_MS: Final = 5_000
 _STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
 _NEXT_MS: Final = 100  # after one that stood still: 100 ms x 2^n, at most
 _NEXT_MS_MAX: Final = 5_000
-_KEPT_MS: Final = 60_000  # a run that has no turn here for so long is driven elsewhere, or over
+_KEPT_MS: Final = 60_000  # driven elsewhere, or over: dropped by the next turn of the map that this process takes
 _KEPT_MAX: Final = 4  # runs of one map whose reading is kept in a process: 10 MB and an open file each, at most
 
 

@@ -29,6 +29,7 @@ from onefold.contracts.state import Change
 from onefold.run import runs
 from onefold.run.handlers import Job
 from onefold.run.runs import RunState
+from onefold.run.together import together
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
@@ -244,12 +245,11 @@ class Closer:
             if not self._engine.state.put(changes)[0]:
                 raise OtherRunError
 
-        (answer,) = self._engine.together([write])
-        if isinstance(answer, OtherRunError):
+        try:
+            together(self._engine, write)
+        except OtherRunError:
             return False
-        if isinstance(answer, BaseException):
-            raise answer
-        self._engine.notify()  # what was told inside the transaction was told too early
+        self._engine.notify()
         return True
 
     def _start(self, run: RunState) -> None:

@@ -35,6 +35,7 @@ from onefold.run.events import Event, Sinks
 from onefold.run.handlers import positional
 from onefold.run.outgoing import Outgoing, Receipt
 from onefold.run.runs import RunState
+from onefold.run.together import together
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -237,15 +238,11 @@ class Dispatch:
 
     def _together(self, write: Callable[[], None]) -> None:
         before = self._standing
-        answer: object = None
         try:
-            (answer,) = self._engine.together([write])
+            together(self._engine, write)
         except BaseException:
             self._standing = before
             raise
-        if isinstance(answer, BaseException):
-            self._standing = before
-            raise answer
 
 
 def as_handler(

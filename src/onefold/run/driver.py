@@ -4,7 +4,7 @@
     perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `in_tasks.py`)
     finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
 
-The worker, the guard's tests and the simulator are loops around these three. Steps come from the script in
+The worker, the Lambda handler and inline runs are loops around these three. Steps come from the script in
 `decide/attempt.py`; equal steps of a batch go to the backend together. Deliveries of one key, and of one FIFO group, are
 chained: the second begins when the first has been settled, so nobody waits out a lease that ends a moment later.
 Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
@@ -24,11 +24,10 @@ from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.run import calling
-from onefold.run.chains import Chains
 from onefold.run.context import Context
 from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
-from onefold.run.passage import Run
+from onefold.run.passage import Chains, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

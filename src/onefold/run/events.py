@@ -164,14 +164,12 @@ def kept(name: str, history: History, *, run: str | None = None) -> bool:
     return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
 
 
-if TYPE_CHECKING:  # for annotations only
+class Sink(Protocol):
+    """Receives events; must return quickly and may be called from any thread."""
 
-    class Sink(Protocol):
-        """Receives events; must return quickly and may be called from any thread."""
-
-        def emit(self, event: Event) -> None:
-            """Take one event."""
-            ...
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        ...
 
 
 class Sinks:

@@ -12,11 +12,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 from onefold.run.passage import Run
+
+GROUP_MS: Final = 5  # handlers of one group should take so long together,
+COMMIT_WITHIN_MS: Final = 5  # and a run that is over waits so long at most for its siblings
 
 
 class Unit(Struct, frozen=True):
@@ -130,3 +133,17 @@ class Threads:
         except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
             return Done(lane=self, unit=unit, error=error)
         return Done(lane=self, unit=unit)
+
+
+class Here(Threads):
+    """The thread that submits, for a Lambda handler that runs one plain function after the other, or none at all."""
+
+    def start(self) -> None:
+        """Nothing is to be started."""
+
+    def submit(self, unit: Unit) -> None:
+        """Perform it now."""
+        self._report(self._perform(unit))
+
+    def end(self, *, wait: bool) -> None:
+        """Nothing runs."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from onefold import errors
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
@@ -25,11 +27,10 @@ if TYPE_CHECKING:
     from onefold.contracts.ledger import History
     from onefold.contracts.state import Change
     from onefold.outside import Clock, Waiter
-    from onefold.run.chains import Chains
     from onefold.run.completion import Closing
     from onefold.run.gates import Gates
     from onefold.run.hand import Hand
-    from onefold.run.passage import Run
+    from onefold.run.passage import Chains, Run
     from onefold.run.settling import Backend
 
     Settled = Sequence[tuple[Run, Verdict | None]]
@@ -140,7 +141,10 @@ class Finisher:
         return settlement, events
 
     def _dispatch_changes(self, run: Run, decision: fate.Decision) -> tuple[Change, ...]:
-        """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it."""
+        """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it.
+
+        A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
+        """
         key, settle = run.facts.key, decision.settle
         if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
             return ()
@@ -152,7 +156,10 @@ class Finisher:
             try:
                 return stopped(self._backend.state, key.key, why)
             except errors.TransientError:  # after the last, the settlement meets the same backend
-                self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
+                if number + 1 < _WRITE_TRIES:
+                    self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
+            except (errors.UsageError, msgspec.DecodeError):  # not allowed, or written by a version that knows more
+                break
         return ()
 
     def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:
@@ -290,13 +297,17 @@ def _group_changes(run: Run, decision: fate.Decision) -> tuple[Change, ...]:
     if not policy.fifo or delivery.group is None or policy.after_failure != "stop":
         return ()
     flag = group_flag(delivery.queue, delivery.group)
-    from onefold.contracts.state import Change  # only groups that stop
-
     if isinstance(decision.settle, Bury) and run.facts.stopped is None:
-        return (Change(flag, delivery.message_id.encode(), 0),)
+        return (_change(flag, delivery.message_id.encode(), 0),)
     if isinstance(decision.settle, Ack) and run.stopping is not None:
-        return (Change(flag, None, run.stopping),)
+        return (_change(flag, None, run.stopping),)
     return ()
+
+
+def _change(name: str, value: bytes | None, expected: int) -> Change:
+    from onefold.contracts.state import Change  # only groups that stop, or go on
+
+    return Change(name, value, expected)
 
 
 def _effect_happened(settlement: Settlement) -> bool:

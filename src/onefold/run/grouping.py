@@ -15,8 +15,8 @@ from onefold import errors
 from onefold.contracts.store import Complete
 from onefold.decide import fates
 from onefold.decide.outcomes import LeaseGone, Outcome
-from onefold.outside import Entropy
 from onefold.run.driver import Driver
+from onefold.run.executors import COMMIT_WITHIN_MS
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import EffectTransaction
     from onefold.outside import Clock, Entropy
 
-COMMIT_WITHIN_MS = 5  # how long a finished run may wait for its siblings
 EFFECT_LIMIT_MS = 1_000  # how long a handler's transaction may keep the file's other writers waiting
 
 

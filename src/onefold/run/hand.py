@@ -41,7 +41,7 @@ class Held:
 
 
 class Hand:
-    """Safe from any thread. What was never taken (the simulator, tests of the driver alone) is ignored."""
+    """Safe from any thread. What was never taken (inline runs, tests of the driver alone) is ignored."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

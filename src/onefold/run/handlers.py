@@ -7,7 +7,6 @@ Invariant: a message that this job sent reads back as an equal payload with the 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from onefold.decide.rate import Limit
     from onefold.run.context import Context
     from onefold.run.item_failures import ItemFailures
-    from onefold.run.outgoing import Outgoing, Receipt, Sender, Writer
+    from onefold.run.outgoing import Outgoing, Receipt, Sender
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -144,13 +143,9 @@ class Job(Generic[P, R]):
         inside = context.current.get()
         if inside is None:
             return self._sender.deliver(outgoing)
-        return self._writer.keep(outgoing, inside.outbox)
+        from onefold.run.outgoing import keep  # here and below: only who sends pays for it
 
-    @functools.cached_property
-    def _writer(self) -> Writer:
-        from onefold.run.outgoing import Writer  # only who sends pays for it
-
-        return Writer(self.policy, unique=self.unique, now_ms=self._sender.now_ms)
+        return keep(outgoing, inside.outbox)
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
@@ -182,7 +177,19 @@ class Job(Generic[P, R]):
             attributes[KEY_ATTRIBUTE] = Attribute(rules.key.given(key))
         record = RecordKey(rules.tenant.of(payload) if rules.tenant else "", self.name, key)
         group = rules.group.of(payload) if rules.group else None
-        return self._writer.write(record, body, fingerprint, attributes, group, delay, run_at, dedup_id)
+        from onefold.run import outgoing
+
+        return outgoing.message(
+            self.policy,
+            record,
+            body,
+            fingerprint,
+            attributes=attributes,
+            group=group,
+            run_at_ms=outgoing.due_ms(self.name, delay, run_at, self._sender.now_ms),
+            dedup_id=dedup_id,
+            unique=self.unique,
+        )
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

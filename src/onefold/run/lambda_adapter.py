@@ -5,29 +5,37 @@
 An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is no
 event of ours, a defect, and a backend that cannot be used when not one message could be done.
 
+Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
+the app has jobs on. What a record holds is read by the queue's own backend.
+
 A mapping without ReportBatchItemFailures deletes what is named, too. Where that was seen (`lambda_heeding.py`), this
 container raises from then on instead of naming, which no mapping ignores.
-Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is.
+Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
+event that is refused was not begun, and Lambda keeps all its messages.
+
+Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
 from onefold.decide import batch as rules
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
-from onefold.run.lambda_event import Record, records_by_queue
 from onefold.run.lambda_invocation import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from onefold.contracts.queue import Delivery
     from onefold.outside import Clock
     from onefold.run.handlers import Job
     from onefold.run.lambda_heeding import Heeding
+
+    Record = Mapping[str, Any]
 
     Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
     """The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
@@ -35,11 +43,22 @@ if TYPE_CHECKING:
     Receives = Sequence[tuple[str, Delivery | None]]
     """The batch: message ids with their deliveries; None where a body could not be fetched."""
 
+EVENT_SOURCE: Final = "aws:sqs"
+_CONNECT = (
+    "Connect the function to a queue by an event source mapping (`onefold synth` writes it); pass its event unchanged."
+)
+_OTHERS: Final = {  # what people connect by mistake, and the way that leads through a queue
+    "aws:s3": "Let S3 notify a queue, and declare the job with source='s3'.",
+    "aws:sns": "Subscribe the queue to the topic, and declare the job with source='sns'.",
+    "aws:dynamodb": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+    "aws:kinesis": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+}
+_TEXTS: Final = ("messageId", "receiptHandle", "body")
 LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
 
 
 class LambdaAdapter:
-    """Handles events of SQS mappings, one at a time, for as long as its container lives.
+    """Handles events of SQS mappings for as long as its container lives: Lambda sends one at a time, tests may send more.
 
     Args:
         make_crew: who runs handlers; asked for at the first invocation, with how long it may last (ms).
@@ -100,7 +119,10 @@ class LambdaAdapter:
             )
             invocation.run()
             self._close_runs(crew, killed_at_ms)
-        return self._answer(crew, receives, invocation.trouble)
+            answer = self._answer(crew, receives, invocation.trouble)
+        if isinstance(answer, Exception):  # raised here: it does not break the crew
+            raise answer
+        return answer
 
     def _close_runs(self, crew: Crew, killed_at_ms: int) -> None:
         """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
@@ -130,7 +152,10 @@ class LambdaAdapter:
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
-    def _answer(self, crew: Crew, receives: Receives, trouble: Exception | None) -> dict[str, Any]:
+    def _answer(
+        self, crew: Crew, receives: Receives, trouble: Exception | None
+    ) -> dict[str, Any] | errors.OnefoldError:
+        """The partial batch response, or what is raised instead of it."""
         answered = crew.answered
         staying = [one for _, one in receives if one is not None and not answered.is_done(one.receipt)]
         failed = rules.failures(
@@ -139,12 +164,12 @@ class LambdaAdapter:
         ignored = self._heeding.ignored([one.queue for one in staying]) if self._heeding is not None else []
         if failed and len(failed) == len({message_id for message_id, _ in receives}):
             if isinstance(trouble, errors.UsageError):
-                raise trouble
+                return trouble
             if self._settings.raise_for_batch:
-                raise _not_done(failed, receives, "Not one of them is deleted.")
+                return _not_done(failed, receives, "Not one of them is deleted.")
         if ignored:
             crew.delete_done()
-            raise _not_done(
+            return _not_done(
                 failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
             )
         if staying:
@@ -173,7 +198,75 @@ def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors
     )
 
 
+# -- the event -------------------------------------------------------------------------------------------------------
+
+
 def remaining_ms_of(context: object) -> int:
     """Milliseconds until Lambda kills the function."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS
+
+
+def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict[str, list[Record]]:
+    """The records of an event by the app's name of their queue, in their order.
+
+    Args:
+        queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
+
+    Raises:
+        UsageError: no event of SQS, a record that is not whole, a queue the app has no job on. Nothing was begun.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, Sequence) or isinstance(records, str | bytes):
+        raise errors.UsageError(
+            f"The event is no batch of SQS messages: it is {_shape(event)}.",
+            meaning="Nothing was begun.",
+            todo=_CONNECT,
+        )
+    found: dict[str, list[Record]] = {}
+    known: dict[str, str] = {}
+    for place, record in enumerate(records):
+        arn = _arn_of(record, place)
+        if arn not in known:
+            known[arn] = queue_of(arn, str(record.get("awsRegion") or ""))
+        found.setdefault(known[arn], []).append(record)
+    return found
+
+
+def _arn_of(record: object, place: int) -> str:
+    """The queue of a record that is whole."""
+    if not isinstance(record, Mapping):
+        raise _broken(place, f"is {_shape(record)}")
+    source = record.get("eventSource", record.get("EventSource"))  # SNS writes its own with capitals
+    if source != EVENT_SOURCE:
+        raise errors.UsageError(
+            f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
+            meaning="Nothing was begun.",
+            todo=_OTHERS.get(str(source), _CONNECT),
+        )
+    for name in _TEXTS:
+        if not isinstance(record.get(name), str) or not record[name]:
+            raise _broken(place, f"has no text in {name!r}")
+    for name in ("attributes", "messageAttributes"):
+        if not isinstance(record.get(name, {}), Mapping):
+            raise _broken(place, f"has no object in {name!r}")
+    arn = record.get("eventSourceARN")
+    if not isinstance(arn, str) or arn.count(":") < 5:
+        raise _broken(place, f"has the eventSourceARN {str(arn)[:100]!r}")
+    return arn
+
+
+def _broken(place: int, what: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"Record {place} of the event {what}.",
+        meaning="It is no record as Lambda makes it of an SQS message; nothing was begun.",
+        todo=_CONNECT,
+    )
+
+
+def _shape(value: object) -> str:
+    """What a value is, without what it holds."""
+    if isinstance(value, Mapping):
+        names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
+        return f"an object with {names}" if names else "an empty object"
+    return "null" if value is None else f"a {type(value).__name__}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, structs
 
 from onefold import errors
-from onefold.run.executors import Done, Threads
+from onefold.run.executors import Done, Here, Threads
 from onefold.run.lambda_queue import Answered, MappedQueue
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ class Crew:
         has_tasks = any(job.is_async for job in jobs)
         has_plain = transactional or not all(job.is_async for job in jobs)
         self._here = not has_plain or (settings.concurrency == 1 and not has_tasks)  # in the invoking thread
-        self.plain = self._make_plain(settings.concurrency)
+        kind = Here if self._here else Threads
+        self.plain = kind(settings.concurrency, self.driver, self._perform_group, self._report)
         self.tasks = self._make_tasks(settings.tasks) if has_tasks else None
         for lane in self.lanes():
             lane.start()
@@ -206,13 +207,6 @@ class Crew:
             most = None if queue.capabilities.uncounted else self._receives_max.get(name)
             self._queues[name] = MappedQueue(queue, self.answered, self.tell_trouble, receives_max=most)
         return self._queues[name]
-
-    def _make_plain(self, count: int) -> Threads:
-        if not self._here:
-            return Threads(count, self.driver, self._perform_group, self._report)
-        from onefold.run.here import Here
-
-        return Here(count, self.driver, self._perform_group, self._report)
 
     def _make_tasks(self, count: int) -> Tasks:
         from onefold.run.tasks import Tasks  # and asyncio: only where a job is a coroutine

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onefold import errors
 from onefold.decide import batch as rules
 from onefold.run import calling
-from onefold.run.executors import Done, Unit
+from onefold.run.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from onefold.run.passage import Run
 
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
-_SETTLE_WITHIN_MS: Final = 5  # how long a run that is over may wait for its siblings, as in a group (run/grouping.py)
-_GROUP_MS: Final = 5  # handlers of one group should take so long together
 _GROUP_MAX: Final = 100
 _REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
 _NO_TIME = "no time was left in this invocation"
@@ -179,7 +177,7 @@ class Invocation:
         longest_ms = self._longest.get(job.name) if job is not None else None
         if longest_ms is None:
             return 1
-        return min(_GROUP_MS // longest_ms if longest_ms else _GROUP_MAX, _GROUP_MAX) or 1
+        return min(GROUP_MS // longest_ms if longest_ms else _GROUP_MAX, _GROUP_MAX) or 1
 
     def _submit(self, ready: Sequence[Run]) -> None:
         """Hand runs to their lanes."""
@@ -234,7 +232,7 @@ class Invocation:
             now_ms = self._clock.monotonic_ms()
             if reports:
                 since_ms = now_ms if since_ms is None else since_ms
-                wait_ms = since_ms + _SETTLE_WITHIN_MS - now_ms
+                wait_ms = since_ms + COMMIT_WITHIN_MS - now_ms
                 if wait_ms <= 0 or len(reports) >= self._units:
                     return [reports.popleft() for _ in range(len(reports))]
             else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Told = Callable[[str, int, errors.OnefoldError], None]
     """Is told the queue, how many of its messages could not be hidden or moved, and why."""
 
-    class Notes(Protocol):
+    class Notes(Protocol):  # not `Answered` itself: its module imports this one
         """What is noted of an invocation's messages; `Answered` does."""
 
         def waiting(self, receipt: str, change: RetryIn, receives_max: int | None) -> Delivery | None:

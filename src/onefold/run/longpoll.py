@@ -112,7 +112,8 @@ class LongPoll:
                 self._under_way -= count
                 self._wait_ms = WAIT_FIRST_MS if arrived else min(2 * self._wait_ms, WAIT_MS)
                 self._wanted = max(self._wanted - len(arrived), 0)
-                self._failure = failure or self._failure
+                if self._failure is None or isinstance(self._failure, errors.TransientError):  # a defect is kept
+                    self._failure = failure or self._failure
                 now_ms = self._clock.monotonic_ms()
                 self._arrived.extend((now_ms, one) for one in arrived)
                 if failure is not None:

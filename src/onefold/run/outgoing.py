@@ -9,8 +9,7 @@ Invariant: one operation with one payload is one deduplication id, whoever sends
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +18,9 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.delivery import Policy
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
@@ -58,67 +60,60 @@ class Sender(Protocol):
         ...
 
 
-class Writer:
-    """Writes the messages of one job; made with its first.
+def message(
+    policy: Policy,
+    record: RecordKey,
+    body: bytes,
+    fingerprint: str,
+    *,
+    attributes: Mapping[str, Attribute],
+    group: str | None,
+    run_at_ms: int | None,
+    dedup_id: str | None,
+    unique: bool,
+) -> Outgoing:
+    """The message for an operation.
 
     Args:
-        policy: the job's. unique: sending a known key adds nothing. now_ms: wall time, for messages with a delay.
+        policy: the job's. run_at_ms: as `due_ms`. dedup_id: None: on a FIFO queue, one of operation and payload.
     """
+    if policy.fifo and dedup_id is None:
+        dedup_id = f"{fingerprint}.{_idempotent_part(record.job, record.key)}"
+    entry = Entry(
+        body=body.decode(),
+        attributes=attributes,
+        delay_ms=None,
+        run_at_ms=run_at_ms,
+        group=group,
+        dedup_id=dedup_id,
+        key=record.key,
+    )
+    return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=unique)
 
-    def __init__(self, policy: Policy, *, unique: bool, now_ms: Callable[[], int]) -> None:
-        self._policy = policy
-        self._unique = unique
-        self._now_ms = now_ms
 
-    def write(
-        self,
-        record: RecordKey,
-        body: bytes,
-        fingerprint: str,
-        attributes: Mapping[str, Attribute],
-        group: str | None,
-        delay: duration.Duration | None,
-        run_at: datetime | None,
-        dedup_id: str | None,
-    ) -> Outgoing:
-        """The message for an operation; the last three as `Job.send` was given them, errors as there."""
-        policy = self._policy
-        if policy.fifo and dedup_id is None:
-            dedup_id = f"{fingerprint}.{_idempotent_part(record.job, record.key)}"
-        entry = Entry(
-            body=body.decode(),
-            attributes=attributes,
-            delay_ms=None,
-            run_at_ms=None if delay is None and run_at is None else self._run_at_ms(delay, run_at),
-            group=group,
-            dedup_id=dedup_id,
-            key=record.key,
-        )
-        return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=self._unique)
+def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, now_ms: Callable[[], int]) -> int | None:
+    """When a message is due, milliseconds since the epoch; None: at once.
 
-    def keep(self, outgoing: Sequence[Outgoing], outbox: list[OutboxItem]) -> list[Receipt]:
-        """Put messages into the outbox of a run; they leave when it completes."""
-        outbox.extend(_outbox_item(one) for one in outgoing)
-        return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
+    Args:
+        job: its name, for errors. delay, run_at: as `Job.send` was given them. now_ms: asked where there is a delay.
 
-    def _run_at_ms(self, delay: duration.Duration | None, run_at: datetime | None) -> int | None:
-        job = self._policy.job
-        if delay is not None and run_at is not None:
-            raise errors.UsageError(f"{job}.send got delay and run_at.", todo="Give one of them.")
-        if delay is not None:
-            wait_ms = duration.to_ms(delay, "delay")
-            return self._now_ms() + wait_ms if wait_ms else None
-        if not isinstance(run_at, datetime):
-            raise errors.UsageError(
-                f"{job}.send got run_at={run_at!r}, which is no datetime.",
-                todo="Use an aware datetime, or delay= for a time from now.",
-            )
-        if run_at.tzinfo is None:
-            raise errors.UsageError(
-                f"{job}.send got run_at={run_at.isoformat()} without a time zone.",
-                todo="Use an aware datetime, for example datetime(..., tzinfo=ZoneInfo('Europe/London')).",
-            )
-        return round(run_at.timestamp() * 1000)
+    Raises:
+        UsageError: both are given, or one is no duration, no datetime or without a zone.
+    """
+    if delay is None and run_at is None:
+        return None
+    if delay is not None and run_at is not None:
+        raise errors.UsageError(f"{job}.send got delay and run_at.", todo="Give one of them.")
+    if delay is not None:
+        wait_ms = duration.to_ms(delay, "delay")
+        return now_ms() + wait_ms if wait_ms else None
+    return duration.instant_ms(run_at, "run_at")
+
+
+def keep(outgoing: Sequence[Outgoing], outbox: list[OutboxItem]) -> list[Receipt]:
+    """Put messages into the outbox of a run; they leave when it completes."""
+    outbox.extend(_outbox_item(one) for one in outgoing)
+    return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
 
 def _outbox_item(one: Outgoing) -> OutboxItem:

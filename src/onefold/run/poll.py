@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from onefold import errors
 from onefold.contracts.queue import Delivery
+from onefold.run.executors import GROUP_MS
 from onefold.run.hand import Hand
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
-GROUP_MS = 5  # handlers of one group should take so long together; `grouping.COMMIT_WITHIN_MS` cuts longer ones
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
 _PACE_RUNS = 8  # runs after which the pace is as good as replaced
 

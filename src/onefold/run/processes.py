@@ -28,7 +28,6 @@ from onefold.run import probing, wire
 from onefold.run.context import Context
 from onefold.run.driver import Driver
 from onefold.run.executors import Done, Unit
-from onefold.run.heartbeat import Bell
 from onefold.run.passage import Run
 
 if TYPE_CHECKING:
@@ -279,7 +278,7 @@ class Children:
         self.ended = False
         self.killing = False
         self._clock = clock
-        self._bell = Bell()
+        self._over = threading.Event()
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
         self._slots = [Slot(number, self, self._inbox) for number in range(count)]
 
@@ -306,13 +305,13 @@ class Children:
 
     def pause(self, pause_ms: int) -> None:
         """Wait before a child is started again; cut short when the lane ends."""
-        self._clock.wait(self._bell, pause_ms)
+        self._clock.wait(self._over, pause_ms)
 
     def end(self, *, wait: bool) -> None:
         """End all children: idle ones in good order; with `wait` False all are killed."""
         self.ended = True
         self.killing = not wait
-        self._bell.ring()
+        self._over.set()  # every slot that pauses waits on it
         for _ in self._slots:
             self._inbox.put(None)
         for slot in self._slots:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from onefold import duration
 from onefold.clock import SystemClock
 from onefold.decide import backoff
+from onefold.decide.delivery import Backoff, Jitter
 from onefold.decide.failures import Lists, check_lists, judge
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
@@ -59,7 +60,7 @@ class Retrying:
         clock: Clock,
         entropy: Entropy,
         tries: int = backoff.IN_CALL_TRIES,
-        pauses: backoff.Backoff = backoff.IN_CALL,
+        pauses: Backoff = backoff.IN_CALL,
         on: tuple[type[BaseException] | str, ...] = (),
         remaining_ms: Callable[[], int | None] | None = None,
         sent: Literal["transient", "unknown"] = "transient",
@@ -205,7 +206,7 @@ def retrying(
     base: Duration = "50ms",
     factor: float = backoff.IN_CALL.factor,
     cap: Duration = "5s",
-    jitter: backoff.Jitter = "half",
+    jitter: Jitter = "half",
     on: tuple[type[BaseException] | str, ...] = (),
     clock: Clock | None = None,
     entropy: Entropy | None = None,
@@ -231,7 +232,7 @@ def retrying(
     Raises:
         UsageError: a number out of its bounds, or `on` names what is no exception class.
     """
-    pauses = backoff.Backoff(
+    pauses = Backoff(
         base_ms=duration.to_ms(base, "base"), factor=factor, cap_ms=duration.to_ms(cap, "cap"), jitter=jitter
     )
     return Retrying(clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), tries=tries, pauses=pauses, on=on)

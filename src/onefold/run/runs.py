@@ -30,7 +30,7 @@ Kind = Literal["tick", "dispatch", "map"]
 
 PREFIX: Final = "run/"
 OPEN_PREFIX: Final = "open-run/"
-MAP_PREFIX: Final = "map/"  # how far a map run has come in its source (map_state.py)
+MAP_PREFIX: Final = "map/"  # how far a map run has come in its source (maps/state.py)
 RECONCILED_PREFIX: Final = "reconcile/"  # what the last reconciliation found (reconciling/findings.py)
 KEPT_MS: Final = 90 * limits.DAY_MS  # as long as history, by default
 NAME_CHARS_MAX: Final = 280  # names in State have at most 300 characters (contracts/state.py)

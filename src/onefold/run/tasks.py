@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Tasks:
-    """Coroutines: one event loop in one thread, a task for each run.
+    """The lane.
 
     Args:
         count: tasks at one time, 1 or more.

@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from onefold import errors
 from onefold.clock import SystemClock
-from onefold.contracts.admin import Peeked, QueueSettings
+from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.run.handlers import Job, run_of
+from onefold.run.together import together
 from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
@@ -111,11 +113,9 @@ class Desk:
         Raises:
             Exception: whatever the call raised; nothing of it was written, where there is a transaction.
         """
-        (answer,) = self.engine.together([write])
-        if isinstance(answer, BaseException):
-            raise answer
-        self.engine.notify()  # what was told inside the transaction was told too early
-        return cast(T, answer)
+        answer = together(self.engine, write)
+        self.engine.notify()
+        return answer
 
     def settings(self) -> dict[str, QueueSettings]:
         """All queues of the engine by name."""

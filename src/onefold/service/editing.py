@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
+from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Attribute
 from onefold.run.handlers import AMENDS_ATTRIBUTE
 from onefold.service import payloads, reading
@@ -91,9 +92,10 @@ def edit(
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
     final = reading.read(desk, reading.as_if(message, text, attributes))
     if not dry_run:
-        _write(desk, message, Edit(body=text, attributes=attributes))
-        changes = ", ".join(changed)
-        desk.record("edit", key=after.key, message=message, changed=changes, amends=amends, reason_text=reason_text)
+        row = desk.row(
+            "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, reason_text=reason_text
+        )
+        desk.together(lambda: _write(desk, message, Edit(body=text, attributes=attributes), row))
     return Edited(
         message_id=message.message_id,
         changed=changed,
@@ -105,12 +107,13 @@ def edit(
     )
 
 
-def _write(desk: Desk, message: Peeked, change: Edit) -> None:
+def _write(desk: Desk, message: Peeked, change: Edit, row: Row) -> None:
     if not desk.engine.queues.edit(message.message_id, change):
         raise errors.TransientError(
             f"Message {message.message_id} is gone or held by a consumer.",
             todo="Look again: `onefold dlq list --all`.",
         )
+    desk.engine.ledger.append([row])
 
 
 def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.backends import registry
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.engine import Engine
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import NO_FAULTS, Faults
 from onefold.lambdas import mapping as mappings
 from onefold.lambdas.functions import Function, FunctionStats

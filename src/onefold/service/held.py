@@ -241,13 +241,17 @@ def _settle_record(
 ) -> None:
     job, now_ms = desk.job(key.job), desk.now_ms()
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
-    if not desk.engine.records.settle(key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms):
-        raise errors.ConflictError(
-            f"{operation(key)} is not held any more.",
-            meaning="Somebody else settled it in this moment. Nothing was changed.",
-            todo=f"See `onefold why {key.key}`.",
-        )
-    desk.record("settled", key=key, run=run, done=done, reason_text=reason_text)
+
+    def write() -> None:
+        if not desk.engine.records.settle(key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms):
+            raise errors.ConflictError(
+                f"{operation(key)} is not held any more.",
+                meaning="Somebody else settled it in this moment. Nothing was changed.",
+                todo=f"See `onefold why {key.key}`.",
+            )
+        desk.record("settled", key=key, run=run, done=done, reason_text=reason_text)
+
+    desk.together(write)
 
 
 def _settle_messages(

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from onefold.maps.lambda_children import Children
     from onefold.run.events import Event, Sink
     from onefold.run.handlers import Job
+    from onefold.run.lambda_adapter import Record
     from onefold.run.lambda_crew import LambdaSettings
-    from onefold.run.lambda_event import Record
     from onefold.run.settling import Backend
     from onefold.service.lambda_protocols import Adopting, Declared
     from onefold.service.wiring import Runtime

@@ -30,6 +30,7 @@ from onefold.maps.turns import halt
 from onefold.run import runs
 from onefold.run.events import Event, Sinks, kept
 from onefold.run.following import send_looks, tell_refused
+from onefold.run.together import together
 
 if TYPE_CHECKING:
     from onefold.service.wiring import Runtime
@@ -428,7 +429,5 @@ def _turn(mapping: MapJob, opened: Runtime, run: str, turns: bool) -> None:
 
 
 def _together(opened: Runtime, write: Callable[[], None]) -> None:
-    (answer,) = opened.engine.together([write])
-    if isinstance(answer, BaseException):
-        raise answer
+    together(opened.engine, write)
     opened.engine.notify()

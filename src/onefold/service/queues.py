@@ -13,8 +13,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from onefold.contracts.admin import MoveTask, Peeked, QueueSettings
-from onefold.contracts.settings import differences
+from onefold.contracts.admin import MoveTask, Peeked
+from onefold.contracts.settings import QueueSettings, differences
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 
@@ -145,8 +145,13 @@ def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
     Raises:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
-    purged = desk.engine.queues.purge(queue)
-    desk.record("purge", queue=queue, count=purged, reason_text=reason_text)
+
+    def write() -> int:
+        purged = desk.engine.queues.purge(queue)
+        desk.record("purge", queue=queue, count=purged, reason_text=reason_text)
+        return purged
+
+    purged = desk.together(write)
     kinds = roles(desk.settings())
     for source in (queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())):
         if source in kinds.sources:

@@ -260,29 +260,37 @@ class Redrive:
             assert unit.group is not None
             went = groups.start_again(self._desk, unit.queue, unit.group)
             answers = [went.get(message.message_id) for message in unit.messages]
-            self._desk.engine.ledger.append(self._rows(unit.messages, answers))
+            # It waits for workers, so moves and rows are not one transaction: a kill between them loses the rows.
+            self._desk.engine.ledger.append(self._rows(unit.messages, self._keys(unit.messages), answers))
+            self._desk.engine.notify()
             self._note(answers)
         if singles:
             moves = [(message.message_id, _target(self._desk, message), None) for message in singles]
+            keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
 
             def write() -> list[Moved | None]:
                 moved = self._desk.engine.queues.move(moves)
-                self._desk.engine.ledger.append(self._rows(singles, moved))
+                self._desk.engine.ledger.append(self._rows(singles, keys, moved))
                 return moved
 
             self._note(self._desk.together(write))
 
-    def _rows(self, messages: Sequence[Peeked], moved: Sequence[Moved | None]) -> list[Row]:
+    def _keys(self, messages: Sequence[Peeked]) -> list[RecordKey | None]:
+        return [reading.read(self._desk, message).key for message in messages]
+
+    def _rows(
+        self, messages: Sequence[Peeked], keys: Sequence[RecordKey | None], moved: Sequence[Moved | None]
+    ) -> list[Row]:
         return [
             self._desk.row(
                 "redrive",
-                key=reading.read(self._desk, message).key,
+                key=key,
                 message=message,
                 to=went.queue,
                 new_message_id=went.new_message_id,
                 reason_text=self._reason_text,
             )
-            for message, went in zip(messages, moved, strict=True)
+            for message, key, went in zip(messages, keys, moved, strict=True)
             if went is not None
         ]
 
@@ -295,7 +303,6 @@ class Redrive:
             if self._watch:
                 self._out[went.new_message_id] = None
         self._changed()
-        self._desk.engine.notify()
 
 
 def _target(desk: Desk, message: Peeked) -> str | None:

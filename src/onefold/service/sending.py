@@ -1,6 +1,6 @@
 """Messages from an app into its queues: all of one call are accepted, or none.
 
-Never here: how a payload becomes a message (run/handlers.py). Invariant: when `send_all` returns, each receipt that is no
+Never here: how a payload becomes a message (run/outgoing.py). Invariant: when `send_all` returns, each receipt that is no
 duplicate names a message that survives a crash of the machine.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from typing import cast
 
 from onefold import errors
 from onefold.contracts.entries import Refused
@@ -18,6 +17,7 @@ from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
 from onefold.run.events import Event, kept
 from onefold.run.outgoing import Outgoing, Receipt
+from onefold.run.together import together
 from onefold.service.wiring import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
@@ -37,10 +37,7 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
         if refused is not None:
             raise _refused(one, refused)
     if any(one.unique for one in outgoing):  # a key is known together with its message, or not at all
-        (answer,) = runtime.engine.together([lambda: _send(runtime, outgoing)])
-        if isinstance(answer, BaseException):
-            raise answer
-        receipts = cast(list[Receipt], answer)
+        receipts = together(runtime.engine, lambda: _send(runtime, outgoing))
     else:
         receipts = _send(runtime, outgoing)
     if any(receipt.message_id is not None for receipt in receipts):

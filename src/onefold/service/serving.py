@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.backends import registry
-from onefold.backends.sqlite.file_settings import FileSettings
+from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults

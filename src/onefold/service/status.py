@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold import limits
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.service import groups, jobs
 from onefold.service.desk import Desk, Roles, roles
 from onefold.watch.wording import age, counted

@@ -1,6 +1,6 @@
-"""Settings to live objects: the only place that builds an engine.
+"""Settings to live objects: an app's queues on an opened engine.
 
-`open_engine` turns a URL into the wired contracts of one backend; `Runtime` adds what a process needs to run jobs on it:
+`backends/registry.py` turns a URL into the contracts of one backend; `Runtime` adds what a process needs to run jobs on it:
 an owner id, presence, wake-up, sinks. Never here: declarations (app.py), decisions, output.
 Invariant: nothing is opened before it is asked for, and everything that was opened is closed by `close`.
 """

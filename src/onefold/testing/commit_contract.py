@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from onefold import limits
-from onefold.contracts.admin import QueueAdmin, QueueSettings, RecordAdmin
+from onefold.contracts.admin import QueueAdmin, RecordAdmin
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Leave, Reason, RetryIn, Settle
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import (
     Completed,

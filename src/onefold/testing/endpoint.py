@@ -27,11 +27,10 @@ from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.decide.faults import NO_FAULTS, parse_faults
 from onefold.duration import Duration
-from onefold.entropy import SystemEntropy
+from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.outcomes import LogLine
 from onefold.local.history import Event
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 from onefold.service.serving import ServeSettings, Serving, new_loop
 from onefold.wire.addresses import message_id_of, message_uuid
 

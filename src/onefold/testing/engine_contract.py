@@ -7,9 +7,9 @@ Never here: what the calls are. Invariant: what a call wrote is there as a whole
 from __future__ import annotations
 
 from onefold import errors
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 
 
 class EngineContract:

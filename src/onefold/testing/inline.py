@@ -21,13 +21,13 @@ from datetime import datetime
 from onefold import duration
 from onefold.app import App
 from onefold.contracts.queue import Depth
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.passage import Run
 from onefold.schedules.scheduler import Scheduler
-from onefold.seeded_entropy import SeededEntropy
 
 
 class Recorder:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
 from onefold import limits
-from onefold.contracts.admin import QueueAdmin, QueueSettings
+from onefold.contracts.admin import QueueAdmin
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Ack, Bury, Delivery, Reason, RetryIn, Settle
+from onefold.contracts.settings import QueueSettings
 from onefold.manual_clock import ManualClock
 
 if TYPE_CHECKING:

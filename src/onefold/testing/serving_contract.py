@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onefold import errors, limits
-from onefold.contracts.admin import QueueSettings, Transferred
+from onefold.contracts.admin import Transferred
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, QueueHarness
 
 if TYPE_CHECKING:

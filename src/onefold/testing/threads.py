@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
 from onefold.errors import OnefoldError
@@ -28,13 +28,20 @@ def at_once(count: int, work: Callable[[int], T]) -> list[T | OnefoldError]:
         BrokenBarrierError: not all of them could begin. TimeoutError: not all of them ended.
     """
     ready = threading.Barrier(count)
+    answers: list[Future[T | OnefoldError]] = [Future() for _ in range(count)]
 
-    def run(number: int) -> T | OnefoldError:
-        ready.wait(PATIENCE_S)
+    def run(number: int) -> None:
         try:
-            return work(number)
+            ready.wait(PATIENCE_S)
+            answers[number].set_result(work(number))
         except OnefoldError as error:
-            return error
+            answers[number].set_result(error)
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is asked for
+            answers[number].set_exception(error)
 
-    with ThreadPoolExecutor(count, thread_name_prefix="at-once") as pool:
-        return list(pool.map(run, range(count), timeout=PATIENCE_S))
+    for number in range(count):  # daemons: who hangs keeps neither the test nor the interpreter
+        threading.Thread(target=run, args=(number,), name=f"at-once-{number}", daemon=True).start()
+    _, hanging = wait(answers, PATIENCE_S)
+    if hanging:
+        raise TimeoutError(f"{len(hanging)} of {count} threads did not end within {PATIENCE_S:g} s.")
+    return [one.result() for one in answers]

@@ -32,7 +32,7 @@ from typing import Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from onefold import errors
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 
 Fault = Literal["error", "throttle", "before", "after", "reset"]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)

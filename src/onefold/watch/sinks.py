@@ -15,6 +15,7 @@ import msgspec
 
 from onefold.errors import UsageError
 from onefold.run.events import EVENTS, Event
+from onefold.watch import wording
 
 if TYPE_CHECKING:
     import logging
@@ -88,8 +89,6 @@ def json_line(event: Event) -> str:
     receive_count, run, actor, failure_kind, and the numbers that decided under their own names (attempt, of, delay_ms,
     reason, error, summary ...).
     """
-    from onefold.watch import wording  # here and below: while nothing is told, nothing waits for it
-
     fields: dict[str, str | int | bool | None] = {
         "at": wording.instant(event.at_ms),
         "severity": event.severity,
@@ -113,8 +112,6 @@ def json_line(event: Event) -> str:
 
 def plain_line(event: Event) -> str:
     """The event in words: time, severity, name, operation, then the numbers that decided."""
-    from onefold.watch import wording
-
     parts = [wording.instant(event.at_ms), event.severity.upper(), event.name]
     if event.key is not None:
         parts.append(wording.operation(event.key))

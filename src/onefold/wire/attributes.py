@@ -16,9 +16,8 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from onefold import limits
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.queue import Depth
-from onefold.contracts.settings import REDRIVE_SOURCES_MAX
+from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
 from onefold.wire import errors
 from onefold.wire.addresses import Address
 from onefold.wire.cards import Card

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.local.queues import LocalQueues
 from onefold.wire.addresses import Address, name_of_url
 from onefold.wire.attempts import Attempts

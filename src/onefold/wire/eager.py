@@ -2,7 +2,7 @@
 
 Most requests are answered without waiting for anything; making, scheduling and ending a task for each took a seventh of a
 send in memory. Until it waits, what is begun here runs inside its caller, and `asyncio.current_task` is not its own.
-Never here: what is run. Invariant: a coroutine that was begun here is finished, whoever cancels its task.
+Never here: what is run. Invariant: a coroutine that was begun here is finished, whoever cancels its task in a later turn.
 """
 
 from __future__ import annotations

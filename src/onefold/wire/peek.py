@@ -151,7 +151,7 @@ class Peek:
         return {
             "status": "ok",
             "version": version("onefold"),
-            "data": facts.data,
+            **({} if facts.is_open else {"data": facts.data}),  # a path is nobody's business elsewhere
             "queues": len(self._queues.engine.queues.settings()),
             "uptime_ms": self._queues.pace.now_ms() - facts.started_at_ms,
         }

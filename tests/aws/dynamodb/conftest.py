@@ -18,7 +18,7 @@ import pytest
 from onefold.backends.aws.dynamodb.books import DynamoBooks
 from onefold.backends.aws.dynamodb.setup import definition
 from onefold.backends.aws.session import Session
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
 from tests.emulators import dynamodb_stub, servers
 

@@ -19,7 +19,7 @@ from onefold.backends.aws.dynamodb.table import Table
 from onefold.backends.memory import MemoryStore
 from onefold.contracts.store import Claimed, Hold, Outcome, Record
 from onefold.contracts.verbs import Store
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, release, unknown
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession
 from tests.emulators import dynamodb_stub

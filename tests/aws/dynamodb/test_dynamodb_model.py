@@ -12,7 +12,7 @@ import os
 from hypothesis import settings
 
 from onefold.backends.aws.dynamodb.books import DynamoBooks
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession
 from tests.emulators import dynamodb_stub
 from tests.property.test_store_model import Workers

@@ -9,7 +9,7 @@ import pytest
 from onefold import errors
 from onefold.backends.aws.dynamodb.books import DynamoBooks
 from onefold.backends.aws.session import Session
-from onefold.seeded_entropy import SeededEntropy
+from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
 from tests.emulators.dynamodb_stub import Stub, error_body
 

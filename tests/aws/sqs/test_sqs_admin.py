@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from onefold import errors, limits
 from onefold.backends.aws import looking
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import Edit, MoveTask, QueueSettings
+from onefold.contracts.admin import Edit, MoveTask
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig
@@ -173,6 +175,17 @@ def test_a_queue_that_is_made_by_two_at_once(session: rig.HookedSession, queues:
     queues.create(settings)
     with pytest.raises(errors.ConflictError):
         queues.create(QueueSettings(name="orders"))
+
+
+def test_a_change_that_sqs_refuses_in_its_middle_is_read_anew(session: rig.HookedSession, queues: SqsQueues) -> None:
+    make(queues, "orders", visibility_ms=30_000)
+    queues.create(QueueSettings(name="held"))
+    send(queues, "orders", "a")
+    session.hooks["tag_queue"] = rig.refuse("AccessDenied")
+    with pytest.raises(errors.UsageError, match="TagQueue"):
+        queues.change(structs.replace(queues.setting("orders"), visibility_ms=90_000, held="held"))
+    (delivery,) = receive(queues, "orders")
+    assert delivery.visible_ms == 90_000, "as SQS has it since"
 
 
 def test_purging(queues: SqsQueues) -> None:

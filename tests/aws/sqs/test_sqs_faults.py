@@ -15,9 +15,9 @@ from onefold.backends.aws.messages import Receipt
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
@@ -484,9 +484,8 @@ def test_a_size_limit_that_was_raised_elsewhere_is_seen(session: rig.HookedSessi
 
 def test_long_polling_has_its_range(session: rig.HookedSession, clock: ManualClock, queue: Queue) -> None:
     for wait_s in (-1, 21):
-        bad = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=wait_s).admin
         with pytest.raises(errors.UsageError, match="0 to 20 seconds"):
-            bad.open("orders")
+            Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=wait_s)
     asked: list[Any] = []
 
     def note(request: Mapping[str, Any], _: rig.Answer) -> Any:

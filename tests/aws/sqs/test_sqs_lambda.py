@@ -12,9 +12,9 @@ from onefold import errors
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Bury, Delivery
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint

@@ -19,9 +19,9 @@ from onefold.backends.aws.later import Later
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig

@@ -16,9 +16,10 @@ from onefold import errors, limits
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import Edit, QueueSettings
+from onefold.contracts.admin import Edit
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock

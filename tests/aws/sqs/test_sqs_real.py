@@ -16,9 +16,9 @@ from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.entropy import SystemEntropy
 from tests.aws.sqs import rig

@@ -15,12 +15,12 @@ from onefold import errors, limits
 from onefold.backends.aws import looking
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Bury, RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 from tests.aws.sqs import rig
 
 FAULTY = ("send_message_batch", "delete_message_batch", "change_message_visibility_batch", "receive_message")

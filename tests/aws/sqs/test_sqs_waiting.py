@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from onefold import errors
 from onefold.backends.aws.sqs_admin import SqsQueues
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
 
@@ -62,3 +63,22 @@ def test_a_message_of_a_fifo_queue_keeps_its_place(queues: SqsQueues, clock: Man
     fifo.send([Entry(body="o-1", group="a", dedup_id="1"), Entry(body="o-2", group="a", dedup_id="2")])
     ids = {wait(fifo, clock) for _ in range(2)}
     assert len(ids) == 1
+
+
+def test_a_malformed_receipt_beside_it_changes_nothing(orders: Queue) -> None:
+    orders.send([Entry(body="o-1")])
+    for _ in range(2):
+        (found,) = orders.receive(1)
+        orders.set_visible_in([(found.receipt, RetryIn(0))])
+    (found,) = orders.receive(1)
+    with pytest.raises(errors.UsageError, match="Nothing was changed"):
+        orders.set_visible_in([(found.receipt, RetryIn(60_000, uncounted=True)), ("malformed", RetryIn(0))])
+    assert (orders.depth().delayed, orders.delete([found.receipt])) == (0, [True])
+
+
+def test_one_that_is_named_twice_is_replaced_once(orders: Queue, clock: ManualClock) -> None:
+    orders.send([Entry(body="o-1")])
+    assert wait(orders, clock) is not None
+    (found,) = orders.receive(1)
+    assert orders.set_visible_in([(found.receipt, RetryIn(60_000, uncounted=True))] * 2) == [True, True]
+    assert (orders.depth().delayed, orders.depth().in_flight) == (1, 0)

@@ -16,12 +16,12 @@ import pytest
 from onefold import errors as ours
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.decide.faults import NO_FAULTS
+from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
 from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
 from onefold.manual_clock import ManualClock
-from onefold.seeded_entropy import SeededEntropy
 from onefold.wire import json_protocol, model, query_protocol
 from onefold.wire.addresses import Address
 from onefold.wire.app import aws_error

@@ -45,6 +45,11 @@ class Failure(Struct, frozen=True):
     passing: bool
 
 
+def seconds(duration_ms: int) -> int:
+    """A duration in SQS's unit: whole seconds, never shorter than asked."""
+    return -(-duration_ms // limits.SECOND_MS)
+
+
 def cut(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Places of entries, in order, in batches of at most ten and 1 MiB; one that is larger stands alone."""
     batch: list[int] = []

@@ -22,8 +22,9 @@ from onefold.backends.aws.entries import burial_token
 from onefold.backends.aws.looking import FRESH_MS, Looker, Seen
 from onefold.backends.aws.moving import Mover
 from onefold.backends.aws.payloads import Payloads
-from onefold.contracts.admin import Edit, Moved, Peeked, QueueSettings, Transferred
+from onefold.contracts.admin import Edit, Moved, Peeked, Transferred
 from onefold.contracts.queue import Depth
+from onefold.contracts.settings import QueueSettings
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

@@ -2,7 +2,8 @@
 
 What SQS holds of a queue is attributes and a tag (`queue_attributes.py`). A queue that exists is never changed by making it
 again.
-Never here: messages, looking, dropping. Invariant: a refusal has changed nothing.
+Never here: messages, looking, dropping. Invariant: what is refused before the first write has changed nothing. Where a later
+call of a change is refused, its earlier ones are made; what was remembered of the queue is forgotten.
 
 Sources: SQS API reference, the operation in each method.
 """
@@ -19,8 +20,7 @@ from onefold import errors
 from onefold.backends.aws import queue_attributes
 from onefold.backends.aws.batches import cause_of
 from onefold.backends.aws.catalogue import Catalogue
-from onefold.contracts.admin import QueueSettings
-from onefold.contracts.settings import check_target, differences
+from onefold.contracts.settings import QueueSettings, check_target, check_targets, refuse_differences
 
 _ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
 _EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
@@ -55,9 +55,9 @@ class Maker:
         queue_attributes.check(settings)
         name = settings.name
         if self._catalogue.is_there(name):
-            self._refuse_differences(settings)
+            refuse_differences(self.setting(name), settings)
             return
-        self._check_targets(settings, advised)
+        check_targets(settings, self._target, advised=advised)
         wanted = queue_attributes.written(settings, self._catalogue.arn)
         plain = queue_attributes.written(QueueSettings(name=name, fifo=settings.fifo), self._catalogue.arn)
         attributes = {attribute: value for attribute, value in wanted.items() if value != plain[attribute]}
@@ -71,25 +71,11 @@ class Maker:
         except errors.UsageError as error:
             if cause_of(error) not in _EXISTS:
                 raise
-            self._refuse_differences(settings)  # somebody else made it just now
+            refuse_differences(self.setting(name), settings)  # somebody else made it just now
         self._forget(name)
 
     def _tags(self, settings: QueueSettings) -> dict[str, str]:
         return {} if settings.held is None else {queue_attributes.HELD_TAG: self._catalogue.on_aws(settings.held)}
-
-    def _refuse_differences(self, asked: QueueSettings) -> None:
-        different = differences(self.setting(asked.name), asked)
-        if different:
-            raise errors.ConflictError(
-                f"Queue {asked.name!r} exists with other settings: {'; '.join(different)}.",
-                meaning="It was left as it is.",
-                todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
-            )
-
-    def _check_targets(self, settings: QueueSettings, advised: bool) -> None:
-        for target in (settings.dead_letter, settings.held):
-            if target is not None:
-                check_target(settings, self._catalogue.settings(target, fresh=True), advised=advised)
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
         """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
@@ -102,23 +88,28 @@ class Maker:
         name = settings.name
         stored = self.setting(name)
         if (settings.dead_letter, settings.held) != (stored.dead_letter, stored.held) or advised:
-            self._check_targets(settings, advised)
+            check_targets(settings, self._target, advised=advised)
         if advised and settings.retention_ms < stored.retention_ms:
             for source in self._sources(name):
                 check_target(self._catalogue.settings(source), settings)
         had, wanted = self._written(stored), self._written(settings)
         changed = {attribute: value for attribute, value in wanted.items() if had.get(attribute) != value}
         url = self._catalogue.url(name)
-        if changed:
-            with self._catalogue.calling("SetQueueAttributes", name) as client:
-                client.set_queue_attributes(QueueUrl=url, Attributes=changed)
-        if settings.held is None and stored.held is not None:
-            with self._catalogue.calling("UntagQueue", name) as client:
-                client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
-        elif settings.held != stored.held:
-            with self._catalogue.calling("TagQueue", name) as client:
-                client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
-        self._forget(name)
+        try:
+            if changed:
+                with self._catalogue.calling("SetQueueAttributes", name) as client:
+                    client.set_queue_attributes(QueueUrl=url, Attributes=changed)
+            if settings.held is None and stored.held is not None:
+                with self._catalogue.calling("UntagQueue", name) as client:
+                    client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
+            elif settings.held != stored.held:
+                with self._catalogue.calling("TagQueue", name) as client:
+                    client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
+        finally:
+            self._forget(name)
+
+    def _target(self, name: str) -> QueueSettings:
+        return self._catalogue.settings(name, fresh=True)
 
     def _written(self, settings: QueueSettings) -> dict[str, str]:
         """Attributes of settings whose other queues need not exist any more; equal names give equal text."""

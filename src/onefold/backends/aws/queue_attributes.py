@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from onefold import errors, limits
-from onefold.contracts.admin import QueueSettings
-from onefold.contracts.settings import check_settings
+from onefold.contracts.settings import QueueSettings, check_settings
 
 HELD_TAG: Final = "onefold:held"
 _SECONDS: Final = {

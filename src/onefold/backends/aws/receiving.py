@@ -63,7 +63,7 @@ class Receiver:
 
     def _receive(self, count_max: int, visible_ms: int | None, *, wait_s: int) -> list[Delivery]:
         url = self._catalogue.url(self._name)
-        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": _seconds(visible_ms)}
+        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": batches.seconds(visible_ms)}
         if self._name.endswith(".fifo"):  # botocore's own second try of this call then gets the same messages
             ask["ReceiveRequestAttemptId"] = self._entropy.token()
         asked_at_ms = self._clock.now_ms()
@@ -86,7 +86,7 @@ class Receiver:
             return []
         if visible_ms is None:
             visible_ms = self._catalogue.settings(self._name).visibility_ms
-        return self._deliveries(got, asked_at_ms, _seconds(visible_ms) * limits.SECOND_MS)
+        return self._deliveries(got, asked_at_ms, batches.seconds(visible_ms) * limits.SECOND_MS)
 
     def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
         """What was received; a message whose payload S3 does not give now comes back after its visibility."""
@@ -100,8 +100,3 @@ class Receiver:
         if failed is not None and not found:
             raise failed
         return found
-
-
-def _seconds(duration_ms: int) -> int:
-    """Whole seconds, never shorter than asked."""
-    return -(-duration_ms // limits.SECOND_MS)

@@ -25,10 +25,10 @@ from onefold.backends.aws.entries import burial_token, bytes_of, entry_of, point
 from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Reason
 from onefold.contracts.rules import check_entry
+from onefold.contracts.settings import QueueSettings
 
 _INVALID: Final = "InvalidParameterValue"
 _BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
@@ -153,7 +153,7 @@ def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refuse
             )
     if delay_ms is None or settings.fifo:  # a FIFO queue's own delay applies
         return None
-    return -(-delay_ms // limits.SECOND_MS)
+    return batches.seconds(delay_ms)
 
 
 def _too_large(limit: int, *, offloads: bool) -> Refused:

@@ -46,6 +46,9 @@ def set_visible_in(
     Args:
         name: of the queue. holding: its messages that this process holds. send, delete: the queue's own.
     """
+    parsed = {
+        receipt: parse_receipt(receipt) for receipt, _ in changes
+    }  # one that is malformed: before anything is done
     for _, change in changes:
         if not 0 <= change.delay_ms <= limits.VISIBILITY_MS_MAX:
             raise errors.UsageError(
@@ -61,8 +64,8 @@ def set_visible_in(
     rest = [one for one in changes if one[0] not in again]
     entries = [
         {
-            "ReceiptHandle": parse_receipt(receipt).handle,
-            "VisibilityTimeout": -(-change.delay_ms // limits.SECOND_MS),  # never shorter than asked
+            "ReceiptHandle": parsed[receipt].handle,
+            "VisibilityTimeout": batches.seconds(change.delay_ms),
         }
         for receipt, change in rest
     ]
@@ -84,13 +87,13 @@ def _waiting(
     if receives_max is None:
         return []
     held = holding.get([receipt for receipt, _ in changes])
-    found: list[tuple[str, Entry]] = []
+    found: dict[str, Entry] = {}  # a receipt that is named twice is replaced once
     for (receipt, change), one in zip(changes, held, strict=True):
         if not change.uncounted or one is None or one.message.receive_count < receives_max - 1:
             continue
         if parse_receipt(receipt).stored is None:
             form = one.message.form
-            copy = Entry(
+            found[receipt] = Entry(
                 body=form.body,
                 attributes=form.attributes,
                 delay_ms=min(change.delay_ms, limits.DELAY_MS_MAX),
@@ -98,8 +101,7 @@ def _waiting(
                 key=form.key,
                 trace=form.trace,
             )
-            found.append((receipt, copy))
-    return found
+    return list(found.items())
 
 
 def delete(

@@ -81,6 +81,8 @@ class Sqs:
         later: Later | None = None,
         wait_s: int = 1,
     ) -> None:
+        if not 0 <= wait_s <= WAIT_S_MAX:
+            raise errors.UsageError(f"wait_s={wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds.")
         self.session = session
         self.clock = clock
         self.entropy = entropy
@@ -148,10 +150,6 @@ class SqsQueue:
     capabilities = CAPABILITIES
 
     def __init__(self, sqs: Sqs, name: str) -> None:
-        if not 0 <= sqs.wait_s <= WAIT_S_MAX:
-            raise errors.UsageError(
-                f"wait_s={sqs.wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds."
-            )
         self.name = name
         self._sqs = sqs
         if sqs.later is not None:

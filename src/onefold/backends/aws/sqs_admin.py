@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from onefold.backends.aws.making import Maker
     from onefold.backends.aws.moving import Mover
     from onefold.backends.aws.payloads import Payloads
-    from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
+    from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
     from onefold.contracts.queue import Depth
+    from onefold.contracts.settings import QueueSettings
     from onefold.contracts.verbs import Queue
     from onefold.outside import Clock, Entropy
 

@@ -103,6 +103,9 @@ class PostgresBooks:
         self._sweeps_at_ms = at_ms if removed >= SWEEP_ROWS_MAX else at_ms + SWEEP_MS
         return removed
 
+    def appear(self) -> None:
+        """Nothing to make: connections are opened by the first calls."""
+
     def close(self) -> None:
         """Close all connections; harmless twice."""
         self._lent.close()

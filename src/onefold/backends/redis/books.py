@@ -102,6 +102,9 @@ class RedisBooks:
                 todo="Connect to the primary: use an address that follows it.",
             )
 
+    def appear(self) -> None:
+        """Nothing to make: connections are opened by the first calls."""
+
     def close(self) -> None:
         """Close every connection; harmless twice."""
         self._server.close()

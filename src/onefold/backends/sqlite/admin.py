@@ -21,9 +21,9 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.queue import SqliteQueue, next_ready_ms
 from onefold.backends.sqlite.rows import QueueRow, message_number, receipt_numbers
-from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, QueueSettings, Remembered, Transferred
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
 from onefold.contracts.queue import Depth
-from onefold.contracts.settings import check_settings, check_target, differences
+from onefold.contracts.settings import QueueSettings, check_settings, check_target, check_targets, refuse_differences
 from onefold.entropy import SystemEntropy
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> None:
             if is_there(connection, settings.name):
-                _refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
+                refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
                 return
             self._check_targets(connection, settings, advised)
             connection.execute(
@@ -389,23 +389,11 @@ class SqliteQueues:
         return done
 
     def _check_targets(self, connection: sqlite3.Connection, settings: QueueSettings, advised: bool) -> None:
-        for target in (settings.dead_letter, settings.held):
-            if target is not None:
-                check_target(settings, self._catalogue.row_in(connection, target).settings, advised=advised)
+        check_targets(settings, lambda name: self._catalogue.row_in(connection, name).settings, advised=advised)
 
 
 def _text(settings: QueueSettings) -> str:
     return msgspec.json.encode(settings).decode()
-
-
-def _refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:
-    different = differences(stored, asked)
-    if different:
-        raise errors.ConflictError(
-            f"Queue {stored.name!r} exists with other settings: {'; '.join(different)}.",
-            meaning="It was left as it is.",
-            todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
-        )
 
 
 def _apply_delay(connection: sqlite3.Connection, queue: int, delay_ms: int) -> None:
@@ -419,9 +407,9 @@ def _apply_delay(connection: sqlite3.Connection, queue: int, delay_ms: int) -> N
 
 def _empty(connection: sqlite3.Connection, queue: int) -> int:
     deleted = connection.execute(
-        "DELETE FROM onefold_message WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ?1 "
-        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1)",
-        (queue,),
+        "DELETE FROM onefold_message WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?)",
+        (queue, queue),
     ).rowcount
     for table in ("waiting", "received", "scheduled", "group", "dedup"):
         connection.execute(f"DELETE FROM onefold_{table} WHERE queue = ?", (queue,))

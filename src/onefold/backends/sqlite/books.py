@@ -35,6 +35,9 @@ class FileBooks:
         """Nothing to say: a file that opens is durable."""
         return []
 
+    def appear(self) -> None:
+        """Nothing to make: the file is open, and the lease alone decides who is dead."""
+
     def close(self) -> None:
         """Close the file."""
         self._engine.close()

@@ -32,10 +32,11 @@ def peek_in(
     connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
 ) -> list[Peeked]:
     """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
+    behind = (row.id, after, row.expired_at_ms(now_ms))
     numbers = connection.execute(
-        "SELECT id FROM onefold_waiting WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 "
-        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1 AND id > ?2 AND sent_at_ms > ?3 ORDER BY id LIMIT ?4",
-        (row.id, after, row.expired_at_ms(now_ms), limit),
+        "SELECT id FROM onefold_waiting WHERE queue = ? AND id > ? AND sent_at_ms > ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ? AND id > ? AND sent_at_ms > ? ORDER BY id LIMIT ?",
+        (*behind, *behind, limit),
     ).fetchall()
     found = [look_in(connection, catalogue, number, now_ms) for (number,) in numbers]
     return [peeked for peeked in found if peeked is not None]

@@ -16,7 +16,7 @@ import msgspec
 from onefold import errors
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.rows import QueueRow
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onefold import errors
-from onefold.backends.sqlite.file_settings import FOR_WORKERS, FileSettings
+from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.refusals import primary, translate
 from onefold.clock import SystemClock
@@ -65,6 +65,22 @@ class _Work(Generic[T]):
         self.done = False
 
 
+class _Lent:
+    """A read connection, and the lock that whoever reads from it or closes it holds: closing it under a query is a crash."""
+
+    __slots__ = ("busy", "connection")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.busy = threading.RLock()
+
+    def close(self, among: set[_Lent]) -> None:
+        """Wait for the query that is under way, and close; harmless twice."""
+        with self.busy:
+            self.connection.close()
+        among.discard(self)
+
+
 class _Reader:
     """The read connection of one thread: it is closed when its thread has ended, or with the engine.
 
@@ -72,15 +88,10 @@ class _Reader:
         among: where it stands until then.
     """
 
-    def __init__(self, connection: sqlite3.Connection, among: set[sqlite3.Connection]) -> None:
-        self.connection = connection
-        among.add(connection)
-        weakref.finalize(self, _close, connection, among).atexit = False  # the process's end closes what it has
-
-
-def _close(connection: sqlite3.Connection, among: set[sqlite3.Connection]) -> None:
-    connection.close()
-    among.discard(connection)
+    def __init__(self, lent: _Lent, among: set[_Lent]) -> None:
+        self.lent = lent
+        among.add(lent)
+        weakref.finalize(self, lent.close, among).atexit = False  # the process's end closes what it has
 
 
 class Engine:
@@ -106,7 +117,7 @@ class Engine:
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[_Work[Any]] = deque()
         self._reader = threading.local()
-        self._readers: set[sqlite3.Connection] = set()
+        self._readers: set[_Lent] = set()
         self._closed = False
         self._syncs = True
         self._writer = self._connect(LentConnection)
@@ -337,8 +348,10 @@ class Engine:
         self._check_open()
         reader: _Reader | None = getattr(self._reader, "mine", None)
         if reader is None:
-            reader = self._reader.mine = _Reader(self._connect(sqlite3.Connection), self._readers)
-        return self._translated(_on_a_snapshot(run), reader.connection)
+            reader = self._reader.mine = _Reader(_Lent(self._connect(sqlite3.Connection)), self._readers)
+        with reader.lent.busy:
+            self._check_open()
+            return self._translated(_on_a_snapshot(run), reader.lent.connection)
 
     def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:
@@ -390,12 +403,12 @@ class Engine:
         connection.execute("PRAGMA busy_timeout=0")
 
     def close(self) -> None:
-        """Close all connections; afterwards every call raises UsageError. Closing twice is harmless."""
+        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless."""
         with self._turn:
             self._closed = True
-            for connection in [*self._readers, self._writer]:
-                connection.close()
-            self._readers.clear()
+            for lent in list(self._readers):
+                lent.close(self._readers)
+            self._writer.close()
 
 
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:

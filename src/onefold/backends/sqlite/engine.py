@@ -14,7 +14,7 @@ from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.file_settings import FOR_WORKERS, FileSettings
+from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.presence import Presence

@@ -42,12 +42,12 @@ def refresh_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[i
     A group that is open goes to the end of the rotation.
     """
     retention_ms = row.settings.retention_ms
-    changed = [(now_ms, retention_ms, group) for group in groups]
+    changed = [(now_ms, retention_ms, group, group) for group in groups]
     connection.executemany(
         "UPDATE onefold_group SET ready_at_ms = ("
-        "SELECT max(?1, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?2)) "
-        "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ?3 ORDER BY m.position LIMIT 1) "
-        "WHERE id = ?3",
+        "SELECT max(?, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?)) "
+        "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ? ORDER BY m.position LIMIT 1) "
+        "WHERE id = ?",
         changed,
     )
     connection.executemany(

@@ -200,14 +200,15 @@ def _movable(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, limit: int, now_ms: int
 ) -> list[int]:
     """Messages a task may move now: visible, made before it began and, when they go back, with a source."""
+    visible = (row.id, now_ms, row.expired_at_ms(now_ms))
     found = connection.execute(
         "SELECT m.id FROM ("
-        "SELECT id FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms > ?3 UNION ALL "
-        "SELECT id FROM onefold_received WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms > ?3"
+        "SELECT id FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms > ? UNION ALL "
+        "SELECT id FROM onefold_received WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms > ?"
         ") AS here CROSS JOIN onefold_message m ON m.id = here.id "
-        "WHERE m.id <= ?4 AND (?5 OR json_extract(m.meta, '$.source') IS NOT NULL) "
-        + ("ORDER BY m.position LIMIT ?6" if row.settings.fifo else "LIMIT ?6"),
-        (row.id, now_ms, row.expired_at_ms(now_ms), last_id, to is not None, limit),
+        "WHERE m.id <= ? AND (? OR json_extract(m.meta, '$.source') IS NOT NULL) "
+        + ("ORDER BY m.position LIMIT ?" if row.settings.fifo else "LIMIT ?"),
+        (*visible, *visible, last_id, to is not None, limit),
     ).fetchall()
     return [number for (number,) in found]
 

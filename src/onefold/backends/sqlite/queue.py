@@ -390,15 +390,15 @@ def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -
     """Whether a receive might find something; never False when it would."""
     if row.settings.fifo:
         found = connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM onefold_group WHERE queue = ?1 AND ready_at_ms <= ?2) "
-            "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ?1 AND due_at_ms <= ?2)",
-            (row.id, now_ms),
+            "SELECT EXISTS (SELECT 1 FROM onefold_group WHERE queue = ? AND ready_at_ms <= ?) "
+            "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ?)",
+            (row.id, now_ms) * 2,
         ).fetchone()[0]
     else:
         found = connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms > ?2 AND visible_at_ms <= ?3) "
-            "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ?1 AND visible_at_ms > ?2 AND visible_at_ms <= ?3)",
-            _span(row, now_ms)[:3],
+            "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ? AND visible_at_ms > ? AND visible_at_ms <= ?) "
+            "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ? AND visible_at_ms > ? AND visible_at_ms <= ?)",
+            _span(row, now_ms)[:3] * 2,
         ).fetchone()[0]
     return bool(found)
 
@@ -421,15 +421,16 @@ def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) ->
 
 def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Depth:
     """`Queue.depth` on the snapshot or transaction of `connection`; what has expired is not counted."""
-    counts = "count(*) FILTER (WHERE visible_at_ms <= ?2), count(*) FILTER (WHERE visible_at_ms > ?2)"
-    where = "queue = ?1 AND visible_at_ms > ?3 AND sent_at_ms > ?3"
-    values = (row.id, now_ms, row.expired_at_ms(now_ms))
+    counts = "count(*) FILTER (WHERE visible_at_ms <= ?), count(*) FILTER (WHERE visible_at_ms > ?)"
+    where = "queue = ? AND visible_at_ms > ? AND sent_at_ms > ?"
+    expired_at_ms = row.expired_at_ms(now_ms)
+    values = (row.id, expired_at_ms, expired_at_ms)
     visible, delayed, oldest_waiting = connection.execute(
-        f"SELECT {counts}, min(sent_at_ms) FILTER (WHERE visible_at_ms <= ?2) FROM onefold_waiting WHERE {where}",
-        values,
+        f"SELECT {counts}, min(sent_at_ms) FILTER (WHERE visible_at_ms <= ?) FROM onefold_waiting WHERE {where}",
+        (now_ms, now_ms, now_ms, *values),
     ).fetchone()
     again, in_flight, oldest_received = connection.execute(
-        f"SELECT {counts}, min(sent_at_ms) FROM onefold_received WHERE {where}", values
+        f"SELECT {counts}, min(sent_at_ms) FROM onefold_received WHERE {where}", (now_ms, now_ms, *values)
     ).fetchone()
     oldest = [sent_at_ms for sent_at_ms in (oldest_waiting, oldest_received) if sent_at_ms is not None]
     return Depth(

@@ -18,10 +18,10 @@ def anything_to_sweep(connection: sqlite3.Connection, row: QueueRow, now_ms: int
     """Whether `sweep_in` would find something."""
     expired_at_ms = row.expired_at_ms(now_ms)
     found = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms <= ?3) "
-        "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ?1 AND sent_at_ms <= ?3) "
-        "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ?1 AND due_at_ms <= ?4)",
-        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, now_ms),
+        "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ?) "
+        "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ? AND sent_at_ms <= ?) "
+        "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ?)",
+        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, row.id, expired_at_ms, row.id, now_ms),
     ).fetchone()[0]
     return bool(found)
 
@@ -38,9 +38,9 @@ def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_
     """Delete up to `count_max` (-1: all) messages whose retention is over, in flight or not; how many."""
     expired_at_ms = row.expired_at_ms(now_ms)
     found = connection.execute(
-        "SELECT id FROM onefold_waiting WHERE queue = ?1 AND visible_at_ms <= ?2 AND sent_at_ms <= ?3 "
-        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?1 AND sent_at_ms <= ?3 LIMIT ?4",
-        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, count_max),
+        "SELECT id FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ? AND sent_at_ms <= ? LIMIT ?",
+        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, row.id, expired_at_ms, count_max),
     ).fetchall()
     if not found:
         return 0

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.admin import QueueSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Reason
+from onefold.contracts.settings import QueueSettings
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ _ROWS_MAX: Final = 50  # of one INSERT; each number of rows is a statement of it
 def insert_alike(
     connection: sqlite3.Connection, at: tuple[int, int, int, int], rest: Sequence[tuple[str | None, str | None, str]]
 ) -> None:
-    """As `insert`, for messages of a standard queue that differ in little: a tenth of the time for ten of them.
+    """As `insert`, for messages of a standard queue that differ in little: a third of the time for ten of them.
 
     Args:
         at: queue, id of the first (the others have the next ones), sent_at_ms, visible_at_ms.
@@ -229,26 +229,27 @@ def insert_alike(
     queue, first, sent_at_ms, visible_at_ms = at
     is_plain = all(key is None and meta is None for key, meta, _ in rest)
     for start in range(0, len(rest), _ROWS_MAX):
-        some = rest[start : start + _ROWS_MAX]
-        shared = (queue, first + start, sent_at_ms, visible_at_ms)
-        message, waiting = _alike(len(some), is_plain)
-        own = [body for _, _, body in some] if is_plain else [value for each in some for value in each]
-        connection.execute(message, (*shared, *own))
-        connection.execute(waiting, shared)
+        messages: list[int | str | None] = []
+        waiting: list[int] = []
+        for place in range(start, min(start + _ROWS_MAX, len(rest))):
+            shared = (queue, first + place, sent_at_ms, visible_at_ms)
+            waiting += shared
+            messages += shared
+            messages += rest[place][2:] if is_plain else rest[place]
+        message, wait = _alike(len(waiting) // 4, is_plain)
+        connection.execute(message, messages)
+        connection.execute(wait, waiting)
 
 
 @lru_cache(2 * _ROWS_MAX)
 def _alike(count: int, is_plain: bool) -> tuple[str, str]:
-    """Statements for so many rows. Binding a value costs more than storing it, so what rows share is bound once."""
-    columns, own = ("body", 1) if is_plain else ("key, meta, body", 3)
-    messages, waiting = [], []
-    for place in range(count):
-        values = ", ".join(f"?{5 + place * own + value}" for value in range(own))
-        messages.append(f"(?1, ?2 + {place}, ?3, ?4, {values})")
-        waiting.append(f"(?1, ?2 + {place}, ?3, ?4)")
+    """Statements for so many rows: one statement is one call of SQLite, which costs more than binding its values."""
+    own = "body" if is_plain else "key, meta, body"
+    values = "?, ?, ?, ?, ?" if is_plain else "?, ?, ?, ?, ?, ?, ?"
+    messages, waiting = ", ".join([f"({values})"] * count), ", ".join(["(?, ?, ?, ?)"] * count)
     return (
-        f"INSERT INTO onefold_message (queue, id, sent_at_ms, visible_at_ms, {columns}) VALUES {', '.join(messages)}",
-        f"INSERT INTO onefold_waiting (queue, id, sent_at_ms, visible_at_ms) VALUES {', '.join(waiting)}",
+        f"INSERT INTO onefold_message (queue, id, sent_at_ms, visible_at_ms, {own}) VALUES {messages}",
+        f"INSERT INTO onefold_waiting (queue, id, sent_at_ms, visible_at_ms) VALUES {waiting}",
     )
 
 

@@ -52,5 +52,6 @@ def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> i
         " AND (status <> 0 OR lease_until_ms <= ?)",
         (after, last, now_ms, now_ms),
     ).rowcount
-    connection.execute("UPDATE onefold_sweep SET record_id = ?1 WHERE record_id <> ?1", (0 if found is None else last,))
+    reached = 0 if found is None else last
+    connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
     return removed

@@ -19,7 +19,7 @@ import msgspec
 from onefold.cli import options, render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import parse_faults
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy

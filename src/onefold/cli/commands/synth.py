@@ -44,8 +44,8 @@ def command(app: str | None, form: str, output: Path | None, choices: dict[str, 
     """Write an app's queues, functions, record table, roles and alarms as a template.
 
     The same app gives the same bytes. Sizes are worked out: a queue's visibility timeout from its function's timeout, that
-    from its jobs' timeouts. What is declared and AWS
-    will not do is said on standard error. Nothing is created; `onefold deploy` does that.
+    from its jobs' timeouts. What is declared and AWS will not do is said on standard error. Nothing is created;
+    `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
     stack_options.tell(plan)

@@ -269,9 +269,7 @@ class Waits:
         now_ms = self._desk.clock.monotonic_ms()
         if now_ms - self._at_ms >= _DEPTH_MS:
             self._at_ms = now_ms
-            with suppress(
-                errors.OnefoldError
-            ):  # the last number stays; the worker has the same trouble, and tells of it
+            with suppress(errors.OnefoldError):  # the last number stays; the worker tells of the same trouble
                 depths = [self._desk.engine.queues.depth(name) for name in self._names]
                 self._count = sum(depth.visible + depth.delayed for depth in depths)
         return self._count

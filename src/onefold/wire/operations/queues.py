@@ -17,7 +17,7 @@ from msgspec import structs
 
 from onefold import errors as ours
 from onefold import limits
-from onefold.contracts.admin import QueueSettings
+from onefold.contracts.settings import QueueSettings
 from onefold.wire import attributes, errors
 from onefold.wire.addresses import name_of_url
 from onefold.wire.attributes import Wanted

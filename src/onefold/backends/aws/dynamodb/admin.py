@@ -88,7 +88,7 @@ class DynamoRecords:
         """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole.
 
         Counted as processes tell, along with claims: ten runs or ten seconds later, at the earliest; the last ones before a
-        quiet time when work comes again or the process ends in order, and those of one that was killed never.
+        quiet time when work comes again or the process closes its engine; those of one that does not, or was killed, never.
         """
         self._notes.flush()
         return dict(finding.done(self._table, since_ms, now_ms))

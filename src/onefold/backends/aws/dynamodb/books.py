@@ -75,6 +75,10 @@ class DynamoBooks:
 
         return DynamoEffects(self.table, self._notes, self.ledger, self.state)
 
+    def appear(self) -> None:
+        """Make the client, which takes longer than the first batch: in Lambda's init phase, before the event is there."""
+        self.table.client  # noqa: B018 - made when it is asked for
+
     def close(self) -> None:
         """Write what is still to be noted; the session stays open. Harmless twice."""
         with contextlib.suppress(errors.OnefoldError):  # counts for people: no reason to fail at the end

@@ -3,7 +3,8 @@
 Each change leaves its own `stamp`, as a record's does: botocore makes a call whose answer was lost again, and a refusal that
 shows this very stamp means that the first one took. Otherwise whoever has won would be told that somebody else has.
 
-Never here: reading, and where values lie (`state.py`). Invariant: of the changes of one version, one is told that it took.
+Never here: reading, and where values lie (`state.py`). Invariant: of the changes of one version, at most one is told that it
+took; none, where its answer was lost and the value has changed again since.
 """
 
 from __future__ import annotations
