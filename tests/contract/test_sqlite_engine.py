@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
+from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.file import FileSettings
 from onefold.contracts.entries import Entry
@@ -160,6 +161,51 @@ def test_closing_waits_for_the_queries_of_other_threads(tmp_path: Path) -> None:
     program = [sys.executable, "-c", CLOSED_UNDER_READERS, str(tmp_path / "engine.db")]
     ran = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout.split()) == (0, ["UsageError"]), ran.stderr
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Engine]:
+    """An engine on which a thread keeps a transaction open until the end of the test, as a handler that hangs does."""
+    engine = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=50))
+    engine.write(lambda connection: connection.execute("CREATE TABLE told (what TEXT)"))
+    begun, over = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        engine.begin_exclusive()
+        begun.set()
+        over.wait(30)
+        engine.end_exclusive(commit=False)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert begun.wait(30)
+    engine.let_go = lambda: (over.set(), thread.join())  # type: ignore[attr-defined]
+    yield engine
+    over.set()
+    thread.join()
+    engine.close()
+
+
+def test_who_waits_for_a_transaction_of_this_process_is_told_so_and_has_written_nothing(stuck: Engine) -> None:
+    def tell(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO told VALUES ('late')")
+
+    with pytest.raises(errors.StorageBusy, match=r"kept .* from being written for 50 ms"):
+        stuck.write(tell)
+    with pytest.raises(errors.StorageBusy):
+        stuck.together([lambda: None])
+    with pytest.raises(errors.StorageBusy):
+        stuck.changed_elsewhere()
+    stuck.let_go()  # type: ignore[attr-defined]
+    stuck.write(lambda connection: connection.execute("INSERT INTO told VALUES ('then')"))
+    assert stuck.read(lambda connection: connection.execute("SELECT what FROM told").fetchall()) == [("then",)]
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_closing_does_not_wait_for_ever_for_a_transaction(stuck: Engine, unfinished: bool) -> None:
+    stuck.close(unfinished=unfinished)
+    with pytest.raises(errors.UsageError, match="was closed"):
+        stuck.read(lambda connection: None)
 
 
 @pytest.mark.parametrize("fifo", [False, True])

@@ -14,6 +14,7 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.backends.sqlite import file
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
 from onefold.run.worker import WorkerSettings
@@ -327,6 +328,29 @@ def test_the_grace_time_bounds_a_drain(app: onefold.App) -> None:
     report = shop.end()
     release.set()
     assert (report.code, report.left) == (3, ("ship o-0",))
+
+
+def test_a_handler_that_hangs_in_its_transaction_does_not_keep_its_worker(
+    app: onefold.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "FOR_WORKERS", file.FileSettings(busy_ms=100))
+    queue = app.queue("orders")
+    begun, release = threading.Event(), threading.Event()
+
+    @app.job(queue, key="{id}", effect="transactional", timeout="1s")
+    def ship(order: Order, ctx: onefold.Context) -> None:
+        ctx.connection.execute("SELECT 1")
+        begun.set()
+        release.wait(PATIENCE_S)
+
+    ship.send(Order("o-0"))
+    shop = Workshop(app, WorkerSettings(threads=1, grace_ms=500))
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    shop.worker.drain()
+    assert shop.end().left == ("ship o-0",)
+    app.close(unfinished=True)
+    release.set()
 
 
 def test_stopping_at_once_leaves_what_runs_to_whoever_takes_over(app: onefold.App) -> None:

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onefold import errors
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.lending import LentConnection
+from onefold.backends.sqlite.readers import Readers
 from onefold.backends.sqlite.refusals import primary, translate
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Transferred
@@ -55,7 +56,7 @@ class _Never:
 class _Work(Generic[T]):
     """A piece of work that waits for its turn, and its answer."""
 
-    __slots__ = ("done", "error", "run", "synced", "value")
+    __slots__ = ("_ticket", "done", "error", "run", "synced", "value")
 
     def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> None:
         self.run = run
@@ -63,35 +64,15 @@ class _Work(Generic[T]):
         self.value: T | None = None
         self.error: BaseException | None = None
         self.done = False
+        self._ticket = [self]
 
-
-class _Lent:
-    """A read connection, and the lock that whoever reads from it or closes it holds: closing it under a query is a crash."""
-
-    __slots__ = ("busy", "connection")
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self.busy = threading.RLock()
-
-    def close(self, among: set[_Lent]) -> None:
-        """Wait for the query that is under way, and close; harmless twice."""
-        with self.busy:
-            self.connection.close()
-        among.discard(self)
-
-
-class _Reader:
-    """The read connection of one thread: it is closed when its thread has ended, or with the engine.
-
-    Args:
-        among: where it stands until then.
-    """
-
-    def __init__(self, lent: _Lent, among: set[_Lent]) -> None:
-        self.lent = lent
-        among.add(lent)
-        weakref.finalize(self, lent.close, among).atexit = False  # the process's end closes what it has
+    def take(self) -> bool:
+        """Whether it is the caller's to perform, or to give up: once only, whichever thread asks first."""
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return False
+        return True
 
 
 class Engine:
@@ -116,8 +97,7 @@ class Engine:
         self._turn = threading.RLock()
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[_Work[Any]] = deque()
-        self._reader = threading.local()
-        self._readers: set[_Lent] = set()
+        self._readers = Readers(lambda: self._connect(sqlite3.Connection), self._check_open)
         self._closed = False
         self._syncs = True
         self._writer = self._connect(LentConnection)
@@ -137,7 +117,8 @@ class Engine:
         `run` must not commit, roll back, wait, or call `write` of another engine.
 
         Raises:
-            StorageBusy: another process held the file for longer than `busy_ms`, or the disk is full; nothing was written.
+            StorageBusy: another process, or a transaction of this one that stays open (`begin_exclusive`), held the file for
+                longer than `busy_ms`, or the disk is full; nothing was written.
             StorageError: the file is corrupt, read-only or gone.
             Exception: whatever `run` raised; nothing of it was written.
         """
@@ -152,12 +133,37 @@ class Engine:
                 self._turn.release()
         work = _Work(run, synced)
         self._waiting.append(work)
-        with self._turn:
+        with self._my_turn(lambda: not work.take()):
             if not work.done:
                 self._run_waiting()
         if work.error is not None:
             raise work.error
         return work.value  # type: ignore[return-value]  # done without error: run's own answer
+
+    @contextmanager
+    def _my_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        self._take_turn(is_being_done)
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _take_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
+
+        Args:
+            is_being_done: asked when that was in vain: whether another thread has begun what the turn is wanted for.
+        """
+        if self._turn.acquire(timeout=self._settings.busy_ms / 1000):
+            return
+        if is_being_done():
+            self._turn.acquire()
+            return
+        raise errors.StorageBusy(
+            f"A transaction of this process has kept {self.path} from being written for {self._settings.busy_ms:,} ms.",
+            meaning="Nothing was written. It is that of a transactional job's handler, which has not come back.",
+            todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
+        )
 
     def _run_alone(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
         """As `_run_waiting`, for one caller that has met no other."""
@@ -174,10 +180,17 @@ class Engine:
             raise translate(error, self.path) from None
         return value
 
-    def _run_waiting(self) -> None:
-        batch: list[_Work[Any]] = []
+    def _waiting_now(self) -> list[_Work[Any]]:
+        """All that waits and was not given up, taken out."""
+        found: list[_Work[Any]] = []
         while self._waiting:
-            batch.append(self._waiting.popleft())
+            work = self._waiting.popleft()
+            if work.take():
+                found.append(work)
+        return found
+
+    def _run_waiting(self) -> None:
+        batch = self._waiting_now()
         try:
             self._sync(any(work.synced for work in batch))
             self._begin()
@@ -258,7 +271,7 @@ class Engine:
         Args:
             synced: as for `write`, for everything that is written until then.
         """
-        self._turn.acquire()
+        self._take_turn()
         try:
             self._sync(synced)
             self._begin()
@@ -327,8 +340,8 @@ class Engine:
     def changed_elsewhere(self) -> bool:
         """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
         self._check_open()
-        with self._turn, self._writer.engine_time():
-            version: int = self._translated(_data_version, self._writer)
+        with self._my_turn(), self._writer.engine_time():
+            version = self._translated(lambda: _data_version(self._writer))
         changed = version != self._seen_version
         self._seen_version = version
         return changed
@@ -343,19 +356,18 @@ class Engine:
         """
         if self.in_memory or self._held_by == threading.get_ident():
             self._check_open()
-            with self._turn, self._writer.engine_time():
-                return self._translated(run, self._writer)
+            self._take_turn()
+            try:
+                with self._writer.engine_time():
+                    return self._translated(lambda: run(self._writer))
+            finally:
+                self._turn.release()
         self._check_open()
-        reader: _Reader | None = getattr(self._reader, "mine", None)
-        if reader is None:
-            reader = self._reader.mine = _Reader(_Lent(self._connect(sqlite3.Connection)), self._readers)
-        with reader.lent.busy:
-            self._check_open()
-            return self._translated(_on_a_snapshot(run), reader.lent.connection)
+        return self._translated(lambda: self._readers.read(run))
 
-    def _translated(self, run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    def _translated(self, call: Callable[[], T]) -> T:
         try:
-            return run(connection)
+            return call()
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
 
@@ -402,28 +414,20 @@ class Engine:
         connection.execute(f"PRAGMA wal_autocheckpoint={self._settings.log_bytes // page_bytes}")
         connection.execute("PRAGMA busy_timeout=0")
 
-    def close(self) -> None:
-        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless."""
-        with self._turn:
-            self._closed = True
-            for lent in list(self._readers):
-                lent.close(self._readers)
-            self._writer.close()
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless.
 
-
-def _on_a_snapshot(run: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
-    """All statements of `run` see the file as the first one saw it."""
-
-    def together(connection: sqlite3.Connection) -> T:
-        if connection.in_transaction:
-            return run(connection)
-        connection.execute("BEGIN")
-        try:
-            return run(connection)
-        finally:
-            connection.execute("ROLLBACK")  # nothing was written
-
-    return together
+        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
+        to the end of the process, which takes it back.
+        """
+        is_free = self._turn.acquire(timeout=0 if unfinished else self._settings.busy_ms / 1000)
+        self._closed = True
+        self._readers.close()
+        if is_free:
+            try:
+                self._writer.close()
+            finally:
+                self._turn.release()
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:

@@ -135,7 +135,7 @@ class SqliteEngine:
         return done
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close everything; harmless twice. `unfinished`: leave the presence lock to end with the process."""
+        """Close everything; harmless twice. `unfinished`: presence and a handler's transaction end with the process."""
         for waiter in self._waiters:
             waiter.close()
         self._waiters.clear()
@@ -143,4 +143,4 @@ class SqliteEngine:
         if self._presence is not None and not unfinished:
             self._presence.close()
             self._presence = None
-        self.database.close()
+        self.database.close(unfinished=unfinished)
