@@ -21,7 +21,7 @@ def s3_client(url: str) -> Any:
     Without a region there it is us-east-1's, which S3 sends on to the bucket's own.
 
     Raises:
-        UsageError: boto3 is not installed.
+        UsageError: boto3 is not installed, or the region or endpoint is none.
     """
     if url.startswith("aws://"):
         place = places.read(url)

@@ -252,7 +252,8 @@ class Slot:
                 child.until_ready()
             except (EOFError, OSError) as error:
                 ended = self._bury() if self._child is not None else str(error)
-                self._lane.pause(_START_PAUSE_MS << number)
+                if number + 1 < _START_TRIES:
+                    self._lane.pause(_START_PAUSE_MS << number)
             else:
                 self._lane.report(Done(lane=self._lane))
                 return True

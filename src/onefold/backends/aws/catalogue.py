@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from onefold import errors
+from onefold.backends.aws import queue_attributes
 from onefold.backends.aws.session import Session, aws_errors
 from onefold.contracts.settings import QueueSettings
 
@@ -129,8 +130,6 @@ class Catalogue:
         """
         found = None if fresh else self._settings.get(name)
         if found is None:
-            from onefold.backends.aws import queue_attributes  # here and below: Lambda's event needs no settings
-
             attributes = self.attributes(name, "All")
             self._arns[name] = attributes["QueueArn"]
             found = queue_attributes.read(name, attributes, self.name_of_arn)
@@ -147,8 +146,6 @@ class Catalogue:
             url = self.url(name)
             with self.calling("ListQueueTags", name) as client:
                 tags = client.list_queue_tags(QueueUrl=url).get("Tags") or {}
-            from onefold.backends.aws import queue_attributes
-
             held = tags.get(queue_attributes.HELD_TAG)
             self._held[name] = None if held is None else self.local(held)
         return self._held[name]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onefold import errors
+from onefold.backends.aws.batches import cause_of, said
 from onefold.backends.aws.messages import parse_receipt
 
 if TYPE_CHECKING:
@@ -234,8 +235,6 @@ class SqsQueues:
             UsageError: as SQS: the source is no dead-letter queue, or has a task running.
             NotFoundError: no such queue.
         """
-        from onefold.backends.aws.batches import cause_of, said
-
         try:
             return self._mover.start(source, to, per_second_max)
         except errors.UsageError as error:
