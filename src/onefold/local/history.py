@@ -11,7 +11,7 @@ Used on the server's loop only: no lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -102,17 +102,34 @@ class History:
                 moved `to`, `new_message_id`, `old_message_id`; delete-refused `standing`; invoked and answered
                 `function`, `request_id`, `messages`, `outcome`.
         """
-        if not self.limit:
+        self._keep((message_id,), queue, what, at_ms, why, via, detail)
+
+    def told_each(self, queue: str, message_ids: Iterable[str], what: What, *, at_ms: int, via: str = "") -> None:
+        """As `told`, of several messages that there is nothing more to say of; half the time of as many calls."""
+        self._keep(message_ids, queue, what, at_ms, "", via, {})
+
+    def _keep(
+        self,
+        message_ids: Iterable[str],
+        queue: str,
+        what: What,
+        at_ms: int,
+        why: str,
+        via: str,
+        detail: dict[str, Detail],
+    ) -> None:
+        limit, ring, last, number = self.limit, self._ring, self._last, self._next
+        if not limit:
             return
-        number = self._next
-        self._next = number + 1
-        last = self._last
-        slot = number % self.limit
-        gone = self._ring[slot]
-        if gone is not None and last.get(gone[3]) == gone[0]:
-            del last[gone[3]]
-        self._ring[slot] = (number, at_ms, queue, message_id, what, why, via, detail, last.get(message_id, -1))
-        last[message_id] = number
+        for message_id in message_ids:
+            slot = number % limit
+            gone = ring[slot]
+            if gone is not None and last.get(gone[3]) == gone[0]:
+                del last[gone[3]]
+            ring[slot] = (number, at_ms, queue, message_id, what, why, via, detail, last.get(message_id, -1))
+            last[message_id] = number
+            number += 1
+        self._next = number
 
     def of(self, message_id: str) -> list[Event]:
         """The events of one message that are still remembered, oldest first; empty for an unknown one."""

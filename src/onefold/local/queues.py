@@ -73,27 +73,49 @@ class LocalQueues:
         if self.faults.active:
             entries, plans = self.faults.sending(queue, entries, self._delay_ms(queue))
         answers = await self.turns.run(lambda: self._queue(queue).send(entries))
-        now_ms = self.pace.now_ms()
+        if self._tell_sent(queue, entries, answers, plans, via):
+            self.changed(queue)
+            self._upkeep.notify()
+        return answers
+
+    def _tell_sent(
+        self,
+        queue: str,
+        entries: Sequence[Entry],
+        answers: Sequence[Sent | Refused],
+        plans: Sequence[OnSend | None],
+        via: str,
+    ) -> bool:
+        """Tell what became of entries; whether one was accepted."""
+        now_ms, told = self.pace.now_ms(), self.history.told
+        plain = [
+            answer.message_id
+            for entry, answer in zip(entries, answers, strict=True)
+            if not isinstance(answer, Refused)
+            and not answer.duplicate
+            and entry.delay_ms is None
+            and entry.group is None
+        ]
+        if plain and len(plain) == len(entries) and not plans:
+            self.history.told_each(queue, plain, "sent", at_ms=now_ms, via=via)
+            return True
         accepted = False
         for place, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
             if isinstance(answer, Refused):
                 continue
             if answer.duplicate:
-                self.history.told(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
+                told(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
                 continue
             accepted = True
             if entry.delay_ms is None and entry.group is None:
-                self.history.told(queue, answer.message_id, "sent", at_ms=now_ms, via=via)
+                told(queue, answer.message_id, "sent", at_ms=now_ms, via=via)
             else:
-                self.history.told(
+                told(
                     queue, answer.message_id, "sent", at_ms=now_ms, via=via, delay_ms=entry.delay_ms, group=entry.group
                 )
             if plans and (plan := plans[place]) is not None:
-                self.history.told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
-        if accepted:
-            self.changed(queue)
-            self._upkeep.notify()
-        return answers
+                told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
+        return accepted
 
     async def receive(
         self,
