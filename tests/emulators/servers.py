@@ -131,7 +131,7 @@ def ministack() -> Iterator[str]:
 
 @contextmanager
 def moto() -> Iterator[str]:
-    """A moto server whose DynamoDB answers one request at a time (`moto_in_turn.py`); its endpoint URL, for every service."""
+    """A moto server whose DynamoDB answers one request at a time (`moto_in_turn.py`); its endpoint URL, for all services."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [TOOLS / "python", Path(__file__).with_name("moto_in_turn.py"), str(port)]
