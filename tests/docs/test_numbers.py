@@ -18,6 +18,7 @@ import onefold.testing
 from onefold import limits
 from onefold.backends import places
 from onefold.backends.aws.dynamodb.items import ITEM_BYTES_MAX
+from onefold.backends.sqlite import file
 from onefold.buses import bus, rules
 from onefold.decide import batch, mapping, ticks
 from onefold.deploy import package
@@ -71,6 +72,7 @@ def table(name: str, head: str) -> list[str]:
         ("docs/how-to/run-a-lambda.md", "At most 32 invocations of a function", 32, functions.MACHINE_MAX),
         ("docs/how-to/run-a-lambda.md", "AWS goes to 1,250 of a mapping", 1_250, mapping.CONCURRENCY_CAP),
         ("docs/how-to/run-a-lambda.md", "One init phase, 10 seconds", 10 * SECOND_MS, settings.INIT_MS_MAX),
+        ("docs/operating.md", "gives up after 10 s", 10 * SECOND_MS, file.FOR_WORKERS.busy_ms),
         ("docs/how-to/lambda-handler.md", "end within 5 ms of each other", 5, executors.COMMIT_WITHIN_MS),
         ("docs/how-to/lambda-handler.md", "noticed within 5 s", 5 * SECOND_MS, lambda_runtime.BREAKER_CACHE_MS),
         ("docs/how-to/lambda-handler.md", "three times its longest run", 3, batch.LONGEST_TIMES),

@@ -48,7 +48,7 @@ def set_visible_in(
     """
     parsed = {
         receipt: parse_receipt(receipt) for receipt, _ in changes
-    }  # one that is malformed: before anything is done
+    }  # a malformed one is refused before anything else
     for _, change in changes:
         if not 0 <= change.delay_ms <= limits.VISIBILITY_MS_MAX:
             raise errors.UsageError(
