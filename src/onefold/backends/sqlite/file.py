@@ -20,7 +20,8 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     """The defaults are those of workers.
 
     Args:
-        busy_ms: how long a write waits for other processes before `StorageBusy`, in milliseconds, 0 or more.
+        busy_ms: how long a write waits for other processes, and for an open transaction of its own, before `StorageBusy`, in
+            milliseconds, 0 or more.
         log_bytes: of the write-ahead log, after which it is written into the file and overwritten from its beginning. Until
             it has grown to that, a sync has to note its new length too (80 us more on ext4). 40 MB: 10-30 % more jobs than
             with SQLite's 4 MB, measured.
