@@ -56,7 +56,7 @@ class Keeper(Protocol):
         ...
 
     def check(self) -> list[str]:
-        """Look whether the place is as it must be; sentences about what makes it less durable than it should be.
+        """Look whether the place is as it must be; sentences about what makes it less durable or private than it should be.
 
         Asks servers; a worker does it once at its start.
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
+from onefold import private_files
 from onefold.maps.items import passes
 
 _REFUSED: Final = 400  # HTTP status: from here on the request is at fault
@@ -51,11 +52,11 @@ class Folder:
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """As `ResultPlace.writing`."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(self._path)
         # Two drivers of one run may end it at once; each has a file of its own until it is whole.
         unfinished = self._path / f".{name}.{os.getpid()}-{threading.get_ident()}.unfinished"
         try:
-            with unfinished.open("wb") as file:
+            with open(unfinished, "wb", opener=private_files.opener) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

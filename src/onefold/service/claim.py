@@ -10,7 +10,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from onefold import errors
+from onefold import errors, private_files
 
 
 class Claim:
@@ -27,8 +27,9 @@ class Claim:
     def __init__(self, data: str) -> None:
         self._path = Path(f"{data}.serve.lock")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            private_files.make_folder(self._path.parent)
+            mode = private_files.mode_beside(data)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         except OSError as error:
             raise errors.StorageError(
                 f"{self._path} cannot be written: {error.strerror}.", todo="Check the path and its permissions."

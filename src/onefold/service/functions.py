@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors, limits, private_files
 from onefold.backends import registry
 from onefold.contracts.engine import Engine
 from onefold.contracts.settings import QueueSettings
@@ -149,7 +149,7 @@ def _check_files(settings: RunSettings) -> None:
 
 def _open(settings: RunSettings, clock: Clock, entropy: Entropy) -> Engine:
     try:
-        Path(settings.data).parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(Path(settings.data).parent)
     except OSError as error:
         raise errors.StorageError(
             f"The folder of {settings.data} cannot be made: {error.strerror}.",

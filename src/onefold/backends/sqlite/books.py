@@ -32,8 +32,8 @@ class FileBooks:
         return None
 
     def check(self) -> list[str]:
-        """Nothing to say: a file that opens is durable."""
-        return []
+        """As the engine: what makes the file less private than it should be."""
+        return self._engine.check()
 
     def appear(self) -> None:
         """Nothing to make: the file is open, and the lease alone decides who is dead."""

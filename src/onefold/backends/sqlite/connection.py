@@ -17,10 +17,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from onefold import errors
+from onefold import errors, private_files
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.readers import Readers
@@ -377,7 +376,7 @@ class Engine:
         reads_only = kind is not LentConnection
         try:
             if not self.in_memory and not reads_only:
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+                private_files.make_file(self.path)  # SQLite gives its log the same mode
             connection = sqlite3.connect(
                 self.path,
                 timeout=self._settings.busy_ms / 1000,  # from the first statement on: another may recover the file

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from onefold import private_files
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
@@ -113,8 +114,9 @@ class SqliteEngine:
         return self.database.changed_elsewhere()
 
     def check(self) -> list[str]:
-        """Nothing to say: a file that opens is durable, and one in memory says so itself."""
-        return []
+        """What makes the file less private than it should be. A file that opens is durable."""
+        found = private_files.warning_of(self.database.path) if self.shared else None
+        return [found] if found is not None else []
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from onefold import errors
+from onefold import errors, private_files
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.queue import end_visibilities_in
@@ -46,15 +46,16 @@ class Presence:
         self.directory = Path(f"{path}.owners")
         self.lock_file = self.directory / owner
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._file: int | None = self._appear()
+            mode = private_files.mode_beside(path)
+            private_files.make_folder(self.directory, private_files.as_folder(mode))
+            self._file: int | None = self._appear(mode)
         except OSError as error:
             raise translate(error, str(self.directory)) from error
 
-    def _appear(self) -> int:
+    def _appear(self, mode: int) -> int:
         """Make the file under another name, lock it, and only then give it the owner's name."""
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
-        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
         os.write(file, f"{os.getpid()}\n".encode())
         unnamed.rename(self.lock_file)

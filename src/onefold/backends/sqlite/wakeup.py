@@ -24,6 +24,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from onefold import private_files
+
 if TYPE_CHECKING:
     from onefold.outside import Entropy
 
@@ -102,6 +104,7 @@ class SocketWaiter:
         try:
             # Senders remove files that nobody listens on; this one must not be seen before somebody does.
             self._socket.bind(str(unready))
+            unready.chmod(private_files.FILE_MODE)
             unready.rename(path)
         except OSError:
             self._close_sockets()

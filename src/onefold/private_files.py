@@ -1,0 +1,92 @@
+"""Files and folders of ours that belong to one user: 0600 and 0700 when they are made, left as they are afterwards.
+
+A database holds payloads, results and failures, so whoever may read it may read all of them. An administrator who wants a
+group to share one gives the file its mode, and what stands beside it follows (`mode_beside`).
+Never here: changing the mode of what exists. Invariant: no file is readable by others for even a moment, and none is opened
+here that SQLite may have open: closing it would give up every lock this process has on it (fcntl(2), POSIX locks).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+
+
+def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
+    """Make a folder and its missing parents, for this user alone; what exists keeps its mode.
+
+    Raises:
+        OSError: it cannot be made, or a file is in its place.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+
+
+def make_file(path: str) -> None:
+    """Make an empty file for this user alone, and its folder, where there is none; without opening it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists():
+        return
+    make_folder(target.parent)
+    try:
+        os.mknod(target, FILE_MODE | stat.S_IFREG)
+    except FileExistsError:
+        return  # another process was faster
+    except (
+        AttributeError,
+        PermissionError,
+    ):  # a system where only root may: made under another name, opened there alone
+        file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")  # 0600
+        os.close(file)
+        try:
+            os.link(name, target)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(name)
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(..., opener=)`: a file that is made is this user's alone."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def mode_beside(path: str) -> int:
+    """The mode of a lock file or folder beside a database: the owner's alone, and whom the database's own mode lets in."""
+    try:
+        shared = stat.S_IMODE(os.stat(path).st_mode) & 0o066
+    except OSError:
+        return FILE_MODE
+    return FILE_MODE | shared
+
+
+def as_folder(mode: int) -> int:
+    """The mode of a folder in which files of `mode` are: whoever may read may enter."""
+    return mode | (mode & 0o444) >> 2
+
+
+def warning_of(path: str) -> str | None:
+    """What to say of a file that every user of the machine can read or write; None when none can, or there is no file."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return None
+    if not mode & 0o006:
+        return None
+    return (
+        f"{path} can be {'written' if mode & 0o002 else 'read'} by every user of this machine (mode {mode:04o}). It holds "
+        f"payloads, results and failures. Stop what uses it, then: chmod 600 {path}*"
+    )
