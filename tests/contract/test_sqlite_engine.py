@@ -9,13 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onefold import errors
+from onefold.backends.sqlite import engine as engine_module
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.file import FileSettings
+from onefold.backends.sqlite.sweep import Step, sweep_in
 from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
@@ -24,6 +27,7 @@ from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import EngineContract
+from onefold.testing.records import KEPT_MS, NOW, ask
 
 
 def opened(path: str, clock: ManualClock | None = None) -> SqliteEngine:
@@ -259,3 +263,75 @@ def test_a_page_size_is_that_of_a_new_file_and_an_older_one_keeps_its_own(tmp_pa
         database = sqlite3.connect(path)
         assert database.execute("PRAGMA page_size").fetchone() == (1_024,)
         database.close()
+
+
+def test_a_sweep_that_finds_much_goes_on_at_once_and_sweeps_more_than_a_worker_completes() -> None:
+    clock = ManualClock(NOW)
+    engine = opened(":memory:", clock)
+    rows = 10 * sweep_rows()
+    engine.store.claim([ask(f"key-{number}", start=True) for number in range(rows)], NOW)
+    kept = engine.store.claim([ask(f"old-{number}", start=True) for number in range(10)], NOW)
+    assert len(kept) == 10
+    clock.advance(KEPT_MS)
+    engine.maintain(lambda _: None)
+    assert engine.records.scan(limit=100) == []
+    engine.close()
+
+
+def test_a_sweep_takes_its_share_of_the_time_and_the_next_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(NOW)
+    engine = opened(":memory:", clock)
+    engine.store.claim([ask(f"key-{number}") for number in range(5 * sweep_rows())], NOW)
+    clock.advance(KEPT_MS)
+    step = engine_module.sweep_in
+
+    def slow_step(*args: Any, **options: Any) -> Step:
+        clock.advance(60)
+        return step(*args, **options)
+
+    monkeypatch.setattr(engine_module, "sweep_in", slow_step)
+    calls = [engine.maintain(lambda _: None) for _ in range(4)]  # half a second apart in a worker: 4,000 in a second
+    assert calls == [2 * sweep_rows(), 2 * sweep_rows(), sweep_rows(), 0]
+    engine.close()
+
+
+def test_the_oldest_records_go_first_wherever_the_walk_has_come_to() -> None:
+    clock = ManualClock(NOW)
+    engine = opened(":memory:", clock)
+    engine.store.claim([ask(f"old-{number}") for number in range(100)], NOW)
+    late = [ask(f"new-{number}", at_ms=NOW + KEPT_MS) for number in range(sweep_rows())]
+    engine.store.claim(late, NOW + 1)
+    engine.database.write(lambda connection: connection.execute("UPDATE onefold_sweep SET record_id = 500"))
+    clock.advance(KEPT_MS)
+    assert engine.database.write(lambda connection: sweep_in(connection, clock.now_ms(), limit=100)).removed == 100
+    engine.close()
+
+
+def sweep_rows() -> int:
+    return engine_module._SWEEP_ROWS
+
+
+def test_processes_that_open_one_file_by_several_names_see_each_other_live_and_die(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "q.db").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real" / "q.db")
+    (tmp_path / "folder").symlink_to(tmp_path / "real")
+    by_name, by_link, by_folder = (
+        SqliteEngine(str(tmp_path / name), clock=ManualClock(), entropy=SystemEntropy(), owner=owner, url="")
+        for name, owner in (("real/q.db", "first"), ("link.db", "second"), ("folder/q.db", "third"))
+    )
+    for one in (by_name, by_link, by_folder):
+        one.appear()
+    heard: list[str] = []
+    by_folder.maintain(heard.append)
+    assert heard == []
+    by_name.close(unfinished=True)  # its lock goes as it does when a process dies
+    assert by_name._presence is not None
+    assert by_name._presence._file is not None
+    os.close(by_name._presence._file)
+    by_link.maintain(heard.append)
+    assert heard == ["first"]
+    by_link.close()
+    by_folder.close()
+    assert os.listdir(tmp_path / "real" / "q.db.owners") == []
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link.db", "real"]

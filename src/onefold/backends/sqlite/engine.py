@@ -6,6 +6,7 @@ and the presence lock is taken before the owner's id can appear in a claim.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _SWEEP_MS = 5_000  # how often expired messages and records are looked for
 _SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the file's writer
+# A worker maintains every 500 ms: a fifth of its time while there is much to remove, else a two-hundredth.
+_SWEEP_SHARE_MS = 100
+_LOOK_SHARE_MS = 25
 
 
 class SqliteEngine:
@@ -78,6 +82,7 @@ class SqliteEngine:
         self.known_queue = None  # opening costs no call
         self._presence: Presence | None = None
         self._swept_ms = clock.monotonic_ms()
+        self._sweep_goes_on = False
         self._waiters: list[WakeableWaiter] = []
         self._lock = threading.Lock()
 
@@ -92,7 +97,7 @@ class SqliteEngine:
             return None
         with self._lock:
             if self._presence is None:
-                self._presence = Presence(self.database.path, self._owner)
+                self._presence = Presence(os.path.realpath(self.database.path), self._owner)  # one for all names
             return str(self._presence.lock_file)
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
@@ -126,15 +131,29 @@ class SqliteEngine:
                 if self._presence.bury_dead(self.database, owner, self._clock.now_ms()):
                     told(owner)
                     done += 1
-        if self._clock.monotonic_ms() - self._swept_ms >= _SWEEP_MS:
+        if self._sweep_goes_on or self._clock.monotonic_ms() - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = self._clock.monotonic_ms()
-            now_ms = self._clock.now_ms()
-            done += self.queues.sweep()
-            done += self.database.write(lambda connection: sweep_in(connection, now_ms, limit=_SWEEP_ROWS))
-            done += self.database.write(lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS))
+            done += self._sweep(self._clock.now_ms())
         if done:
             self.notify()
         return done
+
+    def _sweep(self, now_ms: int) -> int:
+        """Remove what expired, step by step, for a share of the time; what is left over, the next call goes on with."""
+        done = self.queues.sweep()
+        begun_ms = self._clock.monotonic_ms()
+        while True:
+            step = self.database.write(lambda connection: sweep_in(connection, now_ms, limit=_SWEEP_ROWS), synced=False)
+            archived = self.database.write(
+                lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS), synced=False
+            )
+            done += step.removed + archived
+            self._sweep_goes_on = step.removed + archived >= _SWEEP_ROWS // 2
+            used_ms = self._clock.monotonic_ms() - begun_ms
+            if used_ms >= (_SWEEP_SHARE_MS if self._sweep_goes_on else _LOOK_SHARE_MS):
+                return done
+            if step.is_round and not self._sweep_goes_on:
+                return done
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close everything; harmless twice. `unfinished`: presence and a handler's transaction end with the process."""

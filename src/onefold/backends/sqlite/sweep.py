@@ -1,14 +1,15 @@
 """Removing what nobody will ask for again: expired records, old history, and the small tables beside them.
 
 The records are walked by id, a few at a time, from where the last step ended and from the start again; so no index on
-their expiry has to be kept while jobs run. It does not matter when an expired record goes: a claim treats it as absent.
+their expiry has to be kept while jobs run. The oldest are looked at in every step: they usually expire first, and a walk
+through a large table takes days. It does not matter when an expired record goes: a claim treats it as absent.
 Never here: parked records, which do not expire. Invariant: one step holds the file for milliseconds.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Final, NamedTuple
 
 from onefold import limits
 
@@ -20,14 +21,33 @@ DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long
 _ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
 
 
-def sweep_in(connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
-    """One step, inside the caller's transaction; how many rows it removed.
+class Step(NamedTuple):
+    """What one step of the sweep did.
 
     Args:
-        limit: how many records are looked at, and how many rows of history are removed at most.
+        removed: rows.
+        is_round: the walk reached the newest record; the next step begins with the oldest.
+    """
+
+    removed: int
+    is_round: bool
+
+
+def sweep_in(connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS) -> Step:
+    """One step, inside the caller's transaction.
+
+    Args:
+        limit: how many of the oldest records are looked at, how many where the walk has come to, and how many rows of
+            history are removed at most.
         ledger_kept_ms: rows of history older than that go.
     """
-    removed = _sweep_records(connection, now_ms, limit)
+    (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
+    removed, last = _sweep_records(connection, 0, now_ms, limit)
+    if last < after:
+        more, last = _sweep_records(connection, after, now_ms, limit)
+        removed += more
+    reached = 0 if last == _ID_MAX else last
+    connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
     removed += connection.execute(
         "DELETE FROM onefold_ledger WHERE id IN (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
         (now_ms - ledger_kept_ms, limit),
@@ -38,11 +58,11 @@ def sweep_in(connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_
         ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", now_ms - DELETED_NAMES_KEPT_MS),
     ):
         removed += connection.execute(statement, (before,)).rowcount
-    return removed
+    return Step(removed, reached == 0)
 
 
-def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> int:
-    (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
+def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limit: int) -> tuple[int, int]:
+    """Look at `limit` records that come after the id `after`; how many were removed, and the last id looked at."""
     found = connection.execute(
         "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
     ).fetchone()
@@ -52,6 +72,4 @@ def _sweep_records(connection: sqlite3.Connection, now_ms: int, limit: int) -> i
         " AND (status <> 0 OR lease_until_ms <= ?)",
         (after, last, now_ms, now_ms),
     ).rowcount
-    reached = 0 if found is None else last
-    connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
-    return removed
+    return removed, last
