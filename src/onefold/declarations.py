@@ -116,8 +116,8 @@ class Declarations:
         """
         declared = queue_of(
             name, fifo=fifo, visibility=visibility, retention=retention, delay=delay,
-            dead_letter=dead_letter or DeadLetter(), max_bytes=max_bytes, content_dedup=content_dedup,
-            dedup_scope=dedup_scope, function=function,
+            dead_letter=DeadLetter() if dead_letter is None else dead_letter, max_bytes=max_bytes,
+            content_dedup=content_dedup, dedup_scope=dedup_scope, function=function,
         )  # fmt: skip
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:
@@ -167,7 +167,8 @@ class Declarations:
             after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             owner: the team that owns a fix; shown with every failure.
-            unique: sending a key that is known already (waiting, running or done) adds nothing.
+            unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what it
+                found; with another payload it is a ConflictError.
             when_complete: a schedule or map run, each complete run of which starts it once; it takes a `CompleteRun`.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
             transient, permanent, unknown: exception classes, or their dotted names, that mean just that.
@@ -178,7 +179,8 @@ class Declarations:
         self._own(queue)
         declared: Decorator = declare_job(
             self, queue, key=key, name=name, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
-            timeout=timeout, retry=retry or Retry(), throttle=throttle, after_failure=after_failure, keep=keep, owner=owner,
+            timeout=timeout, retry=Retry() if retry is None else retry, throttle=throttle,
+            after_failure=after_failure, keep=keep, owner=owner,
             unique=unique, when_complete=when_complete, source=source, classes=lists_of(transient, permanent, unknown),
         )  # fmt: skip
         return declared
@@ -241,7 +243,8 @@ class Declarations:
 
         return declare(
             self, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,
-            window=window, start=start, end=end, delete_after=delete_after, retry=retry or ScheduleRetry(),
+            window=window, start=start, end=end, delete_after=delete_after,
+            retry=ScheduleRetry() if retry is None else retry,
             dead_letter=dead_letter, timeout=timeout, job_retry=job_retry, owner=owner,
         )  # fmt: skip
 

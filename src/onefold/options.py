@@ -64,9 +64,36 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
     @functools.wraps(function)
     def checked(*args: A.args, **kwargs: A.kwargs) -> R:
         _refuse_unknown(kwargs, known, f"{name}()")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            _explain_call(function, name, args, kwargs, error)
+            raise
 
     return checked
+
+
+def _explain_call(
+    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
+) -> None:
+    """Raise a UsageError where a TypeError came from the call's own arguments: one is missing, or one too many."""
+    import inspect  # only for the text of an error
+
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as misfit:
+        required = [one.name for one in signature.parameters.values() if one.default is one.empty][1:]  # without self
+        example = ", ".join(f"{one}=..." if one not in ("queue", "source", "target", "of") else one for one in required)
+        if len(args) == 2 and inspect.isroutine(args[1]) and not kwargs:
+            raise errors.UsageError(
+                f"@{name} of {args[1].__name__} has no parentheses.",
+                meaning="The function itself was taken for the first option.",
+                todo=f"Write @{name}({example}) above it.",
+            ) from None
+        raise errors.UsageError(
+            f"{name}() was called wrongly: {misfit}.", todo=f"It takes {name}({example}); all else is optional."
+        ) from error
 
 
 class Checked(StructMeta):
@@ -75,7 +102,31 @@ class Checked(StructMeta):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
         """Make one, unless it is given an option that it does not have."""
         _refuse_unknown(kwargs, cls.__struct_fields__, f"{cls.__name__}()")
-        return super().__call__(*args, **kwargs)
+        if args:
+            raise errors.UsageError(
+                f"{cls.__name__}({args[0]!r:.40}) does not say which option that is.",
+                todo=f"Name it, for example {cls.__name__}({cls.__struct_fields__[0]}={args[0]!r:.40}).",
+            )
+        return super().__call__(**kwargs)
+
+
+def check_option(value: object, kind: type[Struct], what: str, field: str, example: object) -> None:
+    """Refuse an option that must be a value of one of the classes below, with what to write instead.
+
+    Args:
+        value: as it was given. kind: the class. what: the option's name.
+        field: of the class, that a bare number or text was probably meant for. example: a value for that field.
+
+    Raises:
+        UsageError: it is something else, for example the bare number.
+    """
+    if isinstance(value, kind):
+        return
+    meant = value if type(value) is type(example) else example
+    raise errors.UsageError(
+        f"{what}={value!r:.80} is not a {kind.__name__}.",
+        todo=f"Write {what}=onefold.{kind.__name__}({field}={meant!r:.80}).",
+    )
 
 
 class Retry(Struct, frozen=True, kw_only=True, metaclass=Checked):

@@ -19,6 +19,18 @@ def handle(payload: dict[str, str]) -> None: ...
 def no_payload() -> None: ...
 
 
+def three(payload: dict[str, str], ctx: onefold.Context, courier: str) -> None: ...
+
+
+def named(payload: dict[str, str], *, courier: str) -> None: ...
+
+
+def two_payloads(payload: dict[str, str], courier: str) -> None: ...
+
+
+def default(payload: dict[str, str], courier: str = "dhl") -> None: ...
+
+
 def yields(payload: dict[str, str]) -> Any:
     yield payload
 
@@ -30,6 +42,9 @@ def yields(payload: dict[str, str]) -> Any:
         ({"name": "a/b"}, "a/b"),
         ({"dead_letter": onefold.DeadLetter(after=0)}, "dead_letter.after=0 is out of range"),
         ({"dead_letter": onefold.DeadLetter(retention="15d")}, "dead_letter.retention='15d' is out of range"),
+        ({"dead_letter": 5}, r"dead_letter=5 is not a DeadLetter. Write dead_letter=onefold.DeadLetter\(after=5\)"),
+        ({"dead_letter": 0}, "dead_letter=0 is not a DeadLetter"),
+        ({"function": 512}, r"Write function=onefold.Function\(memory_mb=512\)"),
         ({"visibility": 30}, "visibility=30 is not a duration"),
         ({"visibilty": "30s"}, "Did you mean 'visibility'"),
     ],
@@ -58,6 +73,18 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
         (handle, {"source": "eventbrige"}, "eventbridge"),
         (handle, {"name": "x" * (JOB_NAME_CHARS_MAX + 1)}, "is not a name for a job"),
         (handle, {"retry": onefold.Retry(attempts=11)}, "dead_letter.after=10"),
+        (handle, {"retry": 3}, r"retry=3 is not a Retry. Write retry=onefold.Retry\(attempts=3\)"),
+        (handle, {"retry": 0}, "retry=0 is not a Retry"),
+        (handle, {"retry": "fast"}, r"Write retry=onefold.Retry\(attempts=5\)"),
+        (
+            handle,
+            {"throttle": "30/m"},
+            r"throttle='30/m' is not a Throttle. Write throttle=onefold.Throttle\(rate='30/m'\)",
+        ),
+        (three, {}, "three needs courier, which nothing gives it"),
+        (named, {}, "named needs courier, which nothing gives it"),
+        (two_payloads, {}, "two_payloads would be given the Context as its second parameter, courier: 'str'"),
+        (default, {}, "default would be given the Context as its second parameter"),
         (handle, {"keep": "1d"}, "is shorter than"),
         (handle, {"when_complete": 7}, "neither a schedule nor a map run"),
         (no_payload, {}, "takes no payload"),
@@ -70,6 +97,53 @@ def test_a_job_that_is_refused_is_not_declared(handler: Any, options: dict[str, 
     with pytest.raises(onefold.UsageError, match=said):
         app.job(orders, key="{id}", **options)(handler)
     assert app.jobs == {}
+
+
+def test_a_decorator_without_parentheses_says_how_it_is_written() -> None:
+    app = onefold.App("shop")
+    with pytest.raises(
+        onefold.UsageError, match=r"@app\.job of handle has no parentheses.*@app\.job\(queue, key=\.\.\.\)"
+    ):
+        app.job(handle)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(
+        onefold.UsageError, match=r"missing a required argument: 'queue'.*app\.job\(queue, key=\.\.\.\)"
+    ):
+        app.job(key="{id}")  # type: ignore[call-arg]
+    assert app.jobs == {}
+
+
+def test_an_error_of_the_users_own_rule_is_not_taken_for_a_wrong_call() -> None:
+    app = onefold.App("shop")
+    with pytest.raises(TypeError, match="cannot be compared"):
+        app.job(app.queue("orders"), key="{id}", effect=Incomparable())  # type: ignore[arg-type]
+
+
+class Incomparable:
+    """A value of the user's own class whose comparison fails."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("cannot be compared")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda payload, ctx=None: None,
+        lambda payload, context: None,
+        lambda payload, ctx, courier="dhl": None,
+        lambda payload, *rest, **more: None,
+    ],
+)
+def test_handlers_that_can_be_called_as_they_are_stay_allowed(handler: Any) -> None:
+    app = onefold.App("shop")
+    assert app.job(app.queue("orders"), key="{id}", name="work")(handler) is app.jobs["work"]
+
+
+def test_options_are_named() -> None:
+    with pytest.raises(onefold.UsageError, match=r"Name it, for example Retry\(attempts=5\)"):
+        onefold.Retry(5)  # type: ignore[call-arg, misc]
 
 
 def test_two_jobs_of_one_name_are_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onefold import App, ScheduleRetry, Tick, errors
+from onefold import App, Retry, ScheduleRetry, Tick, errors
 from onefold.contracts.queue import Attribute
 from onefold.schedules.scheduling import SCHEDULED_TIME
 from onefold.testing import inline
@@ -72,6 +72,29 @@ def test_what_has_fired_in_its_time_may_stay_declared(expression: str) -> None:
     app = an_app()
     assert app.schedule(expression)(work).expression == expression
     assert list(app.schedules) == ["work"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "meaning"),
+    [
+        ("GMT+1", "Etc/GMT-1 is 1 h ahead of UTC: the sign in these names is the other way round."),
+        ("UTC-05:00", "Etc/GMT+5 is 5 h behind UTC: the sign in these names is the other way round."),
+        ("+05:30", ""),
+    ],
+)
+def test_an_offset_is_never_answered_with_its_opposite(zone: str, meaning: str) -> None:
+    with pytest.raises(errors.UsageError, match="There is no time zone") as caught:
+        an_app().schedule("rate(1 day)", tz=zone)
+    assert caught.value.meaning == meaning
+    assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("retry", [3, 0, Retry(attempts=3)])
+def test_a_schedules_retry_is_a_value_of_its_own_class(retry: Any) -> None:
+    with pytest.raises(
+        errors.UsageError, match=r"is not a ScheduleRetry. Write retry=onefold.ScheduleRetry\(attempts="
+    ):
+        an_app().schedule("rate(1 day)", retry=retry)
 
 
 def test_a_misspelt_option_is_answered_with_the_right_one() -> None:

@@ -96,6 +96,29 @@ def test_a_key_is_sent_once_whether_it_waits_or_is_done(mill: Mill, world: World
     assert "takeover" not in world.names()
 
 
+def test_a_receipt_says_what_was_known(mill: Mill, world: World) -> None:
+    assert [one.found for one in mill.grind.send_many([{"id": "1"}, {"id": "1"}])] == ["new", "waiting"]
+    assert mill.grind.send({"id": "1"}).found == "waiting"
+    world.run()
+    assert mill.grind.send({"id": "1"}).found == "done"
+
+
+def test_another_payload_under_a_known_key_is_a_conflict(mill: Mill, world: World) -> None:
+    other = {"id": "1", "note": "another"}
+    with pytest.raises(errors.ConflictError, match=r"Key '1' of the unique job grind is known with another payload"):
+        mill.grind.send_many([{"id": "0"}, {"id": "1"}, other])
+    assert world.depth("orders").visible == 0, "none of the call was sent"
+    assert mill.grind.send({"id": "1"}).found == "new"
+    with pytest.raises(errors.ConflictError, match=r"\(waiting\)"):
+        mill.grind.send_many([{"id": "0"}, other])
+    world.run()
+    with pytest.raises(errors.ConflictError, match=r"\(done\)"):
+        mill.grind.send(other)
+    assert mill.grind.send({"id": "0"}).found == "new", "nothing stayed reserved"
+    world.run()
+    assert mill.done == ["1", "0"]
+
+
 def test_a_send_that_failed_leaves_its_key_unknown(mill: Mill, world: World) -> None:
     mill.fail(errors.StorageBusy("The file is locked.", todo="Try again."))
     with pytest.raises(errors.StorageBusy):

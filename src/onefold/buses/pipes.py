@@ -182,7 +182,9 @@ def declare(
         group_path=compile_path(group) if group is not None and group.startswith("$") else None,
         takes=_taken_by(enrich),
     )
-    policy = policy_of(source, "repeatable", "rerun", timeout, retry or Retry(), after_failure, keep, owner)
+    policy = policy_of(
+        source, "repeatable", "rerun", timeout, Retry() if retry is None else retry, after_failure, keep, owner
+    )
     app.jobs[title] = PipeJob(
         _handler(way),
         way.filters,

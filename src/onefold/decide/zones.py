@@ -7,7 +7,9 @@ Never here: schedules, the machine's own zone. Invariant: a local time that come
 from __future__ import annotations
 
 import difflib
+import re
 import zoneinfo
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, date, datetime, tzinfo
 from functools import cache
@@ -16,6 +18,7 @@ from typing import Final
 from onefold.errors import UsageError
 
 ZONE_CHARS_MAX: Final = 50  # CreateSchedule, ScheduleExpressionTimezone: 1 to 50
+_OFFSET: Final = re.compile(r"(?:GMT|UTC)? ?([+-])0?([1-9]|1[0-4])(:?00|:?30|:?45)?", re.IGNORECASE)
 _NOT_IANA: Final = ("posix", "right/", "localtime")  # files that lie beside the database's own
 DAY_S: Final = 86_400
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -41,6 +44,9 @@ def _no_zone(name: str) -> UsageError:
     if not there:
         meaning, todo = "This machine has no time zone database.", "Install one: pip install tzdata."
     else:
+        offset = _OFFSET.fullmatch(name.strip())
+        if offset is not None:
+            return _no_offset(name, offset, there)
         lower = {zone.lower(): zone for zone in there}
         cities = {zone.lower().rpartition("/")[2]: zone for zone in sorted(there, reverse=True)}
         word = name.strip().lower().replace(" ", "_")
@@ -49,6 +55,19 @@ def _no_zone(name: str) -> UsageError:
         meaning = f"Did you mean {meant}?" if meant else ""
         todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are no zones."
     return UsageError(f"There is no time zone {name!r}.", meaning=meaning, todo=todo)
+
+
+def _no_offset(name: str, offset: re.Match[str], there: Collection[str]) -> UsageError:
+    """For "GMT+1": the zones called Etc/GMT+1 and the like have POSIX's sign, so the nearest name is the opposite."""
+    sign, hours, minutes = offset.groups()
+    fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"
+    is_there = fixed in there and (minutes or "00").endswith("00")
+    ahead = f"{hours} h {'ahead of' if sign == '+' else 'behind'} UTC"
+    return UsageError(
+        f"There is no time zone {name!r}.",
+        meaning=f"{fixed} is {ahead}: the sign in these names is the other way round." if is_there else "",
+        todo="A place, for example Europe/Berlin, also follows its clock changes; that is usually what is meant.",
+    )
 
 
 def instant_s(zone: tzinfo, local: tuple[int, int, int, int, int, int], *, at_jump: bool) -> int | None:

@@ -38,7 +38,7 @@ from onefold.decide.mapplan import (
 from onefold.duration import Duration
 from onefold.maps.items import Item, Source
 from onefold.maps.result_places import ResultPlace
-from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry
+from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry, check_option
 from onefold.run import item_failures
 from onefold.run.context import Context
 from onefold.run.declaring import types_of
@@ -283,7 +283,7 @@ def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable
         "reader": given.items if isinstance(given.items, ItemReader) else ItemReader(format=given.items),
         "batch": Batch(items_max=given.batch) if isinstance(given.batch, int) else given.batch,
         "tolerated": Tolerated(count=given.tolerated_count, percent=given.tolerated_percent),
-        "retry": tuple(_retrier(one) for one in given.retry),
+        "retry": tuple(_retrier(one) for one in _several(given.retry)),
         "catch": _catchers(given.catch),
         "timeout_ms": duration.to_ms(given.timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
     }
@@ -324,7 +324,13 @@ def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable
     return declared
 
 
+def _several(given: Any) -> Sequence[Any]:
+    """The values of an option that takes several; one alone is a list of one."""
+    return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+
+
 def _retrier(one: ItemRetry) -> Retrier:
+    check_option(one, ItemRetry, "retry", "attempts", 3)
     return Retrier(
         errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors),
         interval_ms=duration.to_ms(one.interval, "retry.interval"),
@@ -336,7 +342,13 @@ def _retrier(one: ItemRetry) -> Retrier:
 
 
 def _catchers(given: Queue | Sequence[ItemCatch] | None) -> tuple[Catcher, ...]:
-    some = [ItemCatch(queue=given)] if isinstance(given, Queue) else given or ()
+    some = [ItemCatch(queue=given)] if isinstance(given, Queue) else () if given is None else _several(given)
+    for one in some:
+        if not isinstance(one, ItemCatch) or not isinstance(one.queue, Queue):
+            raise errors.UsageError(
+                f"catch={one!r:.80} is not a queue.",
+                todo="Pass what app.queue(...) returned, or onefold.ItemCatch values.",
+            )
     return tuple(
         Catcher(errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors), queue=one.queue.name)
         for one in some

@@ -18,7 +18,8 @@ from onefold.codec import payload_type
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
 from onefold.decide.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
-from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice
+from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
+from onefold.run.context import Context
 from onefold.run.handlers import Job, Rules, positional_names
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from onefold.duration import Duration
     from onefold.run.decorating import Declares
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
 
@@ -48,6 +50,9 @@ def queue_of(
     """A queue and its two companions. Arguments and errors as `App.queue`."""
     if not isinstance(name, str):
         raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+    check_option(dead_letter, DeadLetter, "dead_letter", "after", 10)
+    if function is not None:
+        check_option(function, Function, "function", "memory_mb", 512)
     suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
     stem = name.removesuffix(suffix)
     dead_name = f"{(dead_letter.name or stem + '-dead').removesuffix(suffix)}{suffix}"
@@ -179,6 +184,7 @@ def policy_of(
         (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
     ):
         check_choice(value, allowed, what)
+    check_option(retry, Retry, "retry", "attempts", 5)
     after = queue.settings.receives_max or 1
     for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
         if type(count) is not int or count < 1:
@@ -267,6 +273,7 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
     """
     if throttle is None:
         return None
+    check_option(throttle, Throttle, "throttle", "rate", "100/s")
     if throttle.rate is None and throttle.concurrency is None:
         raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
     if throttle.concurrency is not None and (type(throttle.concurrency) is not int or throttle.concurrency < 1):
@@ -329,4 +336,32 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
             f"The annotations of {handler.__name__} name something that is not defined: {error}.",
             todo="Define payload types at module level.",
         ) from error
+    _check_parameters(handler, names, hints)
     return hints.get(names[0], Any), hints.get("return", Any)
+
+
+def _check_parameters(handler: Callable[..., Any], names: Sequence[str], hints: Mapping[str, Any]) -> None:
+    """Refuse parameters that nobody would give a value: a handler is called with (payload) or (payload, context)."""
+    parameters = inspect.signature(handler).parameters
+    surplus = [
+        one.name
+        for one in parameters.values()
+        if one.default is one.empty
+        and (one.kind is one.KEYWORD_ONLY or (one.kind in _POSITIONAL and one.name not in names[:2]))
+    ]
+    if surplus:
+        raise errors.UsageError(
+            f"{handler.__name__} needs {', '.join(surplus)}, which nothing gives it.",
+            meaning="A handler is called with the payload and, when it has a second parameter, the Context.",
+            todo="Put the value into the payload, or give the parameter a default.",
+        )
+    second = parameters.get(names[1]) if len(names) > 1 else None
+    if second is None:
+        return
+    annotation = hints.get(second.name, Any)
+    kinds = typing.get_args(annotation) or (annotation,)
+    if second.default not in (second.empty, None) or not any(kind in (Any, object, Context) for kind in kinds):
+        raise errors.UsageError(
+            f"{handler.__name__} would be given the Context as its second parameter, {second}.",
+            todo="Annotate it as onefold.Context, or make it keyword-only with a default.",
+        )

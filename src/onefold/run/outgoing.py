@@ -9,7 +9,7 @@ Invariant: one operation with one payload is one deduplication id, whoever sends
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
@@ -28,14 +28,18 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
     Args:
         job, key: the operation.
-        message_id: the queue's id; None while the message waits in a handler's outbox.
+        message_id: the queue's id; None while the message waits in a handler's outbox, and where `unique=True` added none.
         duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
+        found: what was known of the operation before: `new` (nothing, or the job is not `unique` and nobody looked),
+            `deduplicated` (a FIFO queue took the same message less than five minutes ago), or with `unique=True`
+            `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held` (for a person).
     """
 
     job: str
     key: str
     message_id: str | None
     duplicate: bool = False
+    found: Literal["new", "deduplicated", "waiting", "running", "done", "failed", "held"] = "new"
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from onefold.decide.expressions import Cron
 from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of
 from onefold.decide.ticks import MISSED_MAX, Missed
 from onefold.duration import Duration
-from onefold.options import Checked, Queue, Retry
+from onefold.options import Checked, Queue, Retry, check_option
 from onefold.run import following, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
@@ -333,6 +333,7 @@ def undelivered_of(retry: ScheduleRetry, dead_letter: str | None) -> Undelivered
     Raises:
         UsageError: a number that EventBridge Scheduler does not take either.
     """
+    check_option(retry, ScheduleRetry, "retry", "attempts", ATTEMPTS_MAX)
     attempts: Any = retry.attempts
     if type(attempts) is not int or not 0 <= attempts <= ATTEMPTS_MAX:
         raise errors.UsageError(f"retry.attempts={attempts!r} is out of range.", todo=f"It may be 0 to {ATTEMPTS_MAX}.")

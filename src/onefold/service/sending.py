@@ -7,8 +7,9 @@ duplicate names a message that survives a crash of the machine.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 
 from onefold import errors
 from onefold.contracts.entries import Refused
@@ -23,6 +24,8 @@ from onefold.service.wiring import Runtime
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
 _SENDING_MS = 60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction tells
 _KNOWN_MS = 90 * 24 * 3_600_000
+
+Known = Literal["waiting", "running", "done", "failed", "held"]
 
 
 def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -> list[Receipt]:
@@ -71,13 +74,15 @@ def _send(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
     return receipts
 
 
-def _deliver(runtime: Runtime, outgoing: Sequence[Outgoing], known: Container[int]) -> list[Receipt]:
+def _deliver(runtime: Runtime, outgoing: Sequence[Outgoing], known: Mapping[int, Known]) -> list[Receipt]:
     """Put into their queues all but those whose keys are known; the receipts of all, in order."""
     receipts: dict[int, Receipt] = {}
     by_queue: dict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(outgoing):
         if place in known:
-            receipts[place] = Receipt(job=one.record.job, key=one.record.key, message_id=None, duplicate=True)
+            receipts[place] = Receipt(
+                job=one.record.job, key=one.record.key, message_id=None, duplicate=True, found=known[place]
+            )
         else:
             by_queue[one.queue].append(place)
     for name, places in by_queue.items():
@@ -87,7 +92,11 @@ def _deliver(runtime: Runtime, outgoing: Sequence[Outgoing], known: Container[in
                 raise _refused(outgoing[place], answer)
             record = outgoing[place].record
             receipts[place] = Receipt(
-                job=record.job, key=record.key, message_id=answer.message_id, duplicate=answer.duplicate
+                job=record.job,
+                key=record.key,
+                message_id=answer.message_id,
+                duplicate=answer.duplicate,
+                found="deduplicated" if answer.duplicate else "new",
             )
     return [receipts[place] for place in range(len(outgoing))]
 
@@ -96,24 +105,29 @@ def _refused(one: Outgoing, refused: Refused) -> errors.PayloadError:
     return errors.PayloadError(
         f"Queue {one.queue} does not take the message of {one.record.job} {one.record.key!r}: {refused.message}",
         meaning=f"Code {refused.code}. Nothing was sent.",
-        todo="Mend the payload and send it again.",
+        todo="Correct the payload and send it again.",
     )
 
 
-def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tuple[list[Outgoing], set[int]]:
+def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tuple[list[Outgoing], dict[int, Known]]:
     """Make the records of `unique` keys that were never sent, for the worker to claim.
 
     Args:
         keep_ms: how long they are known, unless somebody goes on with them.
 
     Returns:
-        What was reserved, and the places in `outgoing` of what is known already.
+        What was reserved, and what is known already: index in `outgoing` -> what is known of it.
 
     Raises:
+        ConflictError: a key is known with another payload; nothing stays reserved.
         TransientError: one is being sent by another process; nothing stays reserved.
     """
     first: dict[RecordKey, int] = {}
-    known = {place for place, one in enumerate(outgoing) if one.unique and first.setdefault(one.record, place) != place}
+    known: dict[int, Known] = {}
+    for place, one in enumerate(outgoing):
+        if one.unique and first.setdefault(one.record, place) != place:
+            _refuse_other_payload(one, outgoing[first[one.record]].fingerprint, "sent in the same call")
+            known[place] = "waiting"
     if not first:
         return [], known
     store, now_ms = runtime.engine.store, runtime.clock.now_ms()
@@ -124,7 +138,8 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tu
         elif _being_sent(standing, now_ms):
             raise _busy(outgoing[place])
         else:
-            known.add(place)
+            known[place] = _known(standing)
+            _refuse_other_payload(outgoing[place], standing.fingerprint, known[place])
     answers = store.claim([_ask(runtime, one, now_ms, _RESERVE_LEASE_MS, keep_ms) for one in mine], now_ms)
     writes: list[tuple[Hold, Outcome]] = []
     quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]
@@ -136,6 +151,30 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tu
     if quicker:
         raise _busy(quicker[0])
     return mine, known
+
+
+def _known(record: Record) -> Known:
+    """What a record says of its operation, in a sender's words."""
+    match record.status:
+        case "completed":
+            return "done"
+        case "failed":
+            return "failed"
+        case "in_progress" if record.started_fence == record.fence:
+            return "running"
+        case "unknown" if record.parked:
+            return "held"
+        case _:
+            return "waiting"
+
+
+def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
+    if fingerprint != one.fingerprint:
+        raise errors.ConflictError(
+            f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
+            meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). This call has sent nothing.",
+            todo=f"Give another operation another key; `onefold why` shows what {one.record.key!r} was.",
+        )
 
 
 def _is_new(answer: Answer) -> bool:

@@ -21,7 +21,7 @@ from onefold.service import jobs
 
 def _draw(receipt: Receipt) -> None:
     if receipt.duplicate:
-        render.line(f"already known: {receipt.job} {receipt.key}; nothing was added")
+        render.line(f"already known ({receipt.found}): {receipt.job} {receipt.key}; nothing was added")
     else:
         render.line(f"sent: {receipt.job} {receipt.key} as message {receipt.message_id}")
 
