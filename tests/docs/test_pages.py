@@ -75,8 +75,8 @@ def kill_in_the_middle(text: str, folder: Path) -> None:
     send, start = [line for line in text.splitlines() if line]
     shell(send, folder)
     with worker(start, folder) as first:
-        read_until(first, "the courier is thinking")
-        first.send_signal(signal.SIGKILL)
+        read_until(first, "the courier is thinking, in process ")
+        os.kill(int(read_until(first, " ")), signal.SIGKILL)
     with worker(f"{start} --until-empty", folder) as second:
         read_until(second, "the courier is thinking")
         output, _ = second.communicate("\n", timeout=30)
@@ -91,13 +91,15 @@ def worker(command: str, folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def read_until(process: subprocess.Popen[str], text: str) -> None:
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """What it prints up to `text`."""
     assert process.stdout is not None
     seen = ""
     while text not in seen:
         char = process.stdout.read(1)
         assert char, f"ended before {text!r}: {seen}"
         seen += char
+    return seen.removesuffix(text)
 
 
 @pytest.mark.slow
@@ -106,34 +108,44 @@ def test_the_tutorials_test_passes(tmp_path: Path) -> None:
     assert "1 passed" in shell("python -m pytest -q -p no:cacheprovider test_shop.py", tmp_path)
 
 
-def test_the_readmes_example_runs(tmp_path: Path) -> None:
-    python = [text for language, _, text in blocks("README.md") if language == "python"]
-    (tmp_path / "shop.py").write_text(python[0], encoding="utf-8")
-    assert "Receipt(job='book_courier', key='o-1'" in shell("python shop.py", tmp_path)
-    output = shell("onefold worker shop:app --until-empty", tmp_path)
-    assert "booking 12 kg with key book_courier-" in output
-    assert "completed" in shell("onefold why o-1 shop:app", tmp_path)
-    (tmp_path / "alone.py").write_text(python[1] + "\nprint(charge('i-1', 5), charge('i-1', 5))\n", encoding="utf-8")
-    assert shell("python alone.py", tmp_path) == "charged 5 for i-1 charged 5 for i-1\n"
+@pytest.mark.slow
+def test_the_readmes_blocks_run_as_they_are_printed(tmp_path: Path) -> None:
+    write_files("README.md", tmp_path)
+    untitled = [text for language, title, text in blocks("README.md") if language == "python" and not title]
+    assert not untitled, "a block without a file name cannot be run as it is printed"
+    said = {command: shell(command, tmp_path) for command in readme_commands("shop", "billing")}
+    assert "Receipt(job='book_courier', key='o-1'" in said["python shop.py"]
+    assert "booking 12 kg with key book_courier-" in said["onefold worker shop:app --until-empty"]
+    story = said["onefold why o-1 shop:app"]
+    for step in ("sent", "claimed", "started", "completed"):
+        assert f"  {step} " in story, story
+    assert "2 done" in shell("onefold reconcile monthly_billing/2026-06-01T02:00:00Z billing:app", tmp_path)
+    assert "monthly_billing/2026-06-01T02:00:00Z" in said["onefold runs list billing:app"]
+    assert "2026-06" in said["onefold why monthly_billing 2026-06 billing:app"]
+    assert shell("python charges.py", tmp_path) == "charged 995 for i-1\n" * 2
+    assert shell("python -c 'import functions; print(callable(functions.handler))'", tmp_path) == "True\n"
 
 
-def test_the_readmes_schedule_fires_and_is_reconciled(tmp_path: Path) -> None:
-    python = [text for language, _, text in blocks("README.md") if language == "python"]
-    around = (
-        "import onefold\nfrom msgspec import Struct\n\napp = onefold.App('shop')\n\n\n"
-        "class Statement(Struct):\n    customer: str\n    month: str\n\n\n"
-        "@app.job(app.queue('statements'), key='{customer}/{month}')\n"
-        "def make_statement(one: Statement) -> str:\n    return one.customer\n\n\n"
-        "def customers(at: object) -> list[str]:\n    return ['ada', 'bob']\n\n\n"
-    )
-    around = "from datetime import datetime\n" + around
-    day = "datetime.fromisoformat('2026-{}-15T00:00:00+00:00')"
-    fires = f"missed='all', start={day.format('05')}, end={day.format('06')}, tz="
-    (tmp_path / "shop.py").write_text(around + python[2].replace("tz=", fires, 1), encoding="utf-8")
-    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold scheduler shop:app --once 2>&1", tmp_path)
-    shell("onefold worker shop:app --until-empty --queues shop-schedules,statements", tmp_path)
-    assert "monthly-billing/2026-06-01T02:00:00Z" in shell("onefold runs list shop:app", tmp_path)
-    assert "2 dispatched: 2 done" in shell("onefold reconcile monthly-billing shop:app", tmp_path)
+def readme_commands(*modules: str) -> list[str]:
+    """The README's commands for apps of its own blocks, in order, without their comments."""
+    lines = [line for language, _, text in blocks("README.md") if language == "sh" for line in text.splitlines()]
+    apps = re.compile(rf"\b({'|'.join(modules)})(:app|\.py)\b")
+    return [line.partition("  #")[0].strip() for line in lines if apps.search(line) and "deploy" not in line]
+
+
+@pytest.mark.slow
+def test_the_probe_of_the_guarantees_answers_for_a_worker_that_died(tmp_path: Path) -> None:
+    write_files("docs/guarantees.md", tmp_path)
+    shell("python -c 'import couriers; couriers.book_courier.send(couriers.Order(\"o-2\"))'", tmp_path)
+    with pytest.raises(AssertionError, match="assert -6 == 0"):
+        shell("onefold worker couriers:app --until-empty", tmp_path)
+    assert (tmp_path / "partner" / "o-2").read_text() == "4711"
+    (tmp_path / "partner" / "o-2").write_text("4712")  # what the partner says is what is recorded
+    shell("onefold worker couriers:app --until-empty", tmp_path)
+    assert (tmp_path / "partner" / "o-2").read_text() == "4712", "it was not booked again"
+    story = shell("onefold why o-2 couriers:app", tmp_path)
+    assert "label-4712" in story
+    assert "takeover" in story
 
 
 @pytest.mark.parametrize(
