@@ -17,10 +17,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from onefold import errors, private_files
-from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
+from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.readers import Readers
 from onefold.backends.sqlite.refusals import primary, translate
@@ -90,6 +90,8 @@ class Engine:
         self.path = path
         self.clock = clock
         self.in_memory = path == ":memory:"
+        self._file = OpenFile(path)
+        self.place = path if self.in_memory else self._file.place
         self._settings = settings
         self._real_clock = SystemClock()  # other processes hold the file in real time, whatever `clock` says
         self._never = _Never()
@@ -101,6 +103,7 @@ class Engine:
         self._syncs = True
         self._writer = self._connect(LentConnection)
         self._seen_version = _data_version(self._writer)
+        self._file.note()
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
@@ -255,7 +258,33 @@ class Engine:
                     raise
                 self._real_clock.wait(self._never, 1)
             else:
+                if not self.in_memory and not self._file.is_there():
+                    self._refuse_lost_file()
                 return
+
+    def _refuse_lost_file(self) -> NoReturn:
+        """End a transaction that would go where nobody looks for it; what can be saved is written into the file.
+
+        Raises:
+            StorageError: always.
+        """
+        self._roll_back()
+        is_saved = False
+        if self._file.is_log_gone():  # nobody has begun another: what this process still has of it is all there is
+            _, held, written = self._writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            is_saved = held == written
+        raise self._file.refusal(is_saved=is_saved, log=self._file.move_old_log())
+
+    def check_file(self) -> None:
+        """Look whether the file is still the one that was opened; for processes that write seldom.
+
+        Raises:
+            StorageError: it was removed or replaced, or its log or the log's index was.
+        """
+        if self.in_memory or (self._file.is_there() and self._file.is_index_there()):
+            return
+        with self._my_turn():
+            self._refuse_lost_file()
 
     def _roll_back(self) -> None:
         self._writer.transferred = []  # that did not happen
@@ -376,9 +405,9 @@ class Engine:
         reads_only = kind is not LentConnection
         try:
             if not self.in_memory and not reads_only:
-                private_files.make_file(self.path)  # SQLite gives its log the same mode
+                private_files.make_file(self.place)  # SQLite gives its log the same mode
             connection = sqlite3.connect(
-                self.path,
+                self.place,
                 timeout=self._settings.busy_ms / 1000,  # from the first statement on: another may recover the file
                 isolation_level=None,
                 check_same_thread=False,

@@ -6,7 +6,6 @@ and the presence lock is taken before the owner's id can appear in a claim.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -76,7 +75,7 @@ class SqliteEngine:
         self.ledger = SqliteLedger(self.database)
         self.state = SqliteState(self.database)
         self.archive = SqliteArchive(self.database)
-        self._wakeup = Wakeup(path, entropy)
+        self._wakeup = Wakeup(self.database.place, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
         self.known_queue = None  # opening costs no call
@@ -97,7 +96,7 @@ class SqliteEngine:
             return None
         with self._lock:
             if self._presence is None:
-                self._presence = Presence(os.path.realpath(self.database.path), self._owner)  # one for all names
+                self._presence = Presence(self.database.place, self._owner)  # one for all names
             return str(self._presence.lock_file)
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
@@ -125,6 +124,7 @@ class SqliteEngine:
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""
+        self.database.check_file()
         done = self.queues.step_moves()
         if self._presence is not None:
             for owner in self._presence.find_dead():

@@ -1,14 +1,18 @@
-"""A database file: which one a `sqlite://` URL names, and what may be chosen about it.
+"""A database file: which one a `sqlite://` URL names, what may be chosen about it, and whether it is still there.
 
     sqlite:///relative/path.db    sqlite:////absolute/path.db    sqlite://:memory:
 
 How long to wait for it, its pages, and how long its log may become are chosen by who opens it: such a URL has no options.
+A file that was removed or replaced while a process has it open takes that process's writes to where nobody looks for them,
+and its log, which others find by name, would be applied to whatever file has the name now. `OpenFile` notices.
 Never here: opening one. Invariant: a path is `:memory:` or of printable characters; a page size is of new files, others keep
 their own.
 """
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -57,3 +61,99 @@ def path_of(url: str, rest: str) -> str:
             todo="Write the plain path of the file, for example sqlite:///.onefold/shop.db.",
         )
     return rest[1:]
+
+
+class OpenFile:
+    """The file at a path as it was when it was opened, and its log.
+
+    Args:
+        path: as the user wrote it, for error texts and for a link that may be pointed elsewhere.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._name = os.path.abspath(path)  # this process may change its folder
+        self.place = os.path.realpath(path)
+        self._log = f"{self.place}-wal"
+        self._index = f"{self.place}-shm"
+        self._seen: list[tuple[int, int] | None] = []
+
+    def note(self) -> None:
+        """Remember which file and log this process has opened; called once, as soon as it has both."""
+        self._seen = [_inode(self._name), _inode(self._log), _inode(self._index)]
+
+    def is_there(self) -> bool:
+        """Whether file and log are still what this process has open, as far as it may look. 3 us; asked in every write."""
+        try:
+            main, log = os.stat(self._name), os.stat(self._log)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:  # this process has given up rights since it opened them
+            return True
+        return [(main.st_dev, main.st_ino), (log.st_dev, log.st_ino)] == self._seen[:2]
+
+    def is_index_there(self) -> bool:
+        """As `is_there`, for the log's index, which goes alone only by mistake; asked in maintenance."""
+        try:
+            return _inode(self._index) == self._seen[2]
+        except PermissionError:
+            return True
+
+    def is_log_gone(self) -> bool:
+        """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""
+        now = [_inode(self.place), _inode(self._log), _inode(self._index)]
+        return (
+            now[0] == self._seen[0]
+            and None in now
+            and all(one in (None, seen) for one, seen in zip(now, self._seen, strict=True))
+        )
+
+    def move_old_log(self) -> str | None:
+        """Take the log of a file that is gone away from its name, so that it is not applied to the file there now.
+
+        Returns:
+            Where it is now; None where there was nothing to move.
+        """
+        if _inode(self.place) == self._seen[0]:
+            return None
+        if _inode(self._index) == self._seen[2]:
+            with suppress(OSError):
+                os.unlink(self._index)
+        if _inode(self._log) != self._seen[1]:
+            return None
+        target = f"{self._log}-of-replaced-{os.getpid()}"
+        try:
+            os.rename(self._log, target)
+        except OSError:  # another process of the old file has done it
+            return None
+        return target
+
+    def refusal(self, *, is_saved: bool, log: str | None) -> errors.StorageError:
+        """Why nothing can be written any more.
+
+        Args:
+            is_saved: what the removed log held was written into the file first.
+            log: where `move_old_log` has put the log.
+        """
+        if _inode(self.place) == self._seen[0] == _inode(self._name):
+            saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
+            return errors.StorageError(
+                f"The log of {self._path} ({self._log}, {self._index}) was removed or replaced while this process used it.",
+                meaning=f"Nothing was written; {saved}. Other processes would not have seen it.",
+                todo="Restart every process that uses the file, and keep its -wal and -shm files while one does.",
+            )
+        how = "was removed" if _inode(self._name) is None else "is another file now"
+        moved = f" Its log was moved to {log}, so that it is not applied to the new file." if log else ""
+        return errors.StorageError(
+            f"{self._path} {how}: it is not the one that this process opened.",
+            meaning=f"Nothing was written: nobody would have found it again.{moved}",
+            todo="Restart this process. Stop every process that uses a database before you restore or move its file.",
+        )
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino

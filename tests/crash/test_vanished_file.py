@@ -1,0 +1,231 @@
+"""The database file, or its log, is removed or replaced while real processes work on it.
+
+Nothing may be accepted that nobody would find again; what was put in the file's place must not be touched by the old log;
+whoever works on the old one ends with an error, whether it has work or not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import onefold
+from onefold import errors
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+WORKER = """
+import os, sys
+import onefold
+app = onefold.App("vanish", url=os.environ["ONEFOLD_URL"])
+parcels = app.queue("parcels")
+
+@app.job(parcels, key="{id}")
+def ship(order: dict) -> None:
+    os.write(int(os.environ["PROGRESS"]), order["id"].encode() + b"\\n")
+
+if __name__ == "__main__":
+    from onefold.cli.main import main
+    main()
+"""
+
+
+class Shop:
+    """A file with a worker on it in a process of its own, and a sender in this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "live.db"
+        (folder / "shop_app.py").write_text(WORKER)
+        self.app = onefold.App("vanish", url=f"sqlite:///{self.path}")
+
+        @self.app.job(self.app.queue("parcels"), key="{id}")
+        def ship(order: dict[str, str]) -> None:
+            """Runs in the worker."""
+
+        self.ship = ship
+        self._reading, writing = os.pipe()
+        environment = {
+            **os.environ,
+            "ONEFOLD_URL": f"sqlite:///{self.path}",
+            "PROGRESS": str(writing),
+            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        }
+        self.ship.send({"id": "first"})
+        code = "from onefold.cli.main import main; main()"
+        self.worker = subprocess.Popen(
+            [sys.executable, "-c", code, "worker", "shop_app:app", "--no-progress"],
+            env=environment, pass_fds=[writing], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        os.close(writing)
+        assert self.next_shipped() == "first"
+
+    def next_shipped(self) -> str:
+        ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
+        assert ready, "nobody works"
+        return os.read(self._reading, 100).decode().strip()
+
+    def backup(self, path: Path) -> Path:
+        """A copy as `onefold` and SQLite make them."""
+        with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(path)) as target:
+            source.backup(target)
+        return path
+
+    def worker_error(self) -> str:
+        """What the worker says as it ends by itself, which it must with an error."""
+        _, said = self.worker.communicate(timeout=PATIENCE_S)
+        assert self.worker.returncode not in (0, None), said
+        assert "Traceback" not in said
+        return said
+
+    def close(self) -> None:
+        if self.worker.poll() is None:
+            self.worker.kill()
+        self.worker.communicate(timeout=PATIENCE_S)
+        os.close(self._reading)
+        self.app.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    one = Shop(tmp_path)
+    yield one
+    one.close()
+
+
+def found_in(path: Path) -> tuple[str, int]:
+    """Whether a file is whole, and how many messages were ever sent into it; as a new process finds it."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+        "print(c.execute('PRAGMA integrity_check').fetchone()[0]);"
+        "print(c.execute('SELECT last_id FROM onefold_file').fetchone()[0])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    health, last_id = ran.stdout.split()
+    return health, int(last_id)
+
+
+@pytest.mark.slow
+def test_a_removed_file_ends_workers_and_refuses_sends(shop: Shop) -> None:
+    shop.path.unlink()
+    with pytest.raises(errors.StorageError, match="was removed"):
+        shop.ship.send({"id": "lost"})
+    said = shop.worker_error()
+    assert str(shop.path) in said
+    assert "was removed" in said
+    with pytest.raises(errors.StorageError, match="was removed"):
+        shop.ship.send({"id": "lost again"})
+
+
+@pytest.mark.slow
+def test_a_backup_renamed_over_the_live_file_stays_as_it_was(shop: Shop, tmp_path: Path) -> None:
+    backup = shop.backup(tmp_path / "backup.db")
+    before = found_in(backup)
+    bytes_before = backup.read_bytes()
+    for number in range(200):  # the old log has pages that the backup must not get
+        shop.ship.send({"id": f"later-{number}"})
+    while shop.next_shipped().split("\n")[-1] != "later-199":
+        pass
+    backup.rename(shop.path)
+    assert "is another file now" in shop.worker_error()
+    with pytest.raises(errors.StorageError, match="is another file now"):
+        shop.ship.send({"id": "lost"})
+    assert not Path(f"{shop.path}-wal").exists()
+    assert shop.path.read_bytes() == bytes_before
+    shop.app.close()
+    assert found_in(shop.path) == before
+    assert shop.path.read_bytes() == bytes_before
+    # A new process works on what was put there.
+    again = onefold.App("vanish", url=f"sqlite:///{shop.path}")
+    assert again.runtime().engine.queues.depth("parcels").visible == 0
+    again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["-wal", "-shm"])
+def test_a_removed_log_loses_nothing_that_was_accepted(shop: Shop, ending: str) -> None:
+    shop.worker.terminate()
+    shop.worker.communicate(timeout=PATIENCE_S)
+    for number in range(20):
+        shop.ship.send({"id": f"accepted-{number}"})
+    Path(f"{shop.path}{ending}").unlink()
+    # A write looks at two of the three files; maintenance at the third too.
+    call: Callable[[], object] = partial(shop.ship.send, {"id": "refused"})
+    if ending == "-shm":
+        call = partial(shop.app.runtime().engine.maintain, lambda _: None)
+    with pytest.raises(errors.StorageError, match="what was accepted before is in the file"):
+        call()
+    shop.app.close()
+    assert found_in(shop.path) == ("ok", 21)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["-wal", "-shm"])
+def test_an_idle_worker_notices_a_removed_log(shop: Shop, ending: str) -> None:
+    Path(f"{shop.path}{ending}").unlink()
+    assert "was removed or replaced" in shop.worker_error()
+
+
+def test_a_log_that_another_process_has_begun_anew_is_left_alone(tmp_path: Path) -> None:
+    app = onefold.App("vanish", url=f"sqlite:///{tmp_path / 'live.db'}")
+    app.runtime().engine.queues.settings()
+    log = tmp_path / "live.db-wal"
+    log.unlink()
+    log.write_bytes(b"")
+    database = app.runtime().engine.database  # type: ignore[attr-defined]  # the embedded engine's
+    with pytest.raises(errors.StorageError, match="may be lost"):
+        database.check_file()
+    app.close()
+
+
+def test_a_link_that_is_pointed_elsewhere_is_noticed_and_the_old_file_keeps_its_log(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "current"
+    link.symlink_to(tmp_path / "old")
+    app = onefold.App("vanish", url=f"sqlite:///{link}/live.db")
+
+    @app.job(app.queue("parcels"), key="{id}")
+    def ship(order: dict[str, str]) -> None:
+        """Never."""
+
+    ship.send({"id": "kept"})
+    link.unlink()
+    link.symlink_to(tmp_path / "new")
+    with pytest.raises(errors.StorageError, match="was removed"):
+        ship.send({"id": "refused"})
+    assert (tmp_path / "old" / "live.db-wal").exists()
+    app.close()
+    assert found_in(tmp_path / "old" / "live.db")[0] == "ok"
+
+
+def test_a_process_that_changes_its_folder_stays_on_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = onefold.App("vanish", url="sqlite:///live.db")
+
+    @app.job(app.queue("parcels"), key="{id}")
+    def ship(order: dict[str, str]) -> None:
+        """Never."""
+
+    ship.send({"id": "before"})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    ship.send({"id": "after"})
+    engine = app.runtime().engine
+    engine.appear()
+    with ThreadPoolExecutor(1) as other:  # its reader is opened only now
+        assert other.submit(engine.queues.depth, "parcels").result().visible == 2
+    assert os.listdir(elsewhere) == []
+    app.close()
