@@ -110,7 +110,6 @@ def test_a_wrong_json_request_is_answered_in_json(
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
-        ("GET", "/", "", 400, "MissingAction"),
         ("GET", "/?Action=Explode", "", 400, "InvalidAction"),
         ("POST", "/", "Action=Explode", 400, "InvalidAction"),
         ("POST", "/some/where/else", "\xff\xfe", 400, "MalformedQueryString"),
@@ -229,3 +228,66 @@ def test_a_held_answer_does_not_hold_the_end(endpoint: Endpoint) -> None:
             assert thread.is_alive()
     thread.join(PATIENCE_S)
     assert [answer.status for answer in answers] == [200]
+
+
+# ------------------------------------------------------------------------------- the query protocol, as recorded from AWS
+
+
+def conformance(operation: str, case: str, source: str = "1.1 protocol [O]") -> pytest.MarkDecorator:
+    return pytest.mark.conformance(operation=operation, case=case, source=source, protocol="query")
+
+
+@conformance("Errors", "no Action: 404 and one empty element, whatever is accepted")
+def test_no_action(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    for method, path in (("GET", "/000000000000/orders"), ("GET", "/"), ("POST", "/000000000000/orders")):
+        for accept in ("*/*", "application/json"):
+            answer = ask(endpoint, method, path, Accept=accept)
+            assert (answer.status, answer.body.strip()) == (404, b"<UnknownOperationException/>")
+
+
+@conformance("Errors", "an account's action on a queue's URL: InvalidAction")
+def test_actions_of_the_account(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    for action in ("ListQueues", "CreateQueue&QueueName=b"):
+        answer = ask(endpoint, "GET", f"/000000000000/orders?Action={action}")
+        assert answer.status == 400
+        name = action.partition("&")[0].encode()
+        assert b"<Code>InvalidAction</Code>" in answer.body
+        assert b"<Message>The action " + name + b" is not valid for this endpoint.</Message>" in answer.body
+        assert ask(endpoint, "GET", f"/?Action={action}").status == 200
+    found = ask(endpoint, "GET", "/000000000000/orders?Action=GetQueueUrl&QueueName=b")
+    assert f"<QueueUrl>{endpoint.url}/000000000000/b</QueueUrl>".encode() in found.body
+
+
+@conformance("Errors", "Accept: application/json is answered in JSON, an error too")
+def test_json_is_accepted(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    path = "/000000000000/orders?Action="
+    sent = ask(endpoint, "GET", path + "SendMessage&MessageBody=o-1", Accept="application/json")
+    assert (sent.status, sent.headers["content-type"]) == (200, "application/json")
+    result = sent.json["SendMessageResponse"]["SendMessageResult"]
+    assert (result["MD5OfMessageBody"], result["SequenceNumber"]) == ("ab8e7263ab3ab8220b9ada31fa9c435c", None)
+    request_id = sent.json["SendMessageResponse"]["ResponseMetadata"]["RequestId"]
+    assert request_id == sent.headers["x-amzn-requestid"]
+    got = ask(endpoint, "GET", path + "ReceiveMessage&AttributeName=All", Accept="application/json; q=1, text/xml")
+    (message,) = got.json["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert (message["Body"], message["MessageAttributes"]) == ("o-1", None)
+    assert {"Name": "ApproximateReceiveCount", "Value": "1"} in message["Attributes"]
+    listed = ask(endpoint, "GET", "/?Action=ListQueues", Accept="application/json").json["ListQueuesResponse"]
+    assert listed["ListQueuesResult"] == {"queueUrls": [f"{endpoint.url}/000000000000/orders"], "NextToken": None}
+    failed = ask(endpoint, "GET", path + "ListQueues", Accept="application/json")
+    assert failed.status == 400
+    assert failed.json["Error"] == {
+        "Code": "InvalidAction", "Message": "The action ListQueues is not valid for this endpoint.", "Type": "Sender",
+    }  # fmt: skip
+    assert (
+        b"<ListQueuesResponse" in ask(endpoint, "GET", "/?Action=ListQueues", Accept="text/xml, application/json").body
+    )
+
+
+@conformance("ReceiveMessage", "nothing there: a short, empty result element")
+def test_an_empty_result_is_short(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    answer = ask(endpoint, "GET", "/000000000000/orders?Action=ReceiveMessage")
+    assert b"<ReceiveMessageResult/><ResponseMetadata>" in answer.body

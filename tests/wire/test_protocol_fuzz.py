@@ -141,7 +141,7 @@ def understood(error: AwsError) -> None:
     assert parsed["Error"]["Message"] == error.message
     status, headers, body = query_protocol.encode_error(error, "r-1")
     parsed = aws_side.query_answer("SendMessage", body, status=status, headers=headers)
-    assert (parsed["Error"]["Code"], status) == (error.code, 400)
+    assert (parsed["Error"]["Code"], status) == (error.code, error.status)
 
 
 SCALARS = (

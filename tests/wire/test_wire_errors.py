@@ -35,7 +35,6 @@ SAMPLES: dict[str, AwsError] = {
         errors.malformed_input("x"),
         errors.unknown_operation("x"),
         errors.unknown_operation(""),
-        errors.missing_action(),
         errors.malformed_query_string("x"),
         errors.access_denied("x"),
         errors.invalid_client_token_id(),

@@ -56,8 +56,11 @@ class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
     redrive_sources: tuple[str, ...] = ()
 
 
-def check_settings(settings: QueueSettings) -> None:
+def check_settings(settings: QueueSettings, *, advised: bool = True) -> None:
     """Refuse settings that SQS would refuse, looking at this queue alone.
+
+    Args:
+        advised: False takes what SQS takes though nobody should want it: a queue that is its own dead-letter queue.
 
     Raises:
         UsageError: names the setting, its value and its range.
@@ -94,7 +97,7 @@ def check_settings(settings: QueueSettings) -> None:
                 todo="Choose a value in that range.",
             )
     _check_fifo_only(settings)
-    _check_redrive(settings)
+    _check_redrive(settings, advised)
 
 
 def _check_fifo_only(settings: QueueSettings) -> None:
@@ -112,7 +115,7 @@ def _check_fifo_only(settings: QueueSettings) -> None:
         )
 
 
-def _check_redrive(settings: QueueSettings) -> None:
+def _check_redrive(settings: QueueSettings, advised: bool) -> None:
     name = settings.name
     if (settings.dead_letter is None) != (settings.receives_max is None):
         raise errors.UsageError(
@@ -120,7 +123,7 @@ def _check_redrive(settings: QueueSettings) -> None:
             meaning="A redrive policy needs both: where to, and after how many receives.",
             todo="Give both or neither.",
         )
-    if name in (settings.dead_letter, settings.held):
+    if name == settings.held or (name == settings.dead_letter and advised):
         raise errors.UsageError(
             f"Queue {name!r} names itself as its dead-letter or held queue.", todo="Name another queue."
         )

@@ -102,7 +102,7 @@ def sequence_number(sequence: str | None) -> str | None:
 
 def handle_of(queue: str, receipt: str) -> str:
     """The receipt handle of one receive."""
-    return b64encode(f"onefold {queue} {receipt}".encode()).decode()
+    return b64encode(f"onefold2 {queue} {receipt}.".encode()).decode()  # the full stop: none begins another
 
 
 def receipt_of(handle: str, queue: str) -> str:
@@ -115,6 +115,10 @@ def receipt_of(handle: str, queue: str) -> str:
         start, name, receipt = a2b_base64(handle, strict_mode=True).decode().split(" ")
     except (Base64Error, ValueError):
         raise errors.receipt_handle_is_invalid(handle) from None
-    if start != "onefold" or name != queue or not _RECEIPT.fullmatch(receipt):
+    if start == "onefold2" and receipt.endswith("."):
+        receipt = receipt[:-1]
+    elif start != "onefold":  # as they were until November 2026
+        raise errors.receipt_handle_is_invalid(handle)
+    if name != queue or not _RECEIPT.fullmatch(receipt):
         raise errors.receipt_handle_is_invalid(handle)
     return receipt

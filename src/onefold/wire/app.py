@@ -34,6 +34,7 @@ LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin wi
 
 _JSON = ((b"content-type", json_protocol.CONTENT_TYPE),)
 _XML = ((b"content-type", query_protocol.CONTENT_TYPE),)
+_QUERY_JSON = ((b"content-type", query_protocol.JSON_TYPE),)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VIA = "sqs"
 _WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
@@ -94,8 +95,11 @@ class App:
             else:
                 operation, ask = self._query(request)
             return await self._perform(operation, ask, request, request_id)
+        except query_protocol.NoAction as nothing:
+            return Response(nothing.status, nothing.BODY, _XML, request_id)
         except AwsError as error:
-            return _error(error, query=target is None, request_id=request_id)
+            as_json = target is None and query_protocol.wants_json(request.headers.get(b"accept", b""))
+            return _error(error, query=target is None, as_json=as_json, request_id=request_id)
 
     def _json(self, request: Request, target: bytes) -> tuple[Operation, Any]:
         if request.method != "POST":
@@ -138,6 +142,8 @@ class App:
             if plan.after == "error":
                 raise errors.internal_failure()
         if query:
+            if query_protocol.wants_json(request.headers.get(b"accept", b"")):
+                return Response(200, query_protocol.encode_json(operation, result, request_id), _QUERY_JSON, request_id)
             return Response(200, query_protocol.encode(operation, result, request_id), _XML, request_id)
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
@@ -258,7 +264,9 @@ def _method(got: str, wanted: str) -> AwsError:
     return AwsError("MethodNotAllowed", text, status=405, modelled=False)
 
 
-def _error(error: AwsError, *, query: bool, request_id: str) -> Response:
+def _error(error: AwsError, *, query: bool, request_id: str, as_json: bool = False) -> Response:
     encode = query_protocol.encode_error if query else json_protocol.encode_error
+    if as_json:
+        encode = query_protocol.encode_json_error
     status, headers, body = encode(error, request_id)
     return Response(status, body, tuple(headers))

@@ -63,11 +63,12 @@ def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, crea
         if name not in _CHANGES and name != "FifoQueue":
             raise errors.invalid_attribute_name(name)
         if name in FIFO_ONLY and not fifo:
-            raise errors.invalid_attribute_name(name)
+            raise errors.fifo_only(name)
         if name == "FifoQueue":
             _check_type(value, creates)
         else:
             wanted = _CHANGES[name](wanted, value, address)
+    wanted = _one_encryption(wanted, attributes)
     if wanted.card.by_group and wanted.settings.dedup_scope != "messageGroup":
         raise errors.invalid_attribute_value(
             "FifoThroughputLimit", "perMessageGroupId is allowed only when DeduplicationScope is messageGroup."
@@ -75,10 +76,26 @@ def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, crea
     return wanted
 
 
+def _one_encryption(wanted: Wanted, attributes: Mapping[str, str]) -> Wanted:
+    """A key of KMS and SQS's own encryption exclude each other, whichever was named first; a key's period goes with it."""
+    kept = wanted.card.kept
+    if "KmsMasterKeyId" in kept:
+        if is_true(attributes.get("SqsManagedSseEnabled", "")):
+            raise errors.one_encryption()
+    elif "KmsDataKeyReusePeriodSeconds" in kept:
+        return _keep(wanted, "KmsDataKeyReusePeriodSeconds", "")
+    return wanted
+
+
+def is_true(value: str) -> bool:
+    """Whether a boolean attribute is true; its case does not matter, as on AWS."""
+    return value.lower() == "true"
+
+
 def _check_type(value: str, creates: bool) -> None:
-    if value not in ("true", "false"):
+    if value.lower() not in _YES_NO:
         raise errors.invalid_attribute_value("FifoQueue")
-    if value == "false":
+    if not is_true(value):
         raise errors.invalid_attribute_value("FifoQueue", "" if creates else "Modifying queue type is not supported.")
 
 
@@ -102,6 +119,8 @@ def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> Change:
 
 def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any], Wanted]) -> Change:
     def change(wanted: Wanted, value: str, _: Address) -> Wanted:
+        if choices is _YES_NO:
+            value = value.lower()
         if value not in choices:
             raise errors.invalid_attribute_value(name)
         return set_(wanted, choices[value])
@@ -139,8 +158,8 @@ def _policy(wanted: Wanted, value: str, _: Address) -> Wanted:
 
 
 def _key(wanted: Wanted, value: str, _: Address) -> Wanted:
-    kept = _keep(wanted, "KmsMasterKeyId", value)
-    return _keep(kept, "SqsManagedSseEnabled", "false" if value else "")
+    wanted = _keep(wanted, "KmsMasterKeyId", value)
+    return _keep(wanted, "SqsManagedSseEnabled", "false") if value else wanted  # stays off without the key (recorded)
 
 
 def _key_reuse(wanted: Wanted, value: str, _: Address) -> Wanted:
@@ -150,13 +169,9 @@ def _key_reuse(wanted: Wanted, value: str, _: Address) -> Wanted:
 
 
 def _managed(wanted: Wanted, value: str, _: Address) -> Wanted:
-    if value not in ("true", "false"):
+    if value.lower() not in _YES_NO:
         raise errors.invalid_attribute_value("SqsManagedSseEnabled")
-    if value == "true" and "KmsMasterKeyId" in wanted.card.kept:
-        raise errors.invalid_attribute_value(
-            "SqsManagedSseEnabled", "You can use one type of server-side encryption (SSE) at one time."
-        )
-    return _keep(wanted, "SqsManagedSseEnabled", "" if value == "true" else value)
+    return _keep(wanted, "SqsManagedSseEnabled", "" if is_true(value) else "false")
 
 
 def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:

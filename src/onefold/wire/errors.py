@@ -106,6 +106,21 @@ def invalid_attribute_name(name: str) -> AwsError:
     return AwsError("InvalidAttributeName", f"Unknown Attribute {name}.")
 
 
+def fifo_only(name: str) -> AwsError:
+    """An attribute of FIFO queues on a standard one; AWS has two texts for it (recorded)."""
+    if name in ("DeduplicationScope", "FifoThroughputLimit"):
+        return AwsError("InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true.")
+    return invalid_attribute_name(name)
+
+
+def one_encryption() -> AwsError:
+    """A KMS key and SQS's own encryption at a time (recorded)."""
+    return AwsError(
+        "InvalidAttributeName",
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+    )
+
+
 def invalid_attribute_value(name: str, reason: str = "") -> AwsError:
     """A queue attribute whose value is refused; `reason` is a sentence with its full stop."""
     text = f"Invalid value for the parameter {name}."
@@ -218,11 +233,6 @@ def unknown_operation(name: str) -> AwsError:
     """No operation of that name; an empty name: none was given (JSON)."""
     text = f"The action {name} is not valid for this endpoint." if name else "The request names no operation."
     return _framework("UnknownOperationException", text, code="InvalidAction")
-
-
-def missing_action() -> AwsError:
-    """The query protocol without `Action`."""
-    return _framework("MissingAction", "The request must contain the parameter Action.")
 
 
 def malformed_query_string(message: str) -> AwsError:

@@ -25,6 +25,7 @@ from onefold.wire import history_page, history_view
 from onefold.wire.addresses import message_id_of, message_uuid
 from onefold.wire.app import OURS, host_of, is_local, is_loopback
 from onefold.wire.connection import Request, Response
+from onefold.wire.operations.queues import OWN_DEAD_LETTERS
 
 _JSON = (
     (b"content-type", b"application/json"),
@@ -164,6 +165,7 @@ class Peek:
                     **structs.asdict(settings),
                     **structs.asdict(admin.depth(settings.name)),
                     "receivers_waiting": waiting.get(settings.name, 0),
+                    **({"warning": OWN_DEAD_LETTERS} if settings.dead_letter == settings.name else {}),
                 }
                 for settings in admin.settings()
             ]

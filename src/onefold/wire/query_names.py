@@ -54,6 +54,12 @@ MAPS: Final[Mapping[str, Pair]] = {
 }
 
 
+JSON_LISTS: Final[Mapping[str, str]] = {
+    "MessageList": "messages",
+    "QueueUrlList": "queueUrls",
+}  # recorded; else as named
+
+
 def element_of(shape: str) -> str:
     """The name of each element of a list; `member` for a list that is newer than these tables."""
     return LISTS.get(shape, "member")

@@ -4,6 +4,8 @@ The operation is the parameter `Action`; parameters come in the query string, th
 lists. The queue is named by `QueueUrl` or by the path the request was sent to. Besides the flattened names that AWS
 documents, what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
 
+An answer is XML, or JSON for a client that accepts that first.
+
 Never here: HTTP beyond headers of one answer, what an operation does, the names (`wire/query_names.py`).
 Invariant: `decode` answers an ask with all required members, or raises AwsError, whatever the bytes are; XML that leaves
 here has only characters that XML 1.0 allows.
@@ -11,6 +13,7 @@ here has only characters that XML 1.0 allows.
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -23,6 +26,7 @@ from onefold.wire.json_protocol import Headers
 from onefold.wire.model import Model, Operation, Shape
 
 CONTENT_TYPE = b"text/xml"
+JSON_TYPE = b"application/json"
 
 _FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
 _DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
@@ -32,6 +36,9 @@ _BITS = {"integer": 31, "long": 63}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACEMENT = "\ufffd"
 _HEAD = '<?xml version="1.0"?>'
+
+_OF_ACCOUNT = frozenset({"CreateQueue", "ListQueues"})  # actions that a queue's own URL does not answer (recorded)
+_QUEUE_PATH = re.compile(r"(?:/queue/[a-z0-9-]+)?/[0-9]{12}/[A-Za-z0-9_.-]+/?")
 
 _Tree = dict[str, Any]  # by part of a name: text, or another tree when dots follow
 
@@ -49,15 +56,16 @@ def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[O
         query_string: what stands after the `?`. A parameter of the body wins over it.
 
     Raises:
-        AwsError: MalformedQueryString: cannot be read. MissingAction, InvalidAction. MalformedInput: a parameter of
-            another type, which is named. MissingParameter and what `Operation.check` raises: a required one is absent.
+        NoAction: no action is named.
+        AwsError: MalformedQueryString: cannot be read. InvalidAction. MalformedInput: a parameter of another type, which is
+            named. MissingParameter and what `Operation.check` raises: a required one is absent.
     """
     tree = _nested([*_fields(query_string), *_fields(form)])
     action = tree.get("Action")
     if not isinstance(action, str) or not action:
-        raise errors.missing_action()
+        raise NoAction
     operation = model.operation(action)
-    if operation is None:
+    if operation is None or (action in _OF_ACCOUNT and _QUEUE_PATH.fullmatch(path)):
         raise errors.unknown_operation(action)
     members = _members(operation.input, tree)
     if "QueueUrl" in operation.input.members and "QueueUrl" not in members:
@@ -65,6 +73,20 @@ def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[O
     ask = operation.input_type(**members)
     operation.check(ask, query=True)
     return operation, ask
+
+
+class NoAction(AwsError):
+    """A request that names no action: AWS answers it with status 404 and one empty element, whatever it accepts."""
+
+    BODY = b"<UnknownOperationException/>\n"
+
+    def __init__(self) -> None:
+        super().__init__("UnknownOperationException", "The request names no action.", status=404, modelled=False)
+
+
+def wants_json(accept: bytes) -> bool:
+    """Whether the value of an `Accept` header names JSON first."""
+    return accept.partition(b",")[0].partition(b";")[0].strip().lower() == JSON_TYPE
 
 
 def _fields(form: bytes) -> list[tuple[str, str]]:
@@ -169,9 +191,9 @@ def _scalar(name: str, shape: Shape, text: str) -> Any:
             raise _mismatch("NUMBER_VALUE is out of range", name)
         return number
     if shape.kind == "boolean":
-        if text not in {"true", "false"}:
+        if text.lower() not in {"true", "false"}:
             raise _mismatch("STRING_VALUE can not be converted to a Boolean", name)
-        return text == "true"
+        return text.lower() == "true"
     if shape.kind == "blob":
         try:
             return b64decode(text, validate=True)
@@ -194,9 +216,38 @@ def encode(operation: Operation, result: Mapping[str, Any] | None, request_id: s
     if operation.output is not None:
         out.append(f"<{name}Result>")
         _write_members(operation.output, result or {}, out)
-        out.append(f"</{name}Result>")
+        if out[-1] == f"<{name}Result>":  # nothing was found: AWS writes the element short
+            out[-1] = f"<{name}Result/>"
+        else:
+            out.append(f"</{name}Result>")
     out.append(f"<ResponseMetadata><RequestId>{_text(request_id)}</RequestId></ResponseMetadata></{name}Response>")
     return "".join(out).encode()
+
+
+def encode_json(operation: Operation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
+    """The same in JSON, as AWS writes it for the query protocol: absent members are null, maps are lists of pairs."""
+    answer: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
+    if operation.output is not None:
+        answer[f"{operation.name}Result"] = _jsonable(operation.output, result or {})
+    return json.dumps({f"{operation.name}Response": answer}, separators=(",", ":")).encode()
+
+
+def _jsonable(shape: Shape, value: Any) -> Any:
+    if value is None:
+        return None
+    if shape.kind == "structure":
+        return {
+            query_names.JSON_LISTS.get(member.name, name): _jsonable(member, value.get(name))
+            for name, member in shape.members.items()
+        }
+    if shape.kind == "list":
+        assert shape.item is not None
+        return [_jsonable(shape.item, item) for item in value]
+    if shape.kind == "map":
+        assert shape.item is not None
+        pair = query_names.pair_of(shape.name)
+        return [{pair.key: key, pair.value: _jsonable(shape.item, item)} for key, item in value.items()]
+    return b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
 def headers(request_id: str) -> Headers:
@@ -212,6 +263,13 @@ def encode_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]
         f"<RequestId>{_text(request_id)}</RequestId></ErrorResponse>"
     )
     return error.status, headers(request_id), body.encode()
+
+
+def encode_json_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]:
+    """The same in JSON, for a client that accepts that first."""
+    said = {"Code": error.code, "Message": error.message, "Type": error.fault}
+    fields = [(b"content-type", JSON_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
+    return error.status, fields, json.dumps({"Error": said, "RequestId": request_id}, separators=(",", ":")).encode()
 
 
 def _write_members(shape: Shape, value: Mapping[str, Any], out: list[str]) -> None:

@@ -755,3 +755,30 @@ async def test_dead_letter_fifo(counter: Counter) -> None:
     assert await counter.bodies(url) == ["g-2"]
     (got,) = await counter.receive(dead, MessageSystemAttributeNames=["MessageDeduplicationId", "MessageGroupId"])
     assert got["Attributes"] == {"MessageDeduplicationId": message, "MessageGroupId": "g"}
+
+
+@row("ReceiveMessage", "no receipt handle of a queue begins with another one", "1.5")
+async def test_handles_are_no_prefixes(counter: Counter) -> None:
+    url = await counter.queue(VisibilityTimeout="0")
+    for number in range(13):
+        await counter.send(url, str(number))
+    handles = []
+    for _ in range(12):
+        handles += [one["ReceiptHandle"] for one in await counter.receive(url)]
+    for cut in range(1, len(handles[-1])):
+        error = await counter.refused("DeleteMessage", QueueUrl=url, ReceiptHandle=handles[-1][:cut])
+        assert error.shape == "ReceiptHandleIsInvalid"
+    assert not [one for one in handles if any(other != one and other.startswith(one) for other in handles)]
+
+
+@row("SendMessageBatch", "an entry above the queue's limit: the text of a batch differs", "1.9 [O]")
+async def test_text_of_an_oversized_entry(counter: Counter) -> None:
+    url = await counter.queue(MaximumMessageSize="1024")
+    entries = [{"Id": "a", "MessageBody": "x" * 1025}, {"Id": "b", "MessageBody": "x"}]
+    answer = await counter.ask("SendMessageBatch", QueueUrl=url, Entries=entries)
+    (failed,) = answer["Failed"]
+    assert failed == {
+        "Id": "a", "SenderFault": True, "Code": "InvalidParameterValue",
+        "Message": "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes.",
+    }  # fmt: skip
+    assert [one["Id"] for one in answer["Successful"]] == ["b"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import uuid
 
 from tests.wire.operations.counter import Counter, row
 
@@ -186,3 +188,40 @@ async def test_remove_permission(counter: Counter) -> None:
     assert (await counter.refused("RemovePermission", QueueUrl=url, Label="b")).legacy == "InvalidParameterValue"
     await counter.ask("RemovePermission", QueueUrl=url, Label="a")
     assert await counter.attribute(url, "Policy") is None
+
+
+@row("CancelMessageMoveTask", "a task handle is the base64 of a JSON object with taskId and sourceArn", "1.18 [O]")
+async def test_form_of_task_handles(counter: Counter) -> None:
+    await dead_letter(counter, 3)
+    arn = counter.arn("orders-dead")
+    handle = (await counter.ask("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1))["TaskHandle"]
+    said = json.loads(base64.b64decode(handle, validate=True))
+    assert said.keys() == {"taskId", "sourceArn"}
+    assert str(uuid.UUID(said["taskId"])) == said["taskId"]
+    assert said["sourceArn"] == arn
+    for task, source, text in (
+        ("10f57157-fc38-4da9-a113-4de7e12d05aa", arn, "Task does not exist."),
+        ("no uuid", arn, "Task does not exist."),
+        (
+            said["taskId"],
+            counter.arn("none"),
+            "The resource that you specified for the SourceArn parameter doesn't exist.",
+        ),
+    ):
+        other = base64.b64encode(json.dumps({"taskId": task, "sourceArn": source}).encode()).decode()
+        error = await counter.refused("CancelMessageMoveTask", TaskHandle=other)
+        assert (error.shape, error.status, error.text) == ("ResourceNotFoundException", 404, text)
+    for garbage in ("garbage", base64.b64encode(b"garbage").decode(), base64.b64encode(b'{"taskId": 1}').decode()):
+        error = await counter.refused("CancelMessageMoveTask", TaskHandle=garbage)
+        assert (error.legacy, error.text) == ("InvalidParameterValue", "Value for parameter TaskHandle is invalid.")
+    await counter.ask("CancelMessageMoveTask", TaskHandle=handle)
+
+
+@row("RemovePermission", "an unknown label: with a policy and without one AWS has two texts", "1.2 [O]")
+async def test_unknown_label(counter: Counter) -> None:
+    url = await counter.queue()
+    error = await counter.refused("RemovePermission", QueueUrl=url, Label="b")
+    assert error.text == "Value b for parameter Label is invalid. Reason: can't find label."
+    await counter.ask("AddPermission", QueueUrl=url, Label="a", AWSAccountIds=["111111111111"], Actions=["*"])
+    error = await counter.refused("RemovePermission", QueueUrl=url, Label="b")
+    assert error.text == "Value b for parameter Label is invalid. Reason: can't find label on existing policy."

@@ -367,3 +367,92 @@ async def test_purge_again(counter: Counter) -> None:
     assert (error.status, error.text) == (403, "Only one PurgeQueue operation on orders is allowed every 60 seconds.")
     counter.advance(60)
     await counter.ask("PurgeQueue", QueueUrl=url)
+
+
+# -- as recorded in 2024 to 2026 ---------------------------------------------------------------------------------------
+
+
+@row("CreateQueue", "boolean attributes whatever their case", "1.4")
+async def test_case_of_booleans(counter: Counter) -> None:
+    for value in ("True", "TRUE", "true"):
+        url = await counter.queue("steps.fifo", FifoQueue=value, ContentBasedDeduplication=value)
+        assert await counter.attribute(url, "FifoQueue") == "true"
+        assert await counter.attribute(url, "ContentBasedDeduplication") == "true"
+    await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes={"ContentBasedDeduplication": "False"})
+    assert await counter.attribute(url, "ContentBasedDeduplication") == "false"
+    standard = await counter.queue(SqsManagedSseEnabled="FALSE")
+    assert await counter.attribute(standard, "SqsManagedSseEnabled") == "false"
+    assert await counter.queue(SqsManagedSseEnabled="false") == standard
+    await counter.ask("SetQueueAttributes", QueueUrl=standard, Attributes={"SqsManagedSseEnabled": "True"})
+    assert await counter.attribute(standard, "SqsManagedSseEnabled") == "true"
+    error = await counter.refused("CreateQueue", QueueName="b", Attributes={"FifoQueue": "False"})
+    assert error.text == "Unknown Attribute FifoQueue."
+
+
+@row("CreateQueue", "attributes of FIFO queues on a standard one: InvalidAttributeName with two texts", "1.3 [O]")
+async def test_fifo_only_attributes(counter: Counter) -> None:
+    for name, value, text in (
+        ("ContentBasedDeduplication", "false", "Unknown Attribute ContentBasedDeduplication."),
+        ("DeduplicationScope", "queue", "You can specify the DeduplicationScope only when FifoQueue is set to true."),
+        (
+            "FifoThroughputLimit",
+            "perQueue",
+            "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
+        ),
+    ):
+        error = await counter.refused("CreateQueue", QueueName="orders", Attributes={name: value})
+        assert (error.shape, error.status, error.text) == ("InvalidAttributeName", 400, text)
+
+
+@row(
+    "SetQueueAttributes",
+    "a KMS key and SQS's encryption in one request, in either order: InvalidAttributeName",
+    "1.4 [O]",
+)
+async def test_one_encryption(counter: Counter) -> None:
+    url = await counter.queue()
+    key, own = {"KmsMasterKeyId": "alias/shop"}, {"SqsManagedSseEnabled": "true"}
+    for attributes in ({**key, **own}, {**own, **key}):
+        error = await counter.refused("SetQueueAttributes", QueueUrl=url, Attributes=attributes)
+        assert (error.shape, error.legacy) == ("InvalidAttributeName", "InvalidAttributeName")
+        assert error.text == (
+            "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."
+        )
+        assert await counter.attribute(url, "KmsMasterKeyId") is None
+    for attributes in (key, {"KmsMasterKeyId": "", **own}, {**own, "KmsMasterKeyId": ""}):
+        await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes=attributes)
+    assert await counter.attribute(url, "SqsManagedSseEnabled") == "true"
+
+
+@row("SetQueueAttributes", "the period of a KMS key disappears with it; SQS's encryption stays off", "1.4 [O]")
+async def test_without_the_key(counter: Counter) -> None:
+    url = await counter.queue()
+    attributes = {"KmsMasterKeyId": "alias/shop", "KmsDataKeyReusePeriodSeconds": "6000"}
+    await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes=attributes)
+    assert await counter.attribute(url, "KmsDataKeyReusePeriodSeconds") == "6000"
+    attributes = {"KmsMasterKeyId": "", "KmsDataKeyReusePeriodSeconds": "300"}
+    await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes=attributes)
+    assert await counter.attribute(url, "KmsMasterKeyId") is None
+    assert await counter.attribute(url, "KmsDataKeyReusePeriodSeconds") is None
+    assert await counter.attribute(url, "SqsManagedSseEnabled") == "false"
+    await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": "alias/other"})
+    assert await counter.attribute(url, "KmsDataKeyReusePeriodSeconds") == "300"
+
+
+@row("SetQueueAttributes", "a queue may be its own dead-letter queue: taken, with a warning; nothing is lost", "1.17")
+async def test_own_dead_letters(counter: Counter) -> None:
+    await check_own_dead_letters(counter, "orders")
+    await check_own_dead_letters(counter, "steps.fifo")
+
+
+async def check_own_dead_letters(counter: Counter, name: str) -> None:
+    url = await counter.queue(name, VisibilityTimeout="1")
+    policy = json.dumps({"deadLetterTargetArn": counter.arn(name), "maxReceiveCount": 1})
+    await counter.ask("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": policy})
+    assert json.loads(str(await counter.attribute(url, "RedrivePolicy")))["deadLetterTargetArn"] == counter.arn(name)
+    more = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if name.endswith(".fifo") else {}
+    for body in ("o-1", "o-2"):
+        await counter.send(url, body, **{key: value + body for key, value in more.items()})
+    for _ in range(4):
+        assert sorted(await counter.bodies(url)) == ["o-1", "o-2"]
+        counter.advance(1)

@@ -88,7 +88,7 @@ class SqliteQueues:
             UsageError: a setting out of its range, a dead-letter queue of another type or with shorter retention.
             NotFoundError: its dead-letter or held queue does not exist.
         """
-        check_settings(settings)
+        check_settings(settings, advised=advised)
 
         def run(connection: sqlite3.Connection) -> None:
             if is_there(connection, settings.name):
@@ -118,7 +118,7 @@ class SqliteQueues:
             UsageError: as for `create`; another type; a source's dead letters would not fit any more.
             NotFoundError: no such queue.
         """
-        check_settings(settings)
+        check_settings(settings, advised=advised)
 
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, settings.name)

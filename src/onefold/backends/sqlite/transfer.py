@@ -23,9 +23,12 @@ from onefold.contracts.store import RecordKey
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
-    """Whether one more receive would exceed the queue's maximum."""
+    """Whether one more receive would exceed the queue's maximum, and the message can go elsewhere.
+
+    SQS lets a queue be its own dead-letter queue: then a message is given again and again, whatever its maximum.
+    """
     receives_max = row.settings.receives_max
-    if row.dead_letter is None or receives_max is None or found.receives is None:
+    if row.dead_letter is None or receives_max is None or found.receives is None or row.dead_letter.id == row.id:
         return False
     return found.receives >= receives_max
 

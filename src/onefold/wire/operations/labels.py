@@ -143,8 +143,8 @@ async def remove_permission(desk: Desk, ask: Any, caller: Caller) -> None:  # no
     policy = _policy(card)
     statements = list(policy.get("Statement", []))
     left = [statement for statement in statements if statement.get("Sid") != ask.Label]
-    if len(left) == len(statements):
-        raise errors.invalid_value(ask.Label, "Label", "can't find label on existing policy.")
+    if len(left) == len(statements):  # AWS has two texts for it (recorded)
+        raise errors.invalid_value(ask.Label, "Label", f"can't find label{' on existing policy' if policy else ''}.")
     await _write(desk, queue, _with_policy(card, {**policy, "Statement": left} if left else {}))
 
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any, Final
 
+import msgspec
+from msgspec import Struct
+
 from onefold import errors as ours
 from onefold import limits
 from onefold.contracts.admin import MoveTask
@@ -18,6 +21,13 @@ from onefold.wire import errors
 from onefold.wire.desk import Caller, Desk
 
 LIST_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10, default 1
+
+
+class _Handle(Struct, frozen=True, rename="camel"):
+    """What a task handle is the base64 of, as JSON. AWS's has this form, and clients read it."""
+
+    task_id: str
+    source_arn: str
 
 
 async def start_message_move_task(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
@@ -52,7 +62,19 @@ def _queue(desk: Desk, arn: str, parameter: str) -> str:
 
 
 def _handle(desk: Desk, task: MoveTask) -> str:
-    return b64encode(f"{task.handle} {desk.addresses.arn(task.source)}".encode()).decode()
+    handle = _Handle(_uuid(task.handle), desk.addresses.arn(task.source))
+    return b64encode(msgspec.json.encode(handle)).decode()
+
+
+def _uuid(handle: str) -> str:
+    """The engine's handle, 16 hexadecimal digits, in the form of AWS's task ids."""
+    return f"{handle[:8]}-{handle[8:12]}-4000-8{handle[12:15]}-{handle[15:]:0<12}"
+
+
+def _handle_of(uuid: str) -> str:
+    parts = uuid.split("-")
+    handle = parts[0] + parts[1] + parts[3][1:] + parts[4][:1] if len(parts) == 5 else ""
+    return handle if _uuid(handle) == uuid else ""
 
 
 async def list_message_move_tasks(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
@@ -88,10 +110,11 @@ def _shown(desk: Desk, task: MoveTask) -> dict[str, Any]:
 async def cancel_message_move_task(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
     """CancelMessageMoveTask."""
     try:
-        handle, arn = b64decode(ask.TaskHandle, validate=True).decode().split(" ")
-    except ValueError:
+        given = msgspec.json.decode(b64decode(ask.TaskHandle, validate=True), type=_Handle)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
         raise errors.invalid_parameter_value("Value for parameter TaskHandle is invalid.") from None
-    _queue(desk, arn, "SourceArn")
+    _queue(desk, given.source_arn, "SourceArn")
+    handle = _handle_of(given.task_id)
     admin = desk.queues.engine.queues
     try:
         task = await desk.queues.call(lambda: admin.cancel_move(handle))

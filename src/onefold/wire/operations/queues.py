@@ -9,6 +9,7 @@ Sources: SQS API reference, the operation of the function's name; texts as recor
 from __future__ import annotations
 
 import re
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from onefold.wire.attributes import Wanted
 from onefold.wire.cards import Card
 from onefold.wire.desk import Caller, Desk
 
+OWN_DEAD_LETTERS: Final = "It is its own dead-letter queue: messages that nobody deletes are given again without end."
 RECREATE_MS: Final = 60 * limits.SECOND_MS  # SQS CreateQueue: wait 60 seconds after deleting a queue of that name
 PAGE_MAX: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
@@ -59,7 +61,7 @@ async def create_queue(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
 
 
 def _type_of(name: str, given: Mapping[str, str]) -> bool:
-    fifo = given.get("FifoQueue") == "true"
+    fifo = attributes.is_true(given.get("FifoQueue", ""))
     if not _NAME.fullmatch(name) or name.endswith(".fifo") is not fifo:
         if "FifoQueue" in given and not fifo and _NAME.fullmatch(name) and not name.endswith(".fifo"):
             raise errors.invalid_attribute_name("FifoQueue")
@@ -106,8 +108,6 @@ async def _told_as_redrive(desk: Desk, run: Any, given: Mapping[str, str]) -> An
         reason = "Dead-letter queue must be same type of queue as the source."
         if "redrive_allow" in error.what:
             reason = "Queue does not allow this source queue to use it as a dead-letter queue."
-        elif "names itself" in error.what:
-            reason = "A queue cannot be its own dead-letter queue here."
         raise errors.invalid_value(policy, "RedrivePolicy", reason) from error
 
 
@@ -159,6 +159,8 @@ async def set_queue_attributes(desk: Desk, ask: Any, caller: Caller) -> None:  #
         desk.cards.write(stored.name, card)
 
     await _told_as_redrive(desk, change, given)
+    if wanted.settings.dead_letter == stored.name != stored.dead_letter:
+        sys.stderr.write(f"onefold: queue {stored.name}: {OWN_DEAD_LETTERS}\n")
     desk.cards.keep(stored.name, card)
     desk.queues.changed(stored.name)
 

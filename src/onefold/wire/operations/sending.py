@@ -57,7 +57,11 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
     successful = []
     for (entry_id, entry, attributes), answer in zip(made, answers, strict=True):
         if isinstance(answer, Refused):
-            failed.append(refusal(answer).entry(entry_id))
+            refused = refusal(answer)
+            refused.message = refused.message.replace(
+                "are invalid", "cannot be validated"
+            )  # AWS's text in a batch (recorded)
+            failed.append(refused.entry(entry_id))
         else:
             successful.append(_accepted(entry, attributes, answer, {"Id": entry_id}))
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
