@@ -321,6 +321,14 @@ def test_a_batch_without_a_failure_is_done_in_order() -> None:
         assert [key for key, _ in shop.calls] == [_id(one.body) for one in deliveries]
 
 
+def test_a_failure_stops_the_batch_of_a_standard_queue_too() -> None:
+    shop = Shop(lambda order, ctx: _fail_if(order["id"] == "o-2"))
+    with mapped(shop.app, on_failure="batch") as world:
+        shop.ship.send_many([order(number) for number in range(1, 5)])
+        assert len(world.poll("orders")) == 3
+        assert shop.calls == [("o-1", 1), ("o-2", 1)]
+
+
 def _id(body: str) -> str:
     return str(json.loads(body)["id"])
 

@@ -368,3 +368,70 @@ def test_an_update_that_would_make_two_alike(endpoint: Endpoint, functions: Any)
     assert (code, status) == ("ResourceConflictException", 409)
     assert first in text
     assert functions.get_event_source_mapping(UUID=second)["FunctionArn"].endswith(":fail")
+
+
+def esm(case: str, source: str, operation: str = "CreateEventSourceMapping") -> pytest.MarkDecorator:
+    return pytest.mark.conformance(operation=operation, case=case, source=source)
+
+
+@esm("made with Enabled=False it answers Disabled", "2.1")
+def test_made_disabled(endpoint: Endpoint, functions: Any) -> None:
+    made = functions.create_event_source_mapping(EventSourceArn=arn(endpoint), FunctionName="echo", Enabled=False)
+    assert made["State"] == "Disabled"
+    assert functions.get_event_source_mapping(UUID=made["UUID"])["State"] == "Disabled"
+
+
+@esm("ProvisionedPollerConfig: ranges; MaximumConcurrency beside it is refused, now and in an update", "2.2")
+def test_provisioned_pollers(endpoint: Endpoint, functions: Any) -> None:
+    source = arn(endpoint)
+    wanted: dict[str, Any] = {"EventSourceArn": source, "FunctionName": "echo"}
+    for settings in (
+        {"ProvisionedPollerConfig": {"MinimumPollers": 2}, "ScalingConfig": {"MaximumConcurrency": 2}},
+        {"ProvisionedPollerConfig": {"MinimumPollers": 1}},
+        {"ProvisionedPollerConfig": {"MinimumPollers": 201}},
+        {"ProvisionedPollerConfig": {"MaximumPollers": 10_001}},
+        {"ProvisionedPollerConfig": {"MinimumPollers": 9, "MaximumPollers": 8}},
+    ):
+        status, _, kind = asked(endpoint, "POST", "event-source-mappings", json.dumps({**wanted, **settings}).encode())
+        assert (status, kind) in {(400, "InvalidParameterValueException"), (400, "ValidationException")}, settings
+    assert functions.list_event_source_mappings()["EventSourceMappings"] == []
+    pollers = {"MinimumPollers": 2, "MaximumPollers": 10}
+    made = functions.create_event_source_mapping(**wanted, ProvisionedPollerConfig=pollers)
+    assert made["ProvisionedPollerConfig"] == pollers
+    code, status, _ = refused(
+        functions.update_event_source_mapping, UUID=made["UUID"], ScalingConfig={"MaximumConcurrency": 2}
+    )
+    assert (code, status) == ("InvalidParameterValueException", 400)
+    changed = functions.update_event_source_mapping(
+        UUID=made["UUID"], ProvisionedPollerConfig={}, ScalingConfig={"MaximumConcurrency": 2}
+    )
+    assert "ProvisionedPollerConfig" not in changed
+    assert changed["ScalingConfig"] == {"MaximumConcurrency": 2}
+
+
+@esm("what other sources have, and unknown parameters, are refused", "2.1 [O]")
+def test_unknown_parameters(endpoint: Endpoint, functions: Any) -> None:
+    given = {"FunctionName": "echo", "EventSourceArn": arn(endpoint)}
+    for settings, named in (
+        ({"DestinationConfig": {"OnFailure": {"Destination": "x"}}}, "Unsupported DestinationConfig parameter"),
+        ({"StartingPosition": "LATEST"}, "Unsupported StartingPosition parameter"),
+        ({"BatchSIze": 3}, "'BatchSIze' is no parameter"),
+        ({"ScalingConfig": {"MaximumConcurency": 3}}, "scalingConfig"),
+        ({"FilterCriteria": {"Filter": []}}, "filterCriteria"),
+    ):
+        status, answer, kind = asked(
+            endpoint, "POST", "event-source-mappings", json.dumps({**given, **settings}).encode()
+        )
+        assert status == 400
+        assert kind in {"InvalidParameterValueException", "ValidationException"}
+        assert named in answer["Message"]
+    assert functions.list_event_source_mappings()["EventSourceMappings"] == []
+    functions.create_event_source_mapping(
+        **given, Tags={"a": "b"}, MetricsConfig={"Metrics": ["EventCount"]}, KMSKeyArn="arn:aws:kms:us-east-1:1:key/a"
+    )
+
+
+@pytest.mark.parametrize("text", ["%C2%B2", "0", "-1", "1_0", "x", "%D9%A1", "1" * 5_000])
+def test_a_page_size_that_is_no_number_is_refused(endpoint: Endpoint, text: str) -> None:
+    assert asked(endpoint, "GET", f"event-source-mappings?MaxItems={text}", b"")[::2] == (400, "ValidationException")
+    assert asked(endpoint, "GET", "event-source-mappings?MaxItems=10000", b"")[0] == 200

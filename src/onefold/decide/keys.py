@@ -232,7 +232,7 @@ def _check_field(template: str, name: str, payload: Any, what: str) -> None:
         names = _fields(at)
         if names is None:
             kind = _unwrapped(at)
-            if (get_origin(kind) or kind) in (list, tuple) and not step.isdigit():
+            if (get_origin(kind) or kind) in (list, tuple) and not step.isdecimal():
                 raise UsageError(
                     f"{what}={template!r}: {step} stands behind {codec.type_name(at)}, which has numbers, not names.",
                     todo="Name one item by its place, for example {lines.0.id}, or use a function of the payload.",
@@ -312,7 +312,7 @@ _resolved = lru_cache(maxsize=64)(get_type_hints)  # many jobs may have one payl
 def _item(kind: Any, step: str) -> Any:
     """The type behind one step into a list or dict; Any where the type does not tell."""
     arguments = get_args(kind)
-    if get_origin(kind) is list and step.isdigit():
+    if get_origin(kind) is list and step.isdecimal():
         return arguments[0]
     return arguments[1] if get_origin(kind) is dict else Any
 
@@ -360,7 +360,7 @@ def _value(value: Any, steps: tuple[str, ...]) -> Any:
     for step in steps:
         if isinstance(value, dict):
             value = value.get(step, _MISSING)
-        elif isinstance(value, list | tuple) and step.isdigit():
+        elif isinstance(value, list | tuple) and step.isdecimal():
             value = value[int(step)] if int(step) < len(value) else _MISSING
         else:
             value = getattr(value, step, _MISSING)

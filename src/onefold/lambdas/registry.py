@@ -182,7 +182,7 @@ class Registry:
             del self._entries[made.uuid]
             raise
         self._begin(entry)
-        return structs.replace(entry, state="Creating")
+        return structs.replace(entry, state="Creating" if made.enabled else "Disabled")
 
     def _new_uuid(self) -> str:
         return str(uuids.UUID(hex=self._entropy.token() + self._entropy.token(), version=4))

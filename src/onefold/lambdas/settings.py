@@ -104,6 +104,7 @@ class MappingSettings(Struct, frozen=True, kw_only=True):
         filters: patterns as JSON text; a message that matches none of them is deleted. Empty: all messages are handed over.
         reports_failures: the answer's `batchItemFailures` count (ReportBatchItemFailures).
         enabled: whether it polls.
+        provisioned: ProvisionedPollerConfig, kept and given back: polling here follows the load in any case.
     """
 
     uuid: str
@@ -115,6 +116,7 @@ class MappingSettings(Struct, frozen=True, kw_only=True):
     filters: tuple[str, ...] = ()
     reports_failures: bool = False
     enabled: bool = True
+    provisioned: Mapping[str, int] | None = None
 
 
 def check_function(settings: FunctionSettings) -> None:

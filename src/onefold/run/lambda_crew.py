@@ -50,7 +50,7 @@ class LambdaSettings(Struct, frozen=True, kw_only=True):
             many as a mapping's default batch has: what is claimed together is marked as started, so it must start together.
         tasks: coroutines at one time, 1 or more.
         margin_ms: kept back of an invocation's time for settling; at most half of that time is.
-        on_failure: FIFO: what a message that stays holds up.
+        on_failure: what a message that stays holds up; `batch` counts on a standard queue too.
         heartbeat: extend leases and visibilities while handlers run, instead of leases that last for the whole invocation.
         raise_for_batch: raise when not one message of a batch is done.
     """

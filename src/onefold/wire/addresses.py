@@ -68,7 +68,7 @@ def message_uuid(message_id: str) -> str:
     """The engine's message id as AWS shows one; another text as it is."""
     token, _, number = message_id.partition("-")
     parts = _parts(token)
-    if parts is None or not number.isdigit():
+    if parts is None or not (number.isascii() and number.isdigit()):
         return message_id
     start, high, mask = parts
     low = f"{high | (int(number) ^ mask):016x}"

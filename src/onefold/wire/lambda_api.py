@@ -32,6 +32,26 @@ ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1
 LOG_BYTES_MAX: Final = 4_096  # Lambda Invoke, LogType Tail: the last 4 KB of the log
 LIST_MAX: Final = 100  # Lambda ListEventSourceMappings, MaxItems: at most 100 in one answer
 _REPORTS: Final = "ReportBatchItemFailures"
+_USED: Final = frozenset(
+    (
+        "BatchSize", "Enabled", "EventSourceArn", "FilterCriteria", "FunctionName", "FunctionResponseTypes",
+        "MaximumBatchingWindowInSeconds", "ProvisionedPollerConfig", "ScalingConfig", "UUID",
+    )
+)  # fmt: skip
+_WITHOUT_EFFECT: Final = frozenset(("KMSKeyArn", "LoggingConfig", "MetricsConfig", "Tags"))
+# Lambda API, CreateEventSourceMapping: what only streams, Kafka, MQ and DocumentDB have.
+_OF_OTHERS: Final = frozenset(
+    (
+        "AmazonManagedKafkaEventSourceConfig", "BisectBatchOnFunctionError", "DestinationConfig",
+        "DocumentDBEventSourceConfig", "MaximumRecordAgeInSeconds", "MaximumRetryAttempts", "ParallelizationFactor",
+        "Queues", "SelfManagedEventSource", "SelfManagedKafkaEventSourceConfig", "SourceAccessConfigurations",
+        "StartingPosition", "StartingPositionTimestamp", "Topics", "TumblingWindowInSeconds",
+    )
+)  # fmt: skip
+_POLLERS: Final = {
+    "MinimumPollers": (2, 200),
+    "MaximumPollers": (2, 10_000),
+}  # Lambda API, ProvisionedPollerConfig, for SQS
 _JSON = ((b"content-type", b"application/json"),)
 
 
@@ -116,7 +136,9 @@ class LambdaApi:
         queue = self._addresses.name_of_arn(arn)
         if queue is None:
             raise _Refused(400, "InvalidParameterValueException", f"Unrecognized event source: {arn}")
-        entry = await self._registry.create(self._known(function), queue, **_settings(given))
+        settings = _settings(given)
+        _check_scaling(settings.get("concurrency_max"), settings.get("provisioned"))
+        entry = await self._registry.create(self._known(function), queue, **settings)
         return 202, self._shown(entry)
 
     def _known(self, text: str) -> str:
@@ -134,9 +156,7 @@ class LambdaApi:
         entries = self._registry.entries(queue=queue, function=function)
         marker = query.get("Marker", "")
         left = [one for one in entries if one.settings.uuid > marker]
-        asked = query.get("MaxItems", str(LIST_MAX))
-        count_max = min(LIST_MAX, int(asked)) if asked.isdigit() and int(asked) else LIST_MAX
-        page = left[:count_max]
+        page = left[: _items_max(query.get("MaxItems", str(LIST_MAX)))]
         found: dict[str, Any] = {"EventSourceMappings": [self._shown(one) for one in page]}
         if len(page) < len(left):
             found["NextMarker"] = page[-1].settings.uuid
@@ -147,6 +167,10 @@ class LambdaApi:
 
     async def _update(self, uuid: str, given: dict[str, Any]) -> tuple[int, Any]:
         changes = _settings(given)
+        before = self._registry.entry(uuid).settings
+        _check_scaling(
+            changes.get("concurrency_max", before.concurrency_max), changes.get("provisioned", before.provisioned)
+        )
         if isinstance(given.get("FunctionName"), str):
             changes["function"] = self._known(given["FunctionName"])
         return 202, self._shown(await self._registry.update(uuid, **changes))
@@ -175,6 +199,8 @@ class LambdaApi:
             shown["FilterCriteria"] = {"Filters": [{"Pattern": text} for text in settings.filters]}
         if settings.concurrency_max is not None:
             shown["ScalingConfig"] = {"MaximumConcurrency": settings.concurrency_max}
+        if settings.provisioned is not None:
+            shown["ProvisionedPollerConfig"] = dict(settings.provisioned)
         return shown
 
     # -- functions -----------------------------------------------------------------------------------------------------
@@ -285,6 +311,7 @@ def _body(request: Request) -> dict[str, Any]:
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The members of a mapping's settings that a body names."""
     found: dict[str, Any] = {}
+    _check_members(given)
     for name, member, per in (
         ("BatchSize", "batch_size", 1),
         ("MaximumBatchingWindowInSeconds", "window_ms", limits.SECOND_MS),
@@ -302,15 +329,64 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
         found["reports_failures"] = bool(types)
     if given.get("FilterCriteria") is not None:
         criteria = given["FilterCriteria"]
-        filters = criteria.get("Filters") or [] if isinstance(criteria, dict) else None
+        filters = (
+            criteria.get("Filters") or [] if isinstance(criteria, dict) and not criteria.keys() - {"Filters"} else None
+        )
         if not isinstance(filters, list) or not all(isinstance(one, dict) for one in filters):
             raise _refused_value("filterCriteria", criteria, "an object with Filters")
         found["filters"] = tuple(str(one.get("Pattern")) for one in filters)
     if given.get("ScalingConfig") is not None:
         scaling = given["ScalingConfig"]
-        most = scaling.get("MaximumConcurrency") if isinstance(scaling, dict) else None
+        if not isinstance(scaling, dict) or scaling.keys() - {"MaximumConcurrency"}:
+            raise _refused_value("scalingConfig", scaling, "an object with MaximumConcurrency")
+        most = scaling.get("MaximumConcurrency")
         found["concurrency_max"] = None if most is None else _whole("MaximumConcurrency", most)
+    if given.get("ProvisionedPollerConfig") is not None:
+        found["provisioned"] = _pollers(given["ProvisionedPollerConfig"])
     return found
+
+
+def _check_members(given: Mapping[str, Any]) -> None:
+    """Refuse what does not go with SQS, and what no version of the call has: it would be lost without a word."""
+    for name, value in given.items():
+        if name in _OF_OTHERS and value is not None:
+            text = (
+                f"Unsupported {name} parameter for given event source mapping type."  # recorded for DestinationConfig
+            )
+            raise _Refused(400, "InvalidParameterValueException", text)
+        if name not in _USED and name not in _WITHOUT_EFFECT and name not in _OF_OTHERS:
+            known = ", ".join(sorted(_USED | _WITHOUT_EFFECT))
+            raise _Refused(
+                400, "InvalidParameterValueException", f"{name[:64]!r} is no parameter of this call. It takes: {known}."
+            )
+
+
+def _pollers(given: Any) -> dict[str, int] | None:
+    """A ProvisionedPollerConfig; None for an empty one, which ends the provisioned mode."""
+    if not isinstance(given, dict) or given.keys() - _POLLERS.keys():
+        raise _refused_value("provisionedPollerConfig", given, "an object with MinimumPollers and MaximumPollers")
+    found = {name: _whole(name, value) for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        least, most = _POLLERS[name]
+        if not least <= value <= most:
+            raise _refused_value(name[0].lower() + name[1:], value, f"{least} to {most}")
+    if found.get("MinimumPollers", 2) > found.get("MaximumPollers", 200):
+        text = "MinimumPollers must be less than or equal to MaximumPollers."
+        raise _Refused(400, "InvalidParameterValueException", text)
+    return found or None
+
+
+def _check_scaling(concurrency_max: int | None, provisioned: Mapping[str, int] | None) -> None:
+    if concurrency_max is not None and provisioned is not None:
+        text = "MaximumConcurrency and ProvisionedPollerConfig exclude each other: a mapping has one of them."
+        raise _Refused(400, "InvalidParameterValueException", text)
+
+
+def _items_max(asked: str) -> int:
+    """How many mappings one answer holds. More than 100 is 100, as on Lambda."""
+    if not (asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)):
+        raise _refused_value("maxItems", asked[:32], "a whole number from 1 to 10000")
+    return min(LIST_MAX, int(asked))
 
 
 def _whole(name: str, value: Any) -> int:

@@ -162,7 +162,7 @@ def _received(
             reason=None if reason is None else _reason(reason),
             source=source,
             token=token,
-            stored_bytes=int(size) if size is not None and size.isdecimal() else None,
+            stored_bytes=int(size) if size is not None and size.isdecimal() and len(size) < 16 else None,
         ),
         receive_count=int(system.get("ApproximateReceiveCount", 1)),
         sent_at_ms=sent_at_ms,
