@@ -162,9 +162,9 @@ class App(Declarations):
                 run together, up to 100.
             margin: kept back of an invocation's time for settling; at most half of that time is. What cannot end before
                 is given back unstarted.
-            on_failure: what a message that comes back holds up: on a FIFO queue the rest of its `group` (a standard queue has
-                none), or on either the rest of the `batch`, which then runs one message after the other. Whether a dead letter
-                does is the job's `after_failure`.
+            on_failure: what a message that comes back holds up: on a FIFO queue the rest of its `group` (a standard one has
+                none), or on either the rest of the `batch`, which then runs one by one. Whether a dead letter does is the
+                job's `after_failure`.
             heartbeat: extend leases and visibilities while handlers run: after a crash messages come back within 30 seconds,
                 instead of when their visibility ends.
             raise_for_batch: raise when not one message of a batch is done, for the function's error metric.
