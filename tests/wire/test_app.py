@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -127,7 +129,7 @@ def test_a_wrong_query_request_is_answered_in_xml(
 
 
 def test_a_body_too_long_is_refused_as_aws_names_it(endpoint: Endpoint) -> None:
-    answer = ask(endpoint, body=b"x" * (2 * 1024 * 1024 + 1), X_Amz_Target="AmazonSQS.SendMessage", Content_Type=JSON)
+    answer = ask(endpoint, body=b"x" * (10 * 1024 * 1024 + 1), X_Amz_Target="AmazonSQS.SendMessage", Content_Type=JSON)
     assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (413, "RequestEntityTooLarge")
 
 
@@ -291,3 +293,58 @@ def test_an_empty_result_is_short(endpoint: Endpoint) -> None:
     call(endpoint, "CreateQueue", QueueName="orders")
     answer = ask(endpoint, "GET", "/000000000000/orders?Action=ReceiveMessage")
     assert b"<ReceiveMessageResult/><ResponseMetadata>" in answer.body
+
+
+# ------------------------------------------------------------------------------------------------ how long a request may be
+
+MIB = 1_048_576
+
+
+@pytest.mark.conformance(
+    operation="SendMessage", case="1 MiB in whatever way a client writes it", source="1.6", protocol="json, query"
+)
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("é" * (MIB // 2), "escaped"),  # 3 MiB
+        ("\U0001f4b6" * (MIB // 4), "escaped"),  # 3 MiB
+        ("a" * MIB, "each character escaped"),  # 6 MiB
+        ("é" * (MIB // 2), "percent signs"),  # 3 MiB
+        ('"' * MIB, "escaped"),
+    ],
+)
+def test_any_message_of_a_mebibyte_passes(endpoint: Endpoint, body: str, written: str) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    if written == "percent signs":
+        form = "Action=SendMessage&MessageBody=" + quote(body)
+        sent = ask(endpoint, path="/000000000000/orders", body=form, Content_Type=FORM)
+    else:
+        text = json.dumps(body) if written == "escaped" else '"' + "".join(f"\\u{ord(one):04x}" for one in body) + '"'
+        request = '{"QueueUrl": "orders", "MessageBody": ' + text + "}"
+        sent = ask(endpoint, body=request, X_Amz_Target="AmazonSQS.SendMessage", Content_Type=JSON)
+    assert sent.status == 200
+    assert call(endpoint, "ReceiveMessage", QueueUrl="orders").json["Messages"][0]["Body"] == body
+    one_more = json.dumps({"QueueUrl": "orders", "MessageBody": body + "b"})
+    refused = ask(endpoint, body=one_more, X_Amz_Target="AmazonSQS.SendMessage", Content_Type=JSON)
+    assert refused.status == 400
+    assert refused.json["message"].endswith("Message must be shorter than 1048576 bytes.")
+
+
+@pytest.mark.conformance(
+    operation="SendMessageBatch",
+    case="1 MiB together, not ASCII, or in binary attributes",
+    source="1.9",
+    protocol="json",
+)
+def test_any_batch_of_a_mebibyte_passes(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    entries: list[dict[str, Any]] = [{"Id": str(one), "MessageBody": "é" * 52_428} for one in range(10)]
+    sent = call(endpoint, "SendMessageBatch", QueueUrl="orders", Entries=entries)
+    assert (sent.status, len(sent.json["Successful"])) == (200, 10)
+    value = base64.b64encode(b"x" * 1_048_000).decode()
+    escaped = "".join(f"\\u{ord(one):04x}" for one in value)  # 8 MiB
+    attribute = '{"DataType": "Binary", "BinaryValue": "' + escaped + '"}'
+    entry = '{"Id": "a", "MessageBody": "x", "MessageAttributes": {"a": ' + attribute + "}}"
+    request = '{"QueueUrl": "orders", "Entries": [' + entry + "]}"
+    sent = ask(endpoint, body=request, X_Amz_Target="AmazonSQS.SendMessageBatch", Content_Type=JSON)
+    assert (sent.status, len(sent.json.get("Successful", ()))) == (200, 1)

@@ -19,6 +19,9 @@ def echo(event, context):
     print("seen", len(event.get("Records", [])))
     return event
 
+def count(event, context):
+    return len(event)
+
 def fail(event, context):
     raise ValueError("no")
 
@@ -31,7 +34,7 @@ def poison(event, context):
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     (tmp_path / "shop.py").write_text(HANDLER)
     monkeypatch.chdir(tmp_path)
-    functions = {"echo": "shop:echo", "fail": "shop.fail", "poison": "shop:poison"}
+    functions = {"echo": "shop:echo", "count": "shop:count", "fail": "shop.fail", "poison": "shop:poison"}
     with onefold.testing.sqs(clock="virtual", functions=functions) as served:
         yield served
 
@@ -222,7 +225,12 @@ def test_invoke(functions: Any) -> None:
     operation="GetFunction", case="configuration of a registered function, by name, ARN and list", source="2.7"
 )
 def test_functions(functions: Any) -> None:
-    assert [one["FunctionName"] for one in functions.list_functions()["Functions"]] == ["echo", "fail", "poison"]
+    assert [one["FunctionName"] for one in functions.list_functions()["Functions"]] == [
+        "count",
+        "echo",
+        "fail",
+        "poison",
+    ]
     found = functions.get_function(FunctionName="echo:$LATEST")["Configuration"]
     assert (found["Handler"], found["Timeout"], found["MemorySize"]) == ("shop:echo", 3, 128)
     assert functions.get_function_configuration(FunctionName="000000000000:function:echo")["FunctionName"] == "echo"
@@ -342,6 +350,14 @@ def test_settings_of_another_form_make_no_mapping(endpoint: Endpoint, functions:
 def test_forms_of_a_functions_name(functions: Any, name: str) -> None:
     assert functions.get_function(FunctionName=name)["Configuration"]["FunctionName"] == "echo"
     assert functions.invoke(FunctionName=name, InvocationType="DryRun")["StatusCode"] == 204
+
+
+@pytest.mark.conformance(operation="Invoke", case="6 MiB pass, one byte more does not", source="2.7")
+def test_the_limit_of_an_event(endpoint: Endpoint) -> None:
+    event = b'"' + b"x" * (6 * 1_048_576 - 2) + b'"'
+    status, _, kind = asked(endpoint, "POST", "functions/count/invocations", event + b" ")
+    assert (status, kind) == (413, "RequestTooLargeException")
+    assert asked(endpoint, "POST", "functions/count/invocations", event)[:2] == (200, 6 * 1_048_576 - 2)
 
 
 @pytest.mark.conformance(operation="Invoke", case="an event above 1 MB is refused asynchronously only", source="2.7")

@@ -441,3 +441,63 @@ async def test_a_taken_port_is_said() -> None:
 )
 def test_the_url_is_one_that_a_client_here_can_use(host: str, url: str) -> None:
     assert Server(Stub(), host=host, port=9324, clock=ManualClock()).url == url
+
+
+@scenario
+async def test_small_requests_sent_ahead_are_no_long_head() -> None:
+    async with running() as rig:
+        client = await rig.client()
+        requests = b"".join(post(b"/%d" % number) for number in range(2_000))
+        assert len(requests) > Bounds().head_bytes
+        client.send(requests[:-10])  # the last one has begun, and is not complete
+        for number in range(1_999):
+            assert (await client.answer())[2] == b"/%d " % number
+        client.send(requests[-10:])
+        assert (await client.answer())[::2] == (200, b"/1999 ")
+
+
+@scenario
+async def test_a_long_head_behind_a_small_request_is_refused() -> None:
+    async with running() as rig:
+        client = await rig.client()
+        client.send(post(b"/a") + b"GET / HTTP/1.1\r\nX-Endless: " + b"a" * 2_000_000)
+        assert (await client.answer())[::2] == (200, b"/a ")
+        assert (await client.answer())[0] == 431
+
+
+@scenario
+async def test_long_bodies_of_all_clients_are_bounded_together() -> None:
+    async with running(Bounds(body_bytes=1_000_000, held_bytes=1_500_000, linger_s=0.01)) as rig:
+        first, second = await rig.client(), await rig.client()
+        first.send(post(b"/wait", b"x" * 1_000_000))
+        await rig.stub.begun.wait()
+        second.send(post(b"/a", b"x" * 1_000_000))
+        assert (await second.answer())[0] == 503
+        rig.stub.let_go.set()
+        assert (await first.answer())[0] == 200
+        for body in (b"x" * 1_000_000, b"x" * 999_999):  # what was answered, or refused, holds nothing any more
+            client = await rig.client()
+            client.send(post(b"/a", body))
+            assert (await client.answer())[0] == 200
+        gone = await rig.client()
+        gone.send(post(b"/b", b"x" * 1_000_000)[:-1])
+        gone.send(b"x")
+        gone.close()
+        first.send(post(b"/c", b"y" * 1_000_000) * 2)  # the second of one client is read when the first is answered
+        for _ in range(2):
+            assert (await first.answer())[0] == 200
+
+
+@scenario
+async def test_one_client_cannot_hold_many_long_bodies() -> None:
+    async with running(Bounds(body_bytes=1_000_000, held_bytes=100_000_000)) as rig:
+        client = await rig.client()
+        client.send(post(b"/wait", b"x" * 1_000_000))
+        await rig.stub.begun.wait()
+        other = await rig.client()
+        client.send(post(b"/a", b"x" * 900_000) * 8)
+        other.send(post(b"/b"))
+        assert (await other.answer())[0] == 200
+        rig.stub.let_go.set()
+        for _ in range(9):
+            assert (await client.answer())[0] == 200

@@ -25,6 +25,7 @@ from msgspec import Struct
 from onefold.wire.eager import begin
 from onefold.wire.vigil import Vigil
 
+_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below are too short to count
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -35,7 +36,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """What one client may take.
 
     Args:
-        body_bytes: of one request; more is answered 413. SQS itself takes 1 MiB, which base64 and escapes make longer.
+        body_bytes: of one request; more is answered 413. SQS takes 1 MiB, which is 6 MiB when each character is escaped, or
+            8 as escaped base64; Lambda takes 6 MiB.
+        held_bytes: of the long bodies of all clients that are here at a time; more is answered 503, and SDKs try again.
         head_bytes: request line and header fields; more is answered 431.
         head_fields: how many header fields.
         request_s: seconds from a request's first byte to its last; later is answered 408.
@@ -44,7 +47,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
         linger_s: seconds for which the rest of a refused request is read and thrown away, so that its answer arrives.
     """
 
-    body_bytes: int = 2 * 1024 * 1024
+    body_bytes: int = 10 * 1024 * 1024
+    held_bytes: int = 256 * 1024 * 1024
     head_bytes: int = 64 * 1024
     head_fields: int = 100
     request_s: float = 30.0
@@ -112,7 +116,7 @@ class Handler(Protocol):
         ...
 
     def refused(self, status: int, why: str) -> Response:
-        """The answer to what is not a request we take: 400, 408, 413 or 431."""
+        """The answer to what is not a request we take: 400, 408, 413, 431 or 503."""
         ...
 
     def failed(self, request: Request, error: Exception) -> Response:
@@ -141,6 +145,7 @@ class Front:
         self.tasks: set[asyncio.Task[None]] = set()
         self.vigil = Vigil(loop)
         self.draining = False
+        self.held_bytes = 0  # of long bodies that have come, or are coming, and are not answered
         self.emptied = asyncio.Event()
 
     def left(self, connection: Connection) -> None:
@@ -174,6 +179,9 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._fields = self._head_bytes = self._body_bytes = 0
+        self._completed = 0  # requests, of those in the bytes that are being parsed
+        self._held_bytes = 0  # this connection's part of the front's
+        self._body_held = 0  # of that, for the body that is coming
         self._body: list[bytes] = []
 
     # ---------------------------------------------------------------------------------------------------- from the socket
@@ -190,6 +198,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._refused = True
         self._waiting.clear()
+        self._body, self._body_held = [], 0
+        self._hold(-self._held_bytes)
         self._cancel_late()
         if self._current is not None:
             self._current.gone = True
@@ -211,6 +221,7 @@ class Connection(asyncio.Protocol):
         if self._refused:
             return
         rest = data
+        self._completed = 0
         while rest:
             try:
                 self._parser.feed_data(rest)
@@ -244,7 +255,10 @@ class Connection(asyncio.Protocol):
 
     def _check_arriving(self, count: int) -> None:
         if not self._in_body:
-            self._head_bytes += count
+            if (
+                not self._completed
+            ):  # else those bytes are other requests' too, and this one's are counted with the next
+                self._head_bytes += count
             if self._head_bytes > self._front.bounds.head_bytes:
                 self._refuse(431, "The request's head is too long.")
                 return
@@ -301,15 +315,31 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        self._body_bytes += len(body)
-        if self._body_bytes > self._front.bounds.body_bytes:
+        size = self._body_bytes = self._body_bytes + len(body)
+        if size > self._front.bounds.body_bytes:
             self._refuse(413, "The request's body is too long.")
         elif not self._refused:
             self._body.append(body)
+            if size > _LONG_BYTES:
+                more = size - self._body_held
+                self._body_held = size
+                self._hold(more)
+                if self._front.held_bytes > self._front.bounds.held_bytes:
+                    self._refuse(503, "Too many long requests are under way; try again.")
+
+    def _hold(self, count: int) -> None:
+        self._held_bytes += count
+        self._front.held_bytes += count
+
+    def _let_go(self, request: Request) -> None:
+        """A request was answered: what its body held is free again, unless the client's leaving has freed it."""
+        if len(request.body) > _LONG_BYTES and self._held_bytes:
+            self._hold(-len(request.body))
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._arriving = False
+        self._completed += 1
         if self._refused or self._parser.should_upgrade():
             return
         path, _, query = self._url.decode("latin-1").partition("?")
@@ -318,9 +348,10 @@ class Connection(asyncio.Protocol):
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request = Request(self._parser.get_method().decode("ascii"), path, query, self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()
-        self._body = []
+        self._body, self._body_held = [], 0
         self._waiting.append(request)
-        if len(self._waiting) > _MAX_AHEAD and not self._paused and self._transport is not None:
+        many = len(self._waiting) > _MAX_AHEAD or self._held_bytes > self._front.bounds.body_bytes
+        if many and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -329,6 +360,8 @@ class Connection(asyncio.Protocol):
         if self._refused:
             return
         self._refused = True
+        self._hold(-self._body_held)
+        self._body, self._body_held = [], 0
         self._arriving = False
         self._cancel_late()
         self._waiting.append(self._front.handler.refused(status, why))
@@ -341,15 +374,15 @@ class Connection(asyncio.Protocol):
         """Handle the next request, unless one is in hand or the client does not read."""
         if self._transport is None or self._current is not None or self._stalled_at is not None:
             return
+        if self._paused and len(self._waiting) <= _MAX_AHEAD // 2 and self._held_bytes <= self._front.bounds.body_bytes:
+            self._paused = False
+            self._transport.resume_reading()
         if self._waiting:
             one = self._waiting.popleft()
             if isinstance(one, Response):
                 self._write(one, keep_alive=False)
                 self._front.loop.call_later(self._front.bounds.linger_s, self.close)
                 return
-            if self._paused and len(self._waiting) < _MAX_AHEAD // 2:
-                self._paused = False
-                self._transport.resume_reading()
             self._current = one
             loop, handling = self._front.loop, self._handle(one)
             # What was sent ahead is not done in one go: others have their turn between.
@@ -371,6 +404,7 @@ class Connection(asyncio.Protocol):
             answer = self._front.handler.failed(request, error)
         finally:
             self._current = self._task = None
+            self._let_go(request)
             if self._transport is not None:
                 self._answer(request, answer)
 
