@@ -35,6 +35,7 @@ class TestSqliteFile(StoreContract, RecordAdminContract):
     def open_store(self, tmp_path: Path) -> Iterator[None]:
         self.engine = open_engine(tmp_path / "records.db")
         self.store = self.records = SqliteStore(self.engine)
+        self.ledger = SqliteLedger(self.engine)
         yield
         self.engine.close()
 
@@ -48,6 +49,7 @@ class TestSqliteMemory(StoreContract, RecordAdminContract):
     def open_store(self) -> Iterator[None]:
         engine = open_engine(":memory:")
         self.store = self.records = SqliteStore(engine)
+        self.ledger = SqliteLedger(engine)
         yield
         engine.close()
 

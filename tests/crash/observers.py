@@ -14,7 +14,7 @@ from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
-from onefold.contracts.verbs import Store
+from onefold.contracts.verbs import RowsOf, Store
 from onefold.run.gates import Gates
 from onefold.run.passage import Run
 from tests.crash.judge import Judge
@@ -28,8 +28,8 @@ class ObservedStore:
         self._judge = judge
         self.capabilities = store.capabilities
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
-        answers = self._store.claim(asks, now_ms)
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
+        answers = self._store.claim(asks, now_ms, rows_of)
         for ask, answer in zip(asks, answers, strict=True):
             if isinstance(answer, Claimed):
                 self._judge.claimed(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from onefold.contracts.commit import Settlement
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey
-from onefold.contracts.verbs import Store
+from onefold.contracts.verbs import RowsOf, Store
 
 NEVER_MS = 1 << 60
 
@@ -23,9 +23,9 @@ class Plant:
 
     def __init__(self, store: Store) -> None:
         self._store: Any = store
-        self.capabilities = store.capabilities
+        self.capabilities = replace(store.capabilities, notes_claims=False)  # what it answers is not the store's
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         answers: list[Answer] = self._store.claim(asks, now_ms)
         return answers
 
@@ -89,7 +89,7 @@ class FenceRestarts(Plant):
 class LeaseIgnored(Plant):
     """Lets the next one in although the lease still runs."""
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         def end_leases(connection: Any) -> None:
             connection.execute("UPDATE onefold_record SET lease_until_ms = ?", (now_ms,))
 
@@ -100,20 +100,20 @@ class LeaseIgnored(Plant):
 class DoubtForgotten(Plant):
     """Takes over a run that had started as if it were fresh work."""
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         return [self._fresh(answer, now_ms) for answer in super().claim(asks, now_ms)]
 
     def _fresh(self, answer: Answer, now_ms: int) -> Answer:
         if not isinstance(answer, Claimed) or not answer.doubt:
             return answer
         self.start([answer.hold], now_ms)
-        return replace(answer, doubt=False, started=True, attempts=answer.attempts + 1)
+        return replace(answer, doubt=False, crashed=False, started=True, attempts=answer.attempts + 1)
 
 
 class DuplicateForgotten(Plant):
     """Forgets what was completed when it is asked for again."""
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         self._store._engine.write(
             lambda connection: connection.execute("UPDATE onefold_record SET expires_at_ms = 0 WHERE status = 1")
         )
@@ -130,5 +130,5 @@ class WriteLost(Plant):
 class LeaseForEver(Plant):
     """Gives leases that never end, so that what a dead worker had is never done."""
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         return super().claim([replace(ask, lease_until_ms=NEVER_MS) for ask in asks], now_ms)

@@ -7,7 +7,7 @@ one of its rows, so that no case is left out and none is decided twice.
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ def claimed(**changes: object) -> store.Claimed:
     return replace(fresh, **changes)
 
 
-def notes_of(found: Decision | Go) -> list[str]:
+def notes_of(found: Decision) -> list[str]:
     return [note.event for note in found.notes]
 
 
@@ -106,7 +106,7 @@ COMBINATIONS = list(
 )
 
 
-def shape(found: Decision | Go) -> str:
+def shape(found: Decision | Go, claim: store.Claimed, policy: Policy) -> str:
     """What a decision comes down to, in the table's words."""
     match found:
         case Go("call"):
@@ -114,7 +114,9 @@ def shape(found: Decision | Go) -> str:
         case Go("probe"):
             return "probe"
         case Go("start"):
-            return "start in doubt" if "unknown" in notes_of(found) else "start"
+            crashed = replace(claim, found="in_progress", crashed=True)
+            in_doubt = any(note.event == "unknown" for note in guard.noticed(crashed, policy))
+            return "start in doubt" if in_doubt else "start"
         case Decision(write=store.Unknown(parked=True), settle=Bury("held")):
             return "hold"
         case Decision(write=store.Fail(closes_budget=True), settle=Bury("dead-letter", Reason(kind=kind))):
@@ -149,28 +151,59 @@ def test_claims(row: Row) -> None:
                 previous_owner=previous,
             )
             answer = guard.answer(claim, policy, NOW_MS)
-            assert shape(answer) == row.then, claim
+            assert shape(answer, claim, policy) == row.then, claim
             # A run that ended without a word is always told, whatever is decided; and nothing else is called that.
-            assert ("takeover" in notes_of(answer)) == (found == "in_progress"), claim
+            noticed = [note.event for note in guard.noticed(claim, policy)]
+            assert ("takeover" in noticed) == (found == "in_progress"), claim
+            assert isinstance(answer, Go) or "takeover" not in notes_of(answer), claim  # and not twice
             seen += 1
     assert seen
 
 
+TAKEN = {"found": "in_progress", "doubt": True, "started": False, "previous_owner": "other"}
+
+
 def test_a_takeover_says_from_whom_and_how_often() -> None:
-    taken = claimed(found="in_progress", doubt=True, started=False, crashes=1, previous_owner="other")
-    assert guard.answer(taken, POLICY, NOW_MS) == Go(
-        "start",
-        (
-            Note("takeover", {"from": "other", "fence": 7, "crashes": 1, "doubt": True}),
-            Note("unknown", {"policy": "rerun", "crashes": 1}),
-        ),
+    taken = claimed(**TAKEN, crashes=1, crashed=True)
+    assert guard.answer(taken, POLICY, NOW_MS) == Go("start")
+    assert guard.noticed(taken, POLICY) == (
+        Note("takeover", {"from": "other", "fence": 7, "crashes": 1, "doubt": True, "started": True}),
+        Note("unknown", {"policy": "rerun", "crashes": 1, "fence": 7}),
     )
+
+
+def test_a_crash_is_noticed_once_however_many_claims_follow_it() -> None:
+    again = claimed(**TAKEN, crashes=1, crashed=False)  # whoever noticed the crash ended before its start
+    assert guard.noticed(again, POLICY) == (
+        Note("takeover", {"from": "other", "fence": 7, "crashes": 1, "doubt": True, "started": False}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts", "events"),
+    [
+        ({"on_unknown": "hold"}, {"crashes": 1}, ["takeover", "unknown"]),
+        ({"on_unknown": "hold"}, {"crashes": 9}, ["takeover", "unknown"]),
+        ({"on_unknown": "probe"}, {"crashes": 1}, ["takeover"]),
+        ({"on_unknown": "rerun"}, {"crashes": 9}, ["takeover"]),
+        ({"on_unknown": "rerun"}, {"crashes": 1, "attempts": 9}, ["takeover"]),
+        ({"effect": "transactional"}, {"crashes": 1}, ["takeover"]),
+    ],
+    ids=["held", "held before it is quarantined", "asked", "quarantined", "attempts used up", "own rows"],
+)
+def test_what_a_crash_comes_to_decides_what_is_noticed(
+    changes: dict[str, Any], counts: dict[str, int], events: list[str]
+) -> None:
+    taken = claimed(**(TAKEN | counts), crashed=True)
+    assert [note.event for note in guard.noticed(taken, replace(POLICY, **changes))] == events
 
 
 def test_an_unstarted_claim_that_is_taken_over_is_fresh_work() -> None:
     taken = claimed(found="in_progress", doubt=False, started=True, previous_owner="other")
-    assert guard.answer(taken, replace(POLICY, on_unknown="hold"), NOW_MS) == Go(
-        "call", (Note("takeover", {"from": "other", "fence": 7, "crashes": 0, "doubt": False}),)
+    policy = replace(POLICY, on_unknown="hold")
+    assert guard.answer(taken, policy, NOW_MS) == Go("call")
+    assert guard.noticed(taken, policy) == (
+        Note("takeover", {"from": "other", "fence": 7, "crashes": 0, "doubt": False, "started": False}),
     )
 
 
@@ -199,11 +232,7 @@ def test_hold_parks_with_the_whole_story() -> None:
                 owner="fulfilment",
             ),
         ),
-        notes=(
-            Note("takeover", {"from": "other", "fence": 7, "crashes": 1, "doubt": True}),
-            Note("unknown", {"policy": "hold", "crashes": 1}),
-            Note("held", {"summary": summary}),
-        ),
+        notes=(Note("held", {"summary": summary}),),  # the rest was noticed with the claim
     )
 
 
@@ -231,7 +260,7 @@ def test_quarantine_carries_its_evidence() -> None:
             owner="fulfilment",
         ),
     )
-    assert notes_of(decision) == ["takeover", "quarantine"]
+    assert notes_of(decision) == ["quarantine"]
 
 
 @pytest.mark.parametrize(

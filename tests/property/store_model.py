@@ -217,7 +217,8 @@ class Model:
 
     def _take(self, story: Story, ask: Ask, now_ms: int, found: str, fence: int) -> Claimed:
         before = story.ask.owner if found in ("in_progress", "unknown") else None
-        if found == "in_progress" and story.started:
+        crashed = found == "in_progress" and story.started
+        if crashed:
             story.told.append(("takeover", now_ms, None))
         story.told.append(("claim", now_ms, (ask, fence, ask.lease_until_ms)))
         doubt = story.doubt
@@ -231,6 +232,7 @@ class Model:
             attempts=story.attempts(story.opened()),
             crashes=story.crashes(story.opened()),
             first_at_ms=story.all("claim")[0][1],
+            crashed=crashed,
             previous_owner=before,
             failure=story.failure,
         )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from onefold import App, errors
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
@@ -68,6 +70,17 @@ class Faulty:
         return call
 
 
+class Apart:
+    """A store whose history is another system: a claim and its rows are two writes."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.capabilities = replace(store.capabilities, notes_claims=False)
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)
+
+
 class Process:
     """One process: a driver with an owner id of its own.
 
@@ -94,7 +107,7 @@ class Process:
             return Faulty(contract, name, fault, self.calls)
 
         self.backend = Backend(
-            store=wrapped(real.store, "store"),
+            store=wrapped(real.store, "store") if one_transaction else Apart(wrapped(real.store, "store")),
             ledger=wrapped(real.ledger, "ledger"),
             state=wrapped(real.state, "state"),
             commit=(commit := wrapped(real.commit, "commit") if one_transaction else None),

@@ -551,7 +551,7 @@ def test_a_start_that_fails_gives_the_run_back_without_an_attempt() -> None:
         shop.ship.send({"id": "o-1"})
         process = bench.process(fault=Fault("store.start"))
         process.run_for(60_000)
-        assert process.names() == ["unknown", "retry", "released", "unknown", "completed"]
+        assert process.names() == ["unknown", "retry", "unknown", "released", "completed"]
         assert shop.calls == [("o-1", 1), ("o-1", 2)]
 
 

@@ -292,7 +292,7 @@ def test_a_rerun_counts_as_the_run_it_is() -> None:
         second, runs = started(bench)
         second.grouper.perform(runs)
         assert books.calls == [("o-1", 3)]
-        assert second.names() == ["dead-letter"]
+        assert second.names() == ["takeover", "dead-letter"]
         (letter,) = bench.messages("orders-dead")
         assert letter.reason is not None
         assert (letter.reason.kind, letter.reason.attempts) == ("attempts", 3)

@@ -85,9 +85,9 @@ def test_a_claim_lasts_as_long_as_the_invocation_and_a_margin() -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(real.store, name)
 
-            def claim(self, asks: Sequence[Ask], now_ms: int) -> Any:
+            def claim(self, asks: Sequence[Ask], now_ms: int, *rows_of: Any) -> Any:
                 leases.extend(ask.lease_until_ms - now_ms for ask in asks)
-                return real.store.claim(asks, now_ms)
+                return real.store.claim(asks, now_ms, *rows_of)
 
         return structs.replace(real, store=Noting())  # type: ignore[arg-type]
 
@@ -279,6 +279,8 @@ def _counting(real: Backend, calls: list[str]) -> Backend:
 
         def __getattr__(self, verb: str) -> Any:
             found = getattr(self._what, verb)
+            if not callable(found):
+                return found
 
             def call(*args: Any, **more: Any) -> Any:
                 calls.append(f"{self._name}.{verb}")

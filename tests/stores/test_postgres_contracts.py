@@ -31,7 +31,7 @@ def empty(opened: PostgresBooks) -> PostgresBooks:
 class TestRecords(StoreContract, RecordAdminContract):
     @pytest.fixture(autouse=True)
     def open_store(self, empty: PostgresBooks) -> None:
-        self.store, self.records = empty.store, empty.records
+        self.store, self.records, self.ledger = empty.store, empty.records, empty.ledger
 
 
 class TestLedger(LedgerContract):

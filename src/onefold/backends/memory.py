@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onefold.contracts import transitions
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import RowsOf
 
 _SWEEP_RECORDS_MIN: Final = 1024  # below this many records nothing is looked through
 
@@ -29,7 +32,7 @@ class MemoryStore:
         """How many records there are, expired ones that were not yet removed included."""
         return len(self._records)
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
         """As the contract says."""
         answers: list[Answer] = []
         with self._lock:

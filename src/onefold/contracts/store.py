@@ -116,6 +116,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
         doubt: an earlier started run's outcome is not known; the policy must decide before the handler runs.
         started: this claim also marked the run as started (asked for, and not in doubt).
         attempts, crashes: of the current budget, this run included when started.
+        crashed: the run before had started and ended without a word; this claim is the one that counts it.
         previous_owner: who had the operation before, when `unknown` or `in_progress` was found.
         failure: how the last run failed, when one did.
         first_at_ms: when this operation was first claimed.
@@ -128,6 +129,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
     attempts: int
     crashes: int
     first_at_ms: int
+    crashed: bool = False
     previous_owner: str | None = None
     failure: Failure | None = None
 
@@ -277,7 +279,9 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         durable: a write that returned survives a crash of the machine.
         proves_death: knows when an owner on this host is dead before its lease ends.
+        notes_claims: the rows that `claim` is given are written in the claim's own transaction.
     """
 
     durable: bool
     proves_death: bool
+    notes_claims: bool = False

@@ -147,6 +147,7 @@ def _claim_again(record: Record, ask: Ask, now_ms: int) -> tuple[Claimed, Record
         attempts=after.attempts,
         crashes=after.crashes,
         first_at_ms=record.created_at_ms,
+        crashed=crashed,
         previous_owner=record.owner if record.status in ("in_progress", "unknown") else None,
         failure=record.failure,
     )

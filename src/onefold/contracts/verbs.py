@@ -9,7 +9,7 @@ Invariant: what is said here, the suites in `testing/` (`queue_contract.py`, ...
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from onefold.contracts.commit import Settlement, Verdict
@@ -17,11 +17,15 @@ from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.contracts.state import Change, Versioned
-from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
+from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
 Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
 """How a message stands with one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
 received again since; deleted, or moved to another queue."""
+
+RowsOf = Callable[[int, Claimed], Sequence[Row]]
+"""What the history is to hold of a claim: its index among the asks, and the answer. It changes nothing, and may be asked
+again for a claim that has to be made again."""
 
 
 class Queue(Protocol):
@@ -90,8 +94,13 @@ class Store(Protocol):
 
     capabilities: StoreCapabilities
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         """Claim each operation by one atomic conditional write.
+
+        Args:
+            rows_of: asked about each Claimed that found a record; its rows are written in the transaction of the claim:
+                with it, or not at all. Only a store whose `capabilities.notes_claims` is True asks; elsewhere the caller
+                appends the rows before a handler is called.
 
         Another fingerprint is a Conflict whatever the record's state, unless it is amended. A record whose `expires_at_ms`
         has come (now_ms >= expires_at_ms) is absent; a lease is over when now_ms >= lease_until_ms. A run that had

@@ -116,7 +116,8 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         yield Commit(hold=hold, decision=go)
         return
     assert isinstance(claim.found, store.Claimed)
-    claimed, notes = claim.found, go.notes
+    claimed = claim.found
+    notes: tuple[Note, ...] = ()
     if go.how == "probe":
         from onefold.decide.probing import decision_of  # only a run in doubt, of a job with a probe
 
@@ -124,7 +125,7 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         yield probe
         assert probe.answer is not None
         known = decision_of(probe.answer, policy, claimed, probe.now_ms)
-        notes = (*notes, Note("probe", {"answer": probe.answer.verdict}))
+        notes = (Note("probe", {"answer": probe.answer.verdict}),)
         if known is not None:
             yield Commit(hold=claimed.hold, decision=_told(known, notes))
             return

@@ -177,9 +177,13 @@ def park(
     now_ms: int,
     *,
     crashed: bool,
-    told: Note,
+    told: Note | None = None,
 ) -> Decision:
-    """Into the held queue, where a person settles it; the record is unknown and does not expire."""
+    """Into the held queue, where a person settles it; the record is unknown and does not expire.
+
+    Args:
+        told: the event that says why, unless the claim has said it (`guard.noticed`).
+    """
     reason = Reason(
         kind="unknown",
         error=error,
@@ -198,7 +202,8 @@ def park(
         parked=True,
         crashed=crashed,
     )
-    return Decision(write=write, settle=Bury("held", reason), notes=(told, Note("held", {"summary": summary})))
+    held = Note("held", {"summary": summary})
+    return Decision(write=write, settle=Bury("held", reason), notes=(held,) if told is None else (told, held))
 
 
 def _failure(outcome: Failed) -> store.Failure:

@@ -22,11 +22,9 @@ class Go(Struct, frozen=True, gc=False):
 
     Args:
         how: `call` (already marked as started), `start` (mark it first) or `probe` (ask first whether it happened).
-        notes: what to tell about the claim itself.
     """
 
     how: Literal["call", "start", "probe"]
-    notes: tuple[Note, ...] = ()
 
 
 def answer(
@@ -79,37 +77,45 @@ def answer(
 
 
 def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go:
-    taken = found.previous_owner is not None and found.found == "in_progress"
-    notes: tuple[Note, ...] = ()
-    if taken:
-        detail = {"from": found.previous_owner, "fence": found.hold.fence, "crashes": found.crashes}
-        notes = (Note("takeover", detail | {"doubt": found.doubt}),)
     if found.started:
-        return Go("call", notes)
+        return Go("call")
     from onefold.decide.fates import bury_failed, park
     from onefold.decide.outcomes import Failed
 
     in_doubt = found.doubt and policy.effect != "transactional"
     if in_doubt and policy.on_unknown == "hold":
-        told = Note("unknown", {"policy": "hold", "crashes": found.crashes})
-        held = park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False, told=told)
-        return _with_notes(held, notes)
+        return park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False)
     if found.crashes >= policy.crashes_max:
         died = Failed(kind="permanent", error="WorkerDied", summary=f"{found.crashes} runs ended with their process.")
-        return _with_notes(bury_failed(died, "quarantine", policy, found, found.attempts, now_ms), notes)
+        return bury_failed(died, "quarantine", policy, found, found.attempts, now_ms)
     if in_doubt and policy.on_unknown == "probe":
-        return Go("probe", notes)
+        return Go("probe")
     if found.attempts >= policy.attempts_max:
         last = found.failure or store.Failure(kind="unknown", error="WorkerDied", summary=_DIED)
         used = Failed(kind="transient", error=last.error, summary=last.summary)
-        return _with_notes(bury_failed(used, "attempts", policy, found, found.attempts, now_ms), notes)
-    if in_doubt:
-        notes = (*notes, Note("unknown", {"policy": "rerun", "crashes": found.crashes}))
-    return Go("start", notes)
+        return bury_failed(used, "attempts", policy, found, found.attempts, now_ms)
+    return Go("start")
 
 
 _DIED = "The process that ran it ended before it could say whether the effect happened."
 
 
-def _with_notes(decision: Decision, notes: tuple[Note, ...]) -> Decision:
-    return Decision(write=decision.write, settle=decision.settle, notes=(*notes, *decision.notes))
+def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
+    """What a claim has shown about the run before it, to be written with the claim and before any handler is called.
+
+    One `takeover` for each process that ended without a word. `unknown` where a run's outcome is in doubt and the policy is
+    to run it again or to hold it: once for a crash, by the claim that counts it.
+    """
+    if not isinstance(found, store.Claimed):
+        return ()
+    notes: tuple[Note, ...] = ()
+    if found.found == "in_progress":
+        detail = {"from": found.previous_owner, "fence": found.hold.fence, "crashes": found.crashes}
+        notes = (Note("takeover", detail | {"doubt": found.doubt, "started": found.crashed}),)
+    reported = found.found == "released" or (found.found == "in_progress" and not found.crashed)
+    if not reported and not found.started and found.doubt and policy.effect != "transactional":
+        again = found.crashes < policy.crashes_max and found.attempts < policy.attempts_max
+        if policy.on_unknown == "hold" or (policy.on_unknown == "rerun" and again):
+            detail = {"policy": policy.on_unknown, "crashes": found.crashes, "fence": found.hold.fence}
+            notes = (*notes, Note("unknown", detail))
+    return notes

@@ -25,7 +25,7 @@ from onefold.run.probe_answers import Found
 from onefold.run.settling import Backend
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Commit, EffectTransaction, Store
+    from onefold.contracts.verbs import Commit, EffectTransaction, RowsOf, Store
 
 PLANTS = ("no-fence",)
 
@@ -48,9 +48,9 @@ class NoFence:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.capabilities = store.capabilities
+        self.capabilities = replace(store.capabilities, notes_claims=False)  # its answers are not the store's
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - see above
         """Claim as if every lease were over, and forget that a run had started."""
         answers = self._store.claim(asks, now_ms + DAY_MS)  # a day from now every lease given by now is over
         return [self._forgetful(answer, now_ms) for answer in answers]
@@ -59,7 +59,7 @@ class NoFence:
         if not isinstance(answer, Claimed) or answer.started:
             return answer
         self._store.start([answer.hold], now_ms)
-        return replace(answer, started=True, doubt=False, attempts=answer.attempts + 1)
+        return replace(answer, started=True, doubt=False, crashed=False, attempts=answer.attempts + 1)
 
     def standing(self, hold: Hold) -> Hold:
         """The hold of whoever has the record now, in place of the asker's."""

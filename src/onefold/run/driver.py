@@ -259,14 +259,16 @@ class Driver:
                     sent_at_ms=facts.sent_at_ms,
                 )
             )
-        answers = self._backend.store.claim(asks, now_ms)
-        for run, found in zip(runs, answers, strict=True):
+        answers, refused = self.finisher.claim(runs, asks, now_ms)
+        for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
             step = run.step
             assert isinstance(step, script.Claim)
             step.found = found
             if isinstance(found, Claimed):
                 run.claimed = found
             run.advance(now_ms)
+            if place in refused:
+                self._refuse(run, self.lease_ms, refused[place])
         self.hand.claimed(runs)
         self.finisher.tell_begun(runs)
 

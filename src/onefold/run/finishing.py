@@ -15,17 +15,19 @@ import msgspec
 from onefold import errors
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
-from onefold.contracts.store import Complete
+from onefold.contracts.store import Claimed, Complete
 from onefold.decide import delivery as fate
+from onefold.decide import guard
 from onefold.run import settling
 from onefold.run.events import EVENTS, Event, Sinks, kept
 from onefold.run.handlers import run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from onefold.contracts.ledger import History
+    from onefold.contracts.ledger import History, Row
     from onefold.contracts.state import Change
+    from onefold.contracts.store import Answer, Ask
     from onefold.outside import Clock, Waiter
     from onefold.run.completion import Closing
     from onefold.run.gates import Gates
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+_ROWS_LOOKED_AT = 100_000  # of one operation, for the rows of an earlier claim
 
 
 class Finisher:
@@ -67,6 +70,63 @@ class Finisher:
         self._closer = closer
         self._chains = chains
         self._hand = hand
+
+    def claim(
+        self, runs: Sequence[Run], asks: Sequence[Ask], now_ms: int
+    ) -> tuple[Sequence[Answer], Mapping[int, str]]:
+        """Claim, and report each crash that this shows before any handler is called.
+
+        Where history and records share a transaction the rows stand or fall with the claims. Elsewhere they are appended
+        after the claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner
+        died in between finds an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is
+        missing: no crash is lost, and none is reported twice.
+
+        Returns:
+            The answers; and the indexes of runs that must not be performed because their rows could not be written, with
+            why. Their claims are left to end with their lease, so that the next one finds what is missing.
+        """
+        store = self._backend.store
+        events: dict[int, list[Event]] = {}
+        refused: dict[int, str] = {}
+        if store.capabilities.notes_claims:
+
+            def rows_of(place: int, found: Claimed) -> list[Row]:
+                events[place] = self._noticed(runs[place], found)
+                return [event.row() for event in events[place]]
+
+            answers = store.claim(asks, now_ms, rows_of)
+        else:
+            answers = store.claim(asks, now_ms)
+            for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
+                if isinstance(found, Claimed) and found.found != "absent":
+                    try:
+                        events[place] = self._append_noticed(run, found)
+                    except errors.OnefoldError as error:
+                        if found.doubt:  # else nothing was in doubt, and this claim may be a start already
+                            refused[place] = f"the history could not be written before the handler: {error}"[:500]
+        for place in sorted(events):
+            for event in events[place]:
+                self._sinks.emit(event)
+        return answers, refused
+
+    def _noticed(self, run: Run, found: Claimed) -> list[Event]:
+        return [
+            self._event(note.event, run.delivery, run, note.detail) for note in guard.noticed(found, run.job.policy)
+        ]
+
+    def _append_noticed(self, run: Run, found: Claimed) -> list[Event]:
+        """Append what a claim has shown, and what the claim before it could not say any more."""
+        events = self._noticed(run, found)
+        if found.found == "in_progress" and found.doubt and not found.crashed:
+            rows = self._backend.ledger.of_key(found.hold.key, _ROWS_LOOKED_AT)
+            before = found.hold.fence - 1
+            if not any(row.event in ("takeover", "unknown") and row.detail.get("fence") == before for row in rows):
+                hold = msgspec.structs.replace(found.hold, fence=before)
+                unsaid = msgspec.structs.replace(found, hold=hold, crashed=True, previous_owner=None)
+                events = [*self._noticed(run, unsaid), *events]
+        if events:
+            self._backend.ledger.append([event.row() for event in events])
+        return events
 
     def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
         """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""

@@ -21,6 +21,7 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import JOB_ATTRIBUTE, Ack, Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.store import RecordKey
 from onefold.decide import guard
+from onefold.decide.delivery import Policy
 from onefold.run.handlers import AMENDS_ATTRIBUTE, KEY_ATTRIBUTE
 from onefold.service.desk import Desk
 from onefold.watch.wording import age, pause
@@ -179,7 +180,7 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
         return _without_policy(found, now_ms)
     decided = guard.answer(found, job.policy, now_ms, reading.key.key, fingerprint)
     if isinstance(decided, guard.Go):
-        return _goes(decided, found)
+        return _goes(decided, found, job.policy)
     match decided.settle:
         case Ack():
             return _without_policy(found, now_ms)
@@ -198,11 +199,11 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
             raise errors.InvariantBroken(f"A claim was answered with {decided.settle!r}.")
 
 
-def _goes(decided: guard.Go, found: store.Answer) -> Forecast:
+def _goes(decided: guard.Go, found: store.Answer, policy: Policy) -> Forecast:
     assert isinstance(found, store.Claimed)
     if decided.how == "probe":
         return Forecast(fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first.")
-    if found.doubt and decided.how == "start" and any(note.event == "unknown" for note in decided.notes):
+    if found.doubt and policy.effect != "transactional":
         return Forecast(
             fate="unknown",
             why="An earlier run's outcome is not known; it would run again (on_unknown=rerun).",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from unittest import SkipTest
 
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import (
     Claimed,
     Completed,
@@ -182,10 +183,29 @@ class ClaimContract(StoreHarness):
             attempts=1,
             crashes=1,
             first_at_ms=NOW,
+            crashed=True,
             previous_owner="A",
         )
         record = self.record()
         assert (record.doubt, record.crashes, record.crashes_total, record.attempts) == (True, 1, 1, 1)
+
+    def test_rows_about_a_claim_that_found_a_record_are_written_with_it(self) -> None:
+        self.claim("A")
+        asked: set[tuple[int, int]] = set()
+
+        def rows_of(place: int, claimed: Claimed) -> list[Row]:
+            asked.add((place, claimed.hold.fence))
+            return [Row(at_ms=NOW, event="takeover", key=claimed.hold.key, detail={"fence": claimed.hold.fence})]
+
+        over_ms = NOW + LEASE_MS
+        self.store.claim([ask("new", "B", at_ms=over_ms), ask(KEY, "B", at_ms=over_ms)], over_ms, rows_of)
+        (late,) = self.store.claim([ask(KEY, "C", at_ms=over_ms)], over_ms, rows_of)
+        assert isinstance(late, Running)
+        if not self.store.capabilities.notes_claims:
+            assert asked == set()
+            return
+        assert asked == {(1, 2)}
+        assert [row.detail for row in self.ledger.of_key(KEY)] == [{"fence": 2}]
 
     def test_an_unstarted_claim_that_is_taken_over_is_fresh_work(self) -> None:
         first = self.claim("A", start=False).hold
@@ -193,17 +213,19 @@ class ClaimContract(StoreHarness):
         assert (second.found, second.previous_owner) == ("in_progress", "A")
         assert (second.doubt, second.started, second.attempts, second.crashes) == (False, True, 1, 0)
         assert second.hold.fence == first.fence + 1
+        assert not second.crashed
 
     def test_doubt_outlives_a_takeover_that_never_started(self) -> None:
         self.taken_over()
         third = self.claim("C", NOW + 2 * LEASE_MS)
         assert (third.doubt, third.started, third.crashes, third.attempts) == (True, False, 1, 1)
+        assert not third.crashed  # the claim before has counted it
 
     def test_each_crash_of_a_started_run_counts(self) -> None:
         _, second = self.taken_over()
         assert self.store.start([second.hold], NOW + LEASE_MS) == [True]
         third = self.claim("C", NOW + 2 * LEASE_MS)
-        assert (third.doubt, third.crashes, third.attempts) == (True, 2, 2)
+        assert (third.doubt, third.crashes, third.attempts, third.crashed) == (True, 2, 2, True)
 
     def test_the_lease_of_a_dead_owner_is_over(self) -> None:
         if not self.store.capabilities.proves_death:

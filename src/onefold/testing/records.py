@@ -26,7 +26,7 @@ from onefold.contracts.store import (
 )
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Store
+    from onefold.contracts.verbs import Ledger, Store
 
 NOW = 1_700_000_000_000
 LEASE_MS = 30_000
@@ -90,6 +90,7 @@ class StoreHarness:
     """What the tests use of a store: one claim, one write, one record at a time."""
 
     store: Store
+    ledger: Ledger  # of the same place; only suites of a store with `notes_claims` need it
 
     def bury(self, owner: str) -> None:
         """Let the store know that this owner is dead; only suites of a store with `proves_death` need to say how."""

@@ -164,7 +164,12 @@ def _running_elsewhere(detail: Detail) -> Told:
 
 
 def _takeover(detail: Detail) -> Told:
-    doubt = "it had started, so its outcome is unknown" if detail.get("doubt") else "it had not started"
+    if detail.get("started", detail.get("doubt")):
+        doubt = "it had started, so its outcome is unknown"
+    else:
+        doubt = "it had not started" + (
+            ", and whether a run before it had its effect is unknown" if detail.get("doubt") else ""
+        )
     ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
     return "taken over from a run that ended without a word", rule

@@ -18,7 +18,9 @@ from msgspec import Struct
 from onefold import errors
 from onefold.backends.postgres import statements
 from onefold.backends.postgres.connection import Link, Server, ask
+from onefold.backends.postgres.ledger import row_values
 from onefold.backends.postgres.rows import CHANGING, arrays, record_of, values_of
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record
 
 A = TypeVar("A")
@@ -43,12 +45,14 @@ class Change(Struct, Generic[A], frozen=True, gc=False):
         after: the record.
         completes: how many runs that completes, for the count.
         answers: of the steps, once it took.
+        rows: of history, written in the same statement.
     """
 
     version: str
     after: Record
     completes: int
     answers: list[A]
+    rows: Sequence[Row] = ()
 
 
 def fold(record: Record | None, steps: Sequence[Step[A]]) -> tuple[list[A], Record | None, int]:
@@ -76,6 +80,7 @@ class Amender:
         self._read = server.sql(statements.READ)
         self._one = server.sql(statements.CHANGE_ONE)
         self._many = server.sql(statements.CHANGE_MANY)
+        self._noted = server.sql(statements.CHANGE_NOTED)
 
     def read(self, link: Link, idents: Sequence[bytes]) -> dict[bytes, Standing]:
         """The records that stand, expired ones included."""
@@ -111,18 +116,29 @@ class Amender:
         """Replace records that still have their version; which were replaced."""
         if not changes:
             return set()
-        done = self._replace(link, self._many, changes, now_ms) if len(changes) > 1 else set()
+        plain = {ident: change for ident, change in changes.items() if not change.rows}
+        done = self._replace(link, self._many, plain, now_ms) if len(plain) > 1 else set()
         for ident, change in changes.items():
             if ident not in done:  # changed meanwhile, or locked by somebody whose end must be waited for
-                done |= self._replace(link, self._one, {ident: change}, now_ms)
+                statement, noted = (
+                    (self._noted, arrays(map(row_values, change.rows))) if change.rows else (self._one, ())
+                )
+                done |= self._replace(link, statement, {ident: change}, now_ms, noted)
         return done
 
-    def _replace(self, link: Link, statement: bytes, changes: Mapping[bytes, Change[A]], now_ms: int) -> set[bytes]:
+    def _replace(
+        self,
+        link: Link,
+        statement: bytes,
+        changes: Mapping[bytes, Change[A]],
+        now_ms: int,
+        noted: tuple[object, ...] = (),
+    ) -> set[bytes]:
         rows = (
             (ident, change.version, change.completes, *values_of(change.after)[: len(CHANGING)])
             for ident, change in changes.items()
         )
-        return {ident for (ident,) in ask(link, statement, (*arrays(rows), now_ms // 1000))}
+        return {ident for (ident,) in ask(link, statement, (*arrays(rows), now_ms // 1000, *noted))}
 
 
 def crowded(count: int) -> errors.StorageBusy:

@@ -48,7 +48,8 @@ _Detail = dict[str, str | int | bool | None]
 _DETAIL: Final = msgspec.json.Decoder(_Detail)
 
 
-def _values(row: Row) -> tuple[object, ...]:
+def row_values(row: Row) -> tuple[object, ...]:
+    """A row in the order of the table's columns."""
     key = row.key
     place = (
         (None, None, None, None) if key is None else (ident(key), packed(key.scope), packed(key.job), packed(key.key))
@@ -97,7 +98,7 @@ class PostgresLedger:
 
     def append_on(self, link: Link, rows: Sequence[Row]) -> None:
         """As `append`, on this connection; at least one row."""
-        link.execute(self._append, arrays(map(_values, rows)))
+        link.execute(self._append, arrays(map(row_values, rows)))
 
     def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:
         """The rows of one operation, oldest first."""

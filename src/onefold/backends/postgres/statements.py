@@ -120,6 +120,19 @@ WITH given AS (
 )
 # One row: waits for whoever has locked it. Several: passes over those that are locked.
 CHANGE_ONE: Final = _CHANGE.replace("AND LOCKS", "")
+# The same with rows of history, which are written if, and only if, the record is.
+CHANGE_NOTED: Final = CHANGE_ONE.replace(
+    "SELECT ident FROM done",
+    """, noted AS (
+    INSERT INTO onefold.ledger (at_ms, event, ident, scope, job, key, queue, message_id, run, actor, detail)
+    SELECT n.at_ms, n.event, n.ident, n.scope, n.job, n.key, n.queue, n.message_id, n.run, n.actor, n.detail
+    FROM done, unnest(%s::bigint[], %s::text[], %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
+        %s::text[], %s::text[], %s::text[]) WITH ORDINALITY
+    AS n (at_ms, event, ident, scope, job, key, queue, message_id, run, actor, detail, place)
+    ORDER BY n.place
+)
+SELECT ident FROM done""",
+)
 CHANGE_MANY: Final = _CHANGE.replace("AND LOCKS", "AND r.ident IN (SELECT ident FROM free)").replace(
     "), done AS (",
     """), free AS MATERIALIZED (

@@ -26,6 +26,7 @@ from onefold.contracts import transitions
 from onefold.contracts.store import (
     Answer,
     Ask,
+    Claimed,
     Complete,
     Hold,
     Outcome,
@@ -35,7 +36,9 @@ from onefold.contracts.store import (
 )
 
 if TYPE_CHECKING:
+    from onefold.contracts.ledger import Row
     from onefold.contracts.transitions import Written
+    from onefold.contracts.verbs import RowsOf
 
 _PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
 _FRESH: Final = 1
@@ -45,6 +48,14 @@ _RECORD: Final = 3
 
 def _claim_step(asked: Ask, now_ms: int, record: Record | None) -> tuple[Answer, Record | None]:
     return transitions.claim(record, asked, now_ms)
+
+
+def _noted(places: Sequence[int], answers: Sequence[Answer], rows_of: RowsOf | None) -> list[Row]:
+    """The rows of history of one operation's claims."""
+    if rows_of is None:
+        return []
+    found = [(place, one) for place, one in zip(places, answers, strict=True) if isinstance(one, Claimed)]
+    return [row for place, one in found if one.found != "absent" for row in rows_of(place, one)]
 
 
 def _start_step(hold: Hold, now_ms: int, record: Record | None) -> tuple[bool, Record | None]:
@@ -84,20 +95,20 @@ class PostgresStore:
         self._renew = server.sql(statements.RENEW)
         self._complete = server.sql(statements.COMPLETE)
         self._clear = server.sql(statements.CLEAR)
-        self.capabilities = StoreCapabilities(durable=True, proves_death=False)
+        self.capabilities = StoreCapabilities(durable=True, proves_death=False, notes_claims=True)
 
     # -- claim ---------------------------------------------------------------------------------------------------------
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         """As the contract says, each operation by a conditional write of its own.
 
         Raises:
             TransientError: the connection was lost; some of the asks may have been granted to their owner.
             StorageBusy: another transaction held a record for too long; others of the asks may have been granted.
         """
-        return self._server.run(lambda link: self.claim_on(link, asks, now_ms)) if asks else []
+        return self._server.run(lambda link: self.claim_on(link, asks, now_ms, rows_of)) if asks else []
 
-    def claim_on(self, link: Link, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim_on(self, link: Link, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         """As `claim`, on this connection."""
         answers: dict[int, Answer] = {}
         waiting: dict[bytes, list[int]] = defaultdict(list)
@@ -118,7 +129,7 @@ class PostgresStore:
                 if after is None:
                     answers.update(zip(places, said, strict=True))
                 elif not row[_FRESH]:
-                    changes[key] = Change(row[_VERSION], after, 0, said)
+                    changes[key] = Change(row[_VERSION], after, 0, said, _noted(places, said, rows_of))
             for key in self.amender.change(link, changes, now_ms):
                 answers.update(zip(waiting[key], changes[key].answers, strict=True))
             waiting = {

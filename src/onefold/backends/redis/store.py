@@ -9,11 +9,15 @@ Never here: rules, Lua, connections. Invariant: every write names owner and fenc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from onefold.backends.redis.changing import Changing, Step
 from onefold.backends.redis.rows import ABSENT
 from onefold.contracts import transitions
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import RowsOf
 
 
 class RedisStore:
@@ -30,7 +34,7 @@ class RedisStore:
         self._changing = changing
         self.capabilities = StoreCapabilities(durable=False, proves_death=False)
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
         """As the contract says: one call where the operations are new or done, two where some are taken over.
 
         Raises:

@@ -19,11 +19,13 @@ import msgspec
 
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.identity import ident
+from onefold.backends.sqlite.ledger import append_in
 from onefold.contracts import transitions
 from onefold.contracts.identity import key_range
 from onefold.contracts.store import (
     Answer,
     Ask,
+    Claimed,
     Complete,
     Failure,
     Hold,
@@ -36,7 +38,9 @@ from onefold.contracts.store import (
 )
 
 if TYPE_CHECKING:
+    from onefold.contracts.ledger import Row as LedgerRow
     from onefold.contracts.transitions import Written
+    from onefold.contracts.verbs import RowsOf
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _CODES: Final = {status: code for code, status in enumerate(_STATUSES)}
@@ -152,7 +156,9 @@ def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes
     return found
 
 
-def claim_in(connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+def claim_in(
+    connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None
+) -> list[Answer]:
     """As `Store.claim`, inside the caller's transaction."""
     idents = [ident(ask.key) for ask in asks]
     records: dict[bytes, Record | None] = {**_find(connection, idents)}
@@ -160,15 +166,20 @@ def claim_in(connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int) -
     dead = _dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
     changed: dict[bytes, Record] = {}
     answers: list[Answer] = []
-    for key, ask in zip(idents, asks, strict=True):
+    rows: list[LedgerRow] = []
+    for place, (key, ask) in enumerate(zip(idents, asks, strict=True)):
         answer, after = transitions.claim(records.get(key), ask, now_ms, dead)
         if after is not None:
             records[key] = changed[key] = after
+            if rows_of is not None and isinstance(answer, Claimed) and answer.found != "absent":
+                rows += rows_of(place, answer)
         answers.append(answer)
     connection.executemany(_INSERT, [_row(key, record) for key, record in changed.items() if key not in stored])
     for key, record in changed.items():
         if key in stored:
             _replace(connection, key, record)
+    if rows:
+        append_in(connection, rows)
     return answers
 
 
@@ -271,13 +282,14 @@ class SqliteStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.capabilities = StoreCapabilities(durable=not engine.in_memory, proves_death=not engine.in_memory)
+        lasting = not engine.in_memory
+        self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
 
     # -- Store ---------------------------------------------------------------------------------------------------------
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
-        """As the contract says, all asks in one transaction."""
-        return self._engine.write(lambda connection: claim_in(connection, asks, now_ms))
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
+        """As the contract says, all asks and their rows in one transaction."""
+        return self._engine.write(lambda connection: claim_in(connection, asks, now_ms, rows_of))
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says, in one transaction."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.dynamodb.writes import Write
     from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey
     from onefold.contracts.transitions import Written
+    from onefold.contracts.verbs import RowsOf
 
 A = TypeVar("A")
 
@@ -61,7 +62,7 @@ class DynamoStore:
         self._notes = notes
         self.capabilities = StoreCapabilities(durable=True, proves_death=False)
 
-    def claim(self, asks: Sequence[Ask], now_ms: int) -> list[Answer]:
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
         """As the contract says: one call when all are fresh, two or three otherwise.
 
         Raises:
