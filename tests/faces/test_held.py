@@ -89,16 +89,32 @@ def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch:
             with pytest.raises(Crashed):
                 held.settle(there.desk, "p-1", done=False)
         there.world.run()
-    left = held.listed(there.desk)
-    assert [one.state for one in left] == ["left-over"], "sent back, done, and its duplicate is still here"
-    assert there.office.ran == ["p-1"]
-    with pytest.raises(onefold.ConflictError, match="not held any more: its record is completed") as caught:
-        held.settle(there.desk, "p-1", done=False)
-    assert "--done" in caught.value.todo
-    assert held.settle(there.desk, "p-1", done=True).deleted == 1
+    (left,) = held.listed(there.desk)
+    assert (left.state, len(left.message_ids)) == ("left-over", 2), "its record is settled, its messages are still here"
+    assert there.office.ran == []
+    settled = held.settle(there.desk, "p-1", done=False)
+    assert (settled.deleted, len(settled.sent_back)) == (1, 1)
     assert held.listed(there.desk) == []
     there.world.run()
     assert there.office.ran == ["p-1"]
+
+
+def test_a_left_over_of_finished_work_is_cleared_as_done(there: Open) -> None:
+    """Where records and messages share no transaction, a crash may leave a duplicate of what is done since."""
+    park(there, count=2)
+    record = record_of(there, "p-1")
+    now_ms = there.clock.now_ms()
+    there.desk.engine.records.settle(
+        record.key, done=True, result=b"1", now_ms=now_ms, expires_at_ms=now_ms + 9_000_000
+    )
+    assert [one.state for one in held.listed(there.desk)] == ["left-over"]
+    with pytest.raises(onefold.ConflictError, match="not held any more: its record is completed") as caught:
+        held.settle(there.desk, "p-1", done=False)
+    assert "--done" in caught.value.todo
+    assert held.settle(there.desk, "p-1", done=True).deleted == 2
+    assert held.listed(there.desk) == []
+    there.world.run()
+    assert there.office.ran == []
 
 
 def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:

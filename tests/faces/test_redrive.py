@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import onefold
-from onefold.contracts.admin import Moved
-from onefold.contracts.queue import Bury, Reason
+from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.contracts.store import RecordKey
 from onefold.service import dead_letters, editing, groups, held, queues, redrive
 from onefold.service.dead_letters import Select
 from onefold.service.redrive import Redrive, Tally
@@ -406,13 +406,14 @@ def hurried(there: Open, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Let the desk's waits be over at once, with time passing, and something happening meanwhile."""
 
     class Hurried:
+        now_ms, monotonic_ms = there.clock.now_ms, there.clock.monotonic_ms
+
         def wait(self, waiter: object, timeout_ms: int) -> bool:
             there.clock.advance(timeout_ms)
             meanwhile()
             return False
 
     there.desk.clock = Hurried()  # type: ignore[assignment]
-    there.desk.now_ms = there.clock.now_ms  # type: ignore[method-assign]
 
 
 def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
@@ -453,78 +454,164 @@ def test_a_crash_while_a_group_is_sent_back_leaves_it_stopped_and_in_order(
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "l-9"]
 
 
-def test_what_a_busy_worker_takes_too_early_is_sent_again_in_order(
-    there: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker receives right after the first two moves, before the flag names the new message."""
+def between_looking_and_moving(there: Open, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+    """Have something happen once, after the group was looked at and before its transaction begins."""
+    together, happened = there.desk.engine.together, []
+
+    def late(calls: Sequence[Callable[[], object]], **settings: bool) -> list[object]:
+        if not happened:
+            happened.append(True)
+            meanwhile()
+        return together(calls, **settings)
+
+    monkeypatch.setattr(there.desk.engine, "together", late)
+
+
+def test_what_follows_in_the_last_moment_goes_back_in_order(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_group(there)
     there.office.ill.clear()
-    queues = there.desk.engine.queues
-    move, moves = queues.move, 0
+    work = begin(there, Select(group="c-1"))
 
-    def busy(asked: list[object]) -> list[Moved | None]:
-        nonlocal moves
-        moved: list[Moved | None] = move(asked)  # type: ignore[arg-type]
-        moves += 1
-        if moves <= 2:
-            there.office.step.send(Order(f"n-{moves}", customer="c-1"))
-            there.world.run()
-            assert there.office.ran == []
-        return moved
+    def followed() -> None:
+        there.office.step.send(Order("n-1", customer="c-1"))
+        there.world.run()
+        there.office.step.send(Order("n-2", customer="c-1"))
 
-    monkeypatch.setattr(queues, "move", busy)
-    tally = carry(there, begin(there, Select(group="c-1")))
-    assert moves == 3
+    between_looking_and_moving(there, monkeypatch, followed)
+    hurried(there)
+    tally = carry(there, work)
     assert (tally.sent, tally.done) == (4, 4)
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
     assert groups.stopped(there.desk) == []
 
 
-def test_one_that_a_worker_is_about_to_bury_is_waited_for(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker received the first message while the old flag stood, and buries it only after the flag was changed."""
+def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker received the next message while the flag stood, and has it bury after the group was looked at."""
     stop_group(there)
     there.office.ill.clear()
-    queues = there.desk.engine.queues
-    move, in_hand = queues.move, []
-
-    def received(asked: list[object]) -> list[Moved | None]:
-        moved: list[Moved | None] = move(asked)  # type: ignore[arg-type]
-        if len(asked) == 4 and there.office.ran == [] and not buried:
-            in_hand.extend(queues.open("lines.fifo").receive(1))
-        return moved
-
-    buried: list[str] = []
+    there.office.step.send(Order("n-1", customer="c-1"))
+    there.office.step.send(Order("n-2", customer="c-1"))
+    lines = there.desk.engine.queues.open("lines.fifo")
+    in_hand: list[Delivery] = []
+    between_looking_and_moving(there, monkeypatch, lambda: in_hand.extend(lines.receive(1)))
 
     def bury() -> None:
         reason = Reason(kind="group-stopped", summary="follows")
-        queues.open("lines.fifo").bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
-        buried.extend(one.message_id for one in in_hand)
+        lines.bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
         in_hand.clear()
 
-    monkeypatch.setattr(queues, "move", received)
     hurried(there, bury)
     groups.start_again(there.desk, "lines.fifo", "c-1")
     there.world.run()
-    assert len(buried) == 1
-    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4"]
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
 
 
-def test_one_that_runs_at_once_and_fails_again_is_not_sent_again(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker runs the group as soon as its flag names the new message; that is a failure, not a take too early."""
+def test_what_followed_since_it_was_chosen_goes_with_its_group(there: Open) -> None:
     stop_group(there)
-    put = there.desk.engine.state.put
-
-    def busy(changes: list[object]) -> list[bool]:
-        answers: list[bool] = put(changes)  # type: ignore[arg-type]
-        there.office.step.send(Order("n-1", customer="c-1"))
-        there.world.run()
-        return answers
-
-    monkeypatch.setattr(there.desk.engine.state, "put", busy)
-    went = groups.start_again(there.desk, "lines.fifo", "c-1")
-    assert len(went) == 5, "the one that came in between goes behind the others"
+    there.office.ill.clear()
+    messages = list(dead_letters.find(there.desk, Select()))
+    there.office.step.send(Order("n-1", customer="c-1"))
     there.world.run()
-    assert there.office.ran == ["l-1"]
-    assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4", "n-1"]
-    (one,) = groups.stopped(there.desk)
-    assert one.by == there.dead()["l-1"]
+    assert len(there.dead()) == 5
+    carry(there, Redrive(there.desk, messages, select=Select()))
+    assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1"]
+
+
+def test_its_history_is_written_with_the_move(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_group(there)
+
+    def crash(*_: object) -> None:
+        raise Crashed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(there.desk.engine.ledger, "append", crash)
+        with pytest.raises(Crashed):
+            groups.start_again(there.desk, "lines.fifo", "c-1")
+    assert len(there.dead()) == 4
+    groups.start_again(there.desk, "lines.fifo", "c-1", reason_text="fixed")
+    for number in range(1, 5):
+        rows = there.desk.engine.ledger.of_key(RecordKey("", "step", f"l-{number}"))
+        (row,) = [row for row in rows if row.event == "redrive"]
+        assert (row.actor, row.detail["reason_text"]) == (ACTOR, "fixed")
+
+
+def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker holds a follower while the dead letters are purged: what comes after it must not overtake it."""
+    stop_group(there)
+    there.office.step.send(Order("n-1", customer="c-1"))
+    there.office.step.send(Order("n-2", customer="c-1"))
+    lines = there.desk.engine.queues.open("lines.fifo")
+    in_hand = lines.receive(1)
+
+    def bury() -> None:
+        reason = Reason(kind="group-stopped", summary="follows")
+        lines.bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
+        in_hand.clear()
+
+    hurried(there, bury)
+    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
+    assert groups.stopped(there.desk), "n-1 has followed since, and n-2 may not pass it"
+    there.office.ill.clear()
+    there.world.run()
+    assert there.office.ran == []
+    carry(there, begin(there, Select(group="c-1")))
+    assert there.office.ran == ["n-1", "n-2"]
+
+
+# -- FIFO groups without transactions ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(there: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """The same office where queues and records share no transaction, as on SQS."""
+    monkeypatch.setattr(there.desk.engine, "commit", None)
+    return there
+
+
+def test_without_transactions_a_group_is_sent_back_only_while_its_queue_is_idle(apart: Open) -> None:
+    stop_group(apart)
+    apart.office.ill.clear()
+    apart.office.step.send(Order("n-1", customer="c-1"))
+    with pytest.raises(onefold.UsageError, match="is stopped, and its queue is not in this") as told:
+        begin(apart, Select(group="c-1"))
+    assert "--idle" in told.value.todo
+    in_hand = apart.desk.engine.queues.open("lines.fifo").receive(1)
+    with pytest.raises(onefold.TransientError, match="A consumer holds messages of"):
+        begin(apart, Select(group="c-1"), idle=True)
+    assert len(apart.dead()) == 4
+    apart.desk.engine.queues.open("lines.fifo").set_visible_in([(one.receipt, RetryIn(0)) for one in in_hand])
+    carry(apart, begin(apart, Select(group="c-1"), idle=True))
+    assert apart.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1"]
+
+
+def test_without_transactions_a_long_group_goes_back_ten_at_a_time(
+    apart: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQS shows ten messages of a group, so that is all one look can move."""
+    apart.office.ill["l-0"] = onefold.PermanentError("bad line")
+    apart.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(35))
+    apart.world.run()
+    apart.office.ill.clear()
+    apart.office.ran.clear()
+    apart.office.step.send_many(Order(f"n-{number}", customer="c-1") for number in range(23))
+    of_group = apart.desk.engine.queues.of_group
+    monkeypatch.setattr(apart.desk.engine.queues, "of_group", lambda *place, limit=10: of_group(*place, limit=limit))
+    groups.start_again(apart.desk, "lines.fifo", "c-1", idle=True)
+    apart.world.run()
+    assert apart.office.ran == [f"l-{number}" for number in range(35)] + [f"n-{number}" for number in range(23)]
+
+
+def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_idle(apart: Open) -> None:
+    apart.office.ill["l-0"] = onefold.OutcomeUnknown("no answer")
+    apart.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(3))
+    apart.world.run()
+    apart.office.ran.clear()
+    (one,) = held.listed(apart.desk)
+    with pytest.raises(onefold.UsageError, match="--idle"):
+        held.settle(apart.desk, one.key, done=True)
+    assert [one.state for one in held.listed(apart.desk)] == ["held"], "nothing was settled"
+    assert held.settle(apart.desk, one.key, done=True, idle=True).group_restarted == 2
+    apart.world.run()
+    assert apart.office.ran == ["l-1", "l-2"]

@@ -63,6 +63,12 @@ def reason_text(function: F) -> F:
     return click.option("--reason-text", metavar="TEXT", help=text)(function)
 
 
+def idle(function: F) -> F:
+    """Add --idle, for stopped groups on SQS."""
+    text = "Nobody sends to a stopped group's queue, and no worker receives from it. On SQS its order needs that."
+    return click.option("--idle", is_flag=True, help=text)(function)
+
+
 def operation(function: F) -> F:
     """Add --job and --tenant, for keys that several operations have."""
     function = click.option("--tenant", metavar="NAME", help="Only this tenant's.")(function)

@@ -72,8 +72,8 @@ def selecting(function: F) -> F:
 
 def chosen(
     words: tuple[str, ...], url: str | None, select: Select, *, everything: bool
-) -> tuple[target.Target, list[Peeked]]:
-    """The dead letters that a command's words and options name, at least one; they must name something.
+) -> tuple[target.Target, list[Peeked], Select]:
+    """The dead letters that a command's words and options name, at least one, and what names them.
 
     Raises:
         NotFoundError: none fits.
@@ -88,7 +88,7 @@ def chosen(
         raise NotFoundError(
             "No dead letter fits.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
         )
-    return found, messages
+    return found, messages, wanted
 
 
 def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target.Target, Peeked]:

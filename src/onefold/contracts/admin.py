@@ -194,6 +194,16 @@ class QueueAdmin(Protocol):
         """Messages from the oldest on, `after` a message id; no receive is counted."""
         ...
 
+    def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
+        """The messages of one FIFO group in a queue, from its head on; those that are not due yet are not in it.
+
+        SQS shows the first ten of a group.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        ...
+
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
         """Each message wherever it is now."""
         ...

@@ -145,7 +145,7 @@ def find(desk: Desk, select: Select) -> Iterator[Peeked]:
         messages: Iterator[Peeked] | list[Peeked] = desk.every(name)
         if settings[name].fifo:
             messages = sorted(messages, key=lambda message: message.sequence or "")
-        yield from (message for message in messages if _fits(desk, message, select))
+        yield from (message for message in messages if fits(desk, message, select))
 
 
 def _queues(desk: Desk, named: str | None) -> list[str]:
@@ -184,7 +184,7 @@ def _by_ids(desk: Desk, names: Sequence[str], select: Select) -> Iterator[Peeked
                 meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
                 todo="See `onefold dlq list --all`; `onefold why KEY` tells what became of an operation.",
             )
-        if _fits(desk, messages[0], select):
+        if fits(desk, messages[0], select):
             yield messages[0]
 
 
@@ -200,7 +200,10 @@ def names_message(wanted: str, message_id: str) -> bool:
 _BEGINNING_CHARACTERS = 4
 
 
-def _fits(desk: Desk, message: Peeked, select: Select) -> bool:
+def fits(desk: Desk, message: Peeked, select: Select) -> bool:
+    """Whether a dead letter is among those that a selection names, its queue aside."""
+    if select.ids and not any(names_message(wanted, message.message_id) for wanted in select.ids):
+        return False
     reason, now_ms = message.reason, desk.now_ms()
     age_ms = now_ms - _failed_at_ms(message)
     if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):

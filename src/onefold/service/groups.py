@@ -2,33 +2,36 @@
 
 A group stops when one of its messages is dead-lettered or held (after_failure=stop): a flag in State names that message.
 While it stands, every other message of the group that a worker receives follows to the dead-letter queue, so that the order
-is kept there; the one it names is run, and when that is done the flag goes with its settlement. Starting a group again:
+is kept there; the one it names is run, and when that is done the flag goes with its settlement.
 
-    1. wait until no worker holds a message of it
-    2. in one transaction, send all of it to the queue's end: what is dead, then what waited in the queue
-    3. let the flag name the first of them
-    4. look again: if a worker received the first of them between 2 and 3, it followed to the dead-letter queue: from 1
-       again; what else came in between and followed goes to the end as well
+Starting a group again is one transaction on an engine that has them: nothing of the group is in a worker's hands, all of it
+goes to the queue's end (what is dead, then what waited in the queue), the flag names the first, and the history says so. A
+worker that received before it has settled before it; one that receives after it meets the new flag and the new order; what
+is sent meanwhile comes after it. SQS has no transaction, no look at one group, and no way to hold one closed, so a group
+is started there only when a person says that nobody sends to the queue and no worker receives from it (`idle`).
 
-A crash in between leaves the group stopped and in order. Never here: choosing which groups.
-Invariant: while something of a group is in the dead-letter queue its flag stands, so nothing newer overtakes it.
+Never here: choosing which groups. Invariant: while something of a group is in the dead-letter queue its flag stands, so
+nothing newer overtakes it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
+from onefold.contracts.store import RecordKey
 from onefold.run.finishing import group_flag
+from onefold.service import reading
 from onefold.service.desk import Desk
 
-_LOOKS = 40  # for a worker to let go of a group: 10 s in all
-_PAUSE_MS = 250
+_LOOKS = 2_000  # for a worker to let go of a group: 10 s in all
+_PAUSE_MS = 5
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -55,78 +58,212 @@ def stopped(desk: Desk, queue: str | None = None) -> list[Stopped]:
     return found
 
 
-def start_again(desk: Desk, queue: str, group: str, first: Sequence[str] = ()) -> dict[str, Moved]:
+def check_can_start(desk: Desk, queue: str, group: str, *, idle: bool) -> None:
+    """Refuse to start a group where its order could not be kept.
+
+    Raises:
+        UsageError: the engine's queues have no transactions, and nobody said that they are idle.
+        TransientError: they are said to be idle, and a consumer holds messages.
+    """
+    if desk.engine.commit is not None:
+        return
+    if not idle:
+        raise errors.UsageError(
+            f"Group {group!r} of {queue} is stopped, and its queue is not in this engine's file.",
+            meaning="Messages that arrive or are received while the group is sent back could overtake it, and SQS cannot "
+            "hold a group closed. Nothing was moved.",
+            todo="Stop the workers of this queue and whoever sends to it, then run this again with --idle.",
+        )
+    if desk.engine.queues.depth(queue).in_flight:
+        raise errors.TransientError(
+            f"A consumer holds messages of {queue}, which was said to be idle.",
+            meaning="The group's order could not be kept. Nothing was moved.",
+            todo="Stop its workers, wait until their visibility timeout is over, and run this again.",
+        )
+
+
+def start_again(
+    desk: Desk,
+    queue: str,
+    group: str,
+    first: Sequence[str] = (),
+    *,
+    idle: bool = False,
+    reason_text: str | None = None,
+) -> dict[str, Moved]:
     """Send all dead letters of a stopped group back, in order and before what waits, and let the group go on.
 
     Args:
         queue: the FIFO queue the group belongs to.
         group: its name.
         first: ids of messages that lie elsewhere (in the held queue) and go before all others.
+        idle: nobody sends to the queue and no worker receives from it; needed where the engine has no transactions.
+        reason_text: why, for the ledger.
 
     Returns:
         By old message id, where each message went; what waited in the queue and had to go behind them is included.
 
     Raises:
         TransientError: workers kept receiving messages of the group; it is still stopped, and in order.
+        UsageError: as `check_can_start`.
     """
-    dead_letter = desk.settings()[queue].dead_letter
-    order = list(first)
-    went: dict[str, Moved] = {}
+    check_can_start(desk, queue, group, idle=idle)
+    one = _Group(desk, queue, group, first, reason_text)
+    if desk.engine.commit is None:
+        return one.carry_back()
     for _ in range(_LOOKS):
-        flag = desk.engine.state.get([group_flag(queue, group)])[0]
-        dead = _of_groups(desk, dead_letter, [group], source=queue)[group]
-        here = _of_groups(desk, queue, [group])[group]
-        if any(one.state == "in_flight" for one in here):
-            desk.clock.wait(desk.never, _PAUSE_MS)
-            continue
-        order += [one.message_id for one in (*dead, *here) if one.message_id not in order]
-        order = _to_the_end(desk, queue, order, went)
+        if one.is_free():
+            one.read_keys()
+            went = desk.together(one.send_back)
+            if went is not None:
+                return went
+        desk.clock.wait(desk.never, _PAUSE_MS)
+    raise errors.TransientError(
+        f"Workers kept receiving messages of group {group!r} of {queue} for {_LOOKS * _PAUSE_MS // 1000} s.",
+        meaning="It could not be started again. It is still stopped, and its order is kept.",
+        todo="Run it again in a moment.",
+    )
+
+
+class _Group:
+    """One stopped group that is to go on. Arguments as `start_again`."""
+
+    def __init__(self, desk: Desk, queue: str, group: str, first: Sequence[str], reason_text: str | None) -> None:
+        self._desk = desk
+        self._queues = desk.engine.queues
+        self._queue = queue
+        self._group = group
+        self._first = list(first)
+        self._reason_text = reason_text
+        self._dead_letter = desk.settings()[queue].dead_letter
+        self._keys: dict[str, RecordKey | None] = {}
+
+    def is_free(self) -> bool:
+        """Whether no worker holds the group: who holds something of it holds its head."""
+        head = self._queues.of_group(self._queue, self._group, limit=1)
+        return not head or head[0].state != "in_flight"
+
+    def read_keys(self) -> None:
+        """Have the operation of each dead letter ready: users' functions tell it, so not while the file is locked."""
+        for one in (*self._elsewhere(), *self._dead()):
+            if one.message_id not in self._keys:
+                self._keys[one.message_id] = reading.read(self._desk, one).key
+
+    def _elsewhere(self) -> list[Peeked]:
+        return [one for one in self._queues.find(self._first) if one is not None] if self._first else []
+
+    def _dead(self) -> list[Peeked]:
+        if self._dead_letter is None:
+            return []
+        return [one for one in self._queues.of_group(self._dead_letter, self._group) if one.source == self._queue]
+
+    def send_back(self) -> dict[str, Moved] | None:
+        """Everything at once, inside a transaction; None: not now, a worker has some of it or has just buried some."""
+        if not self.is_free():
+            return None
+        back, waiting = [*self._elsewhere(), *self._dead()], self._queues.of_group(self._queue, self._group)
+        if any(one.state == "in_flight" for one in (*back, *waiting)):
+            return None
+        if any(one.message_id not in self._keys for one in back):
+            return None
+        moved = self._move([*back, *waiting])
+        self._point_at(next(iter(moved.values()), None))
+        self._note(back, moved)
+        return moved
+
+    def carry_back(self) -> dict[str, Moved]:
+        """One after the other, where nobody else touches the queue; a look shows ten messages of a group."""
+        self.read_keys()
+        moved = self._carry(self._elsewhere())
+        while dead := self._dead():
+            self.read_keys()
+            went = self._carry(dead)
+            if not went:
+                raise errors.TransientError(
+                    f"{len(dead)} dead letters of group {self._group!r} of {self._queue} could not be taken.",
+                    meaning=f"Somebody else holds them. {len(moved)} messages of it were moved; the group is still stopped.",
+                    todo="Run it again in a minute.",
+                )
+            moved |= went
+        here = {one.new_message_id for one in moved.values()}
+        while waiting := self._queues.of_group(self._queue, self._group):
+            behind = [one for one in waiting if one.message_id not in here]
+            if not here or waiting[0].message_id in here or not (went := self._move(behind)):
+                break
+            moved |= went
+            here |= {one.new_message_id for one in went.values()}
+        self._point_at(next(iter(moved.values()), None))
+        return moved
+
+    def _carry(self, messages: Sequence[Peeked]) -> dict[str, Moved]:
+        moved = self._move(messages)
+        self._note(messages, moved)
+        return moved
+
+    def _move(self, messages: Sequence[Peeked]) -> dict[str, Moved]:
+        """Send messages to the queue's end, in this order."""
+        ids = [one.message_id for one in messages]
+        answers = self._queues.move([(message_id, self._queue, None) for message_id in ids]) if ids else []
+        return {message_id: moved for message_id, moved in zip(ids, answers, strict=True) if moved is not None}
+
+    def _point_at(self, first: Moved | None) -> None:
+        """Let the flag name the message that goes first; without one it goes."""
+        name = group_flag(self._queue, self._group)
+        flag = self._desk.engine.state.get([name])[0]
         if flag is not None:
-            named = order[0].encode() if order else None
-            desk.engine.state.put([Change(group_flag(queue, group), named, flag.version)])
-        if not order or not _followed(desk, order[0], queue):
-            break
-    else:
-        raise errors.TransientError(
-            f"Workers kept receiving messages of group {group!r} of {queue} for {_LOOKS * _PAUSE_MS // 1000} s.",
-            meaning="It could not be started again. It is still stopped, and its order is kept.",
-            todo="Run it again in a moment.",
-        )
-    dead = _of_groups(desk, dead_letter, [group], source=queue)[group]
-    late = [one.message_id for one in dead if one.message_id not in order and _is_follower(one)]
-    _to_the_end(desk, queue, late, went)
-    return went
+            named = first.new_message_id.encode() if first is not None else None
+            self._desk.engine.state.put([Change(name, named, flag.version)])
 
-
-def _followed(desk: Desk, message_id: str, queue: str) -> bool:
-    """Whether a message that was to be run was taken by a worker too early, and followed to the dead-letter queue."""
-    for patient in (True, False):
-        found = desk.engine.queues.find([message_id])[0]
-        if found is not None and found.queue == queue and found.state == "in_flight" and patient:
-            desk.clock.wait(desk.never, _PAUSE_MS)  # it runs, or is about to be buried
-            continue
-        return found is not None and found.queue != queue and _is_follower(found)
-    return False
-
-
-def _is_follower(message: Peeked) -> bool:
-    return message.reason is not None and message.reason.kind == "group-stopped"
+    def _note(self, messages: Sequence[Peeked], moved: Mapping[str, Moved]) -> None:
+        rows = [
+            self._desk.row(
+                "redrive",
+                key=self._keys.get(one.message_id),
+                message=one,
+                to=went.queue,
+                new_message_id=went.new_message_id,
+                reason_text=self._reason_text,
+            )
+            for one in messages
+            if (went := moved.get(one.message_id)) is not None
+        ]
+        self._desk.engine.ledger.append(rows)
 
 
 def let_go_of_empty(desk: Desk, queue: str) -> list[str]:
     """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names."""
-    standing = stopped(desk, queue)
-    if not standing:
-        return []
     settings = desk.settings()[queue]
-    names = [one.group for one in standing]
-    left = {
-        **_of_groups(desk, settings.dead_letter, names, source=queue),
-        **_of_groups(desk, settings.held, names, source=queue),
-    }
-    free = [name for name in names if name not in left]
-    _lower(desk, queue, free)
+    free = []
+    for standing in stopped(desk, queue):
+        gone = None
+        for _ in range(_LOOKS):
+            gone = desk.together(lambda group=standing.group: _let_go(desk, settings, group))  # type: ignore[misc]
+            if gone is not None:
+                break
+            desk.clock.wait(desk.never, _PAUSE_MS)
+        if gone:
+            free.append(standing.group)
     return free
+
+
+def _let_go(desk: Desk, settings: QueueSettings, group: str) -> bool | None:
+    """Take a group's flag away if nothing of it is left, in one transaction where the engine has them; whether it went.
+
+    None: not now, a worker is about to send a message after those that were deleted.
+    """
+    name = group_flag(settings.name, group)
+    flag = desk.engine.state.get([name])[0]
+    if flag is None:
+        return False
+    for place in (settings.dead_letter, settings.held):
+        if place is not None and any(one.source == settings.name for one in desk.engine.queues.of_group(place, group)):
+            return False
+    in_hand = [one for one in desk.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
+    if any(one.message_id == flag.value.decode() for one in in_hand):
+        return False  # it is the one that is run; when it is done the flag goes with it
+    if in_hand:
+        return None
+    return desk.engine.state.put([Change(name, None, flag.version)]) == [True]
 
 
 def dead_letters(desk: Desk, queues: Iterable[str]) -> dict[tuple[str, str], list[Peeked]]:
@@ -141,36 +278,3 @@ def dead_letters(desk: Desk, queues: Iterable[str]) -> dict[tuple[str, str], lis
     for messages in found.values():
         messages.sort(key=lambda message: message.sequence or "")
     return found
-
-
-def _of_groups(
-    desk: Desk, queue: str | None, groups: Collection[str], source: str | None = None
-) -> dict[str, list[Peeked]]:
-    """The messages of some groups in a queue, by group, in the group's order; those not yet due are not in it."""
-    found: dict[str, list[Peeked]] = defaultdict(list)
-    now_ms = desk.now_ms()
-    for message in desk.every(queue) if queue is not None else ():
-        if message.group is None or message.group not in groups or message.sent_at_ms > now_ms:
-            continue
-        if source in (None, message.source):
-            found[message.group].append(message)
-    for messages in found.values():
-        messages.sort(key=lambda message: message.sequence or "")
-    return found
-
-
-def _lower(desk: Desk, queue: str, groups: Iterable[str]) -> None:
-    """Take the flags away."""
-    names = [group_flag(queue, group) for group in groups]
-    standing = zip(names, desk.engine.state.get(names), strict=True)
-    desk.engine.state.put([Change(name, None, value.version) for name, value in standing if value is not None])
-
-
-def _to_the_end(desk: Desk, queue: str, order: Sequence[str], went: dict[str, Moved]) -> list[str]:
-    """Send messages to the end of a queue, in this order; their new ids. Notes in `went` where each one went at last."""
-    answers = desk.engine.queues.move([(message_id, queue, None) for message_id in order]) if order else []
-    first_ids = {moved.new_message_id: message_id for message_id, moved in went.items()}
-    for message_id, moved in zip(order, answers, strict=True):
-        if moved is not None:
-            went[first_ids.get(message_id, message_id)] = moved
-    return [moved.new_message_id for moved in answers if moved is not None]

@@ -176,6 +176,7 @@ def settle(
     job: str | None = None,
     tenant: str | None = None,
     reason_text: str | None = None,
+    idle: bool = False,
 ) -> Settled:
     """Settle a held operation by a person's word.
 
@@ -184,9 +185,11 @@ def settle(
         done: whether the effect happened.
         result: JSON that answers duplicates from now on; only with done, null unless given.
         reason_text: why, for the ledger.
+        idle: nobody sends to the queue of a group that it stopped, and no worker receives from it (`groups.py`).
 
     Raises:
-        NotFoundError: nothing with this key is held. UsageError: several are, or a result without done.
+        NotFoundError: nothing with this key is held. UsageError: several are, or a result without done; it stopped its
+            group on SQS, and nobody said that the queue is idle.
         PayloadError: the result is no JSON or not of the job's result type.
         ConflictError: it was settled before, the other way.
     """
@@ -197,6 +200,9 @@ def settle(
     stored = _result(desk, held.job, result)
     before = desk.engine.store.read([record_key], desk.now_ms())[0]
     messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
+    stopped = _stopped_groups(desk, messages)
+    for source, group in stopped:
+        groups.check_can_start(desk, source, group, idle=idle)
     run = next((name for name in map(run_of, messages) if name is not None), None)
     if held.state == "held":
         _settle_record(desk, record_key, done=done, result=stored, run=run, reason_text=reason_text)
@@ -208,7 +214,9 @@ def settle(
             todo=f"Settle it again as {'--done' if status == 'completed' else '--not-done'}; that clears them.",
         )
     fingerprint = before.fingerprint if before is not None else None
-    return _settle_messages(desk, record_key, messages, fingerprint, done=done, reason_text=reason_text)
+    return _settle_messages(
+        desk, record_key, messages, stopped, fingerprint, done=done, reason_text=reason_text, idle=idle
+    )
 
 
 def _one(desk: Desk, key: str, job: str | None, tenant: str | None) -> Held:
@@ -258,10 +266,12 @@ def _settle_messages(
     desk: Desk,
     key: RecordKey,
     messages: Sequence[Peeked],
+    stopped: Sequence[tuple[str, str]],
     fingerprint: str | None,
     *,
     done: bool,
     reason_text: str | None,
+    idle: bool,
 ) -> Settled:
     same = [one for one in messages if reading.read(desk, one).fingerprint in (None, fingerprint)]
     back = [one for one in messages if one not in same]
@@ -269,28 +279,34 @@ def _settle_messages(
         back, same = [*same[:1], *back], same[1:]
     stray = [one for one in back if one.source is None]
     back = [one for one in back if one.source is not None]
-    stopped = _stopped_groups(desk, messages)
-    sent = _send_back(desk, [one for one in back if (one.source, one.group) not in stopped])
-    removed = desk.engine.queues.remove([one.message_id for one in same])
+
+    def write() -> tuple[dict[str, Moved], list[bool]]:
+        singles = [one for one in back if (one.source, one.group) not in stopped]
+        sent = _send_back(desk, singles)
+        removed = desk.engine.queues.remove([one.message_id for one in same])
+        desk.engine.ledger.append(
+            [
+                desk.row(
+                    "redrive",
+                    key=key,
+                    message=one,
+                    to=went.queue,
+                    new_message_id=went.new_message_id,
+                    reason_text=reason_text,
+                )
+                for one in singles
+                if (went := sent.get(one.message_id)) is not None
+            ]
+        )
+        return sent, removed
+
+    sent, removed = desk.together(write)
     restarted = 0
     for source, group in stopped:
         first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
-        went = groups.start_again(desk, source, group, first)
+        went = groups.start_again(desk, source, group, first, idle=idle, reason_text=reason_text)
         sent |= {message_id: went[message_id] for message_id in first if message_id in went}
         restarted += len(went) - len(first)
-    rows = [
-        desk.row(
-            "redrive",
-            key=key,
-            message=one,
-            to=sent[one.message_id].queue,
-            new_message_id=sent[one.message_id].new_message_id,
-            reason_text=reason_text,
-        )
-        for one in back
-        if one.message_id in sent
-    ]
-    desk.engine.ledger.append(rows)
     desk.engine.notify()
     return Settled(
         job=key.job,

@@ -11,7 +11,7 @@ Never here: selecting (`dead_letters.py`), output. Invariant: each message sent 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -20,8 +20,8 @@ from onefold import errors, limits
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
-from onefold.service import groups, reading
-from onefold.service.dead_letters import DeadLetter, letter, of_scheduler
+from onefold.service import dead_letters, groups, reading
+from onefold.service.dead_letters import DeadLetter, Select, letter, of_scheduler
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast
 
@@ -107,10 +107,12 @@ class Redrive:
         stop_after: failures among the messages sent that stop it; 0 never stops it.
         watch: look what becomes of them; False only sends.
         reason_text: why, for the ledger.
+        select: what the messages were chosen by: what has followed to a stopped group since, and fits, goes with it.
+        idle: nobody sends to the queues of stopped groups and no worker receives from them (`groups.py`).
 
     Raises:
         UsageError: a number out of its range; a message of a stopped group without the rest of it; a group that is
-            stopped by a held message. Nothing was moved.
+            stopped by a held message, or on SQS without `idle`. Nothing was moved.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class Redrive:
         stop_after: int = STOP_AFTER_DEFAULT,
         watch: bool = True,
         reason_text: str | None = None,
+        select: Select | None = None,
+        idle: bool = False,
     ) -> None:
         if not 1 <= per_second <= limits.MOVE_PER_SECOND_MAX:
             raise errors.UsageError(
@@ -136,7 +140,8 @@ class Redrive:
         self._watch = watch
         self._reason_text = reason_text
         self._roles = roles(desk.settings())
-        self._units = deque(_units(desk, messages))
+        self._idle = idle
+        self._units = deque(_units(desk, messages, select, idle=idle))
         self._selected = len(messages)
         self._out: dict[str, Peeked | None] = {}  # sent and not settled yet, by new id, as last seen
         self._sent = self._gone = self._done = self._held = 0
@@ -258,12 +263,11 @@ class Redrive:
                 singles.extend(unit.messages)
                 continue
             assert unit.group is not None
-            went = groups.start_again(self._desk, unit.queue, unit.group)
-            answers = [went.get(message.message_id) for message in unit.messages]
-            # It waits for workers, so moves and rows are not one transaction: a kill between them loses the rows.
-            self._desk.engine.ledger.append(self._rows(unit.messages, self._keys(unit.messages), answers))
+            went = groups.start_again(
+                self._desk, unit.queue, unit.group, idle=self._idle, reason_text=self._reason_text
+            )
             self._desk.engine.notify()
-            self._note(answers)
+            self._note([went.get(message.message_id) for message in unit.messages])
         if singles:
             moves = [(message.message_id, _target(self._desk, message), None) for message in singles]
             keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
@@ -313,7 +317,7 @@ def _target(desk: Desk, message: Peeked) -> str | None:
     return job.policy.queue if job is not None else None
 
 
-def _units(desk: Desk, messages: Sequence[Peeked]) -> list[_Unit]:
+def _units(desk: Desk, messages: Sequence[Peeked], select: Select | None, *, idle: bool) -> list[_Unit]:
     """The pieces a redrive goes in, in the order of the selection."""
     stopped = {(one.queue, one.group): one for one in groups.stopped(desk)}
     members = groups.dead_letters(desk, {queue for queue, _ in stopped})
@@ -326,11 +330,15 @@ def _units(desk: Desk, messages: Sequence[Peeked]) -> list[_Unit]:
             units.append(_Unit((message,)))
         elif place not in seen:
             seen.add(place)
-            units.append(_whole_group(desk, stopped[place], members[place], chosen))
+            groups.check_can_start(desk, *place, idle=idle)
+            left = [one for one in members[place] if one.message_id not in chosen]
+            if select is not None:  # those have come since it was chosen
+                left = [one for one in left if not dead_letters.fits(desk, one, select)]
+            units.append(_whole_group(desk, stopped[place], members[place], left))
     return units
 
 
-def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], chosen: Collection[str]) -> _Unit:
+def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], left: Sequence[Peeked]) -> _Unit:
     queue, group = stopped.queue, stopped.group
     by = desk.engine.queues.find([stopped.by])[0]
     if by is not None and by.queue == desk.settings()[queue].held:
@@ -339,8 +347,8 @@ def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked],
             meaning="What waits behind it must not overtake it. Nothing was moved.",
             todo="Settle it first (`onefold held list`); the group goes on by itself then.",
         )
-    missing = [one.message_id for one in members if one.message_id not in chosen]
-    if missing:
+    if left:
+        missing = [one.message_id for one in left]
         raise errors.UsageError(
             f"Group {group!r} of {queue} is stopped, and of its {len(members)} dead letters {len(missing)} are not "
             f"selected: {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}.",

@@ -368,6 +368,15 @@ class FifoContract(QueueHarness):
         assert self.bodies(queue) == []
         assert self.bodies(dead) == ["a1", "a2", "a3"]
 
+    def test_one_group_is_looked_at_in_its_order(self) -> None:
+        """Onefold's own: what is sent back with its group is found by it."""
+        queue = self.fifo()
+        self.fill(queue, "a1 b1 a2 b2 a3")
+        assert [one.body for one in self.queues.of_group("orders.fifo", "a")] == ["a1", "a2", "a3"]
+        assert [one.body for one in self.queues.of_group("orders.fifo", "b", limit=1)] == ["b1"]
+        assert self.queues.of_group("orders.fifo", "c") == []
+        assert self.bodies(queue) == ["a1", "a2", "a3", "b1", "b2"]
+
     def test_a_fifo_dead_letter_starts_a_new_retention(self) -> None:
         """DG sqs-dead-letter-queues: timestamps are reset on FIFO."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)

@@ -98,6 +98,11 @@ class Finder:
         self._shown[queue] = shown | {one.first.message_id for one in page}
         return [self._looker.peeked(one) for one in page]
 
+    def of_group(self, queue: str, group: str) -> list[Peeked]:
+        """What a look sees of a FIFO group: its first ten messages, none while a consumer holds one of them."""
+        found = [self._looker.peeked(one) for one in self._looker.look(queue, fresh=True).seen]
+        return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")
+
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
         """Each message in the dead-letter and held queues, also when it was buried there under a new id.
 

@@ -206,6 +206,10 @@ class SqsQueues:
         """As `Finder.peek`: each look counts a receive."""
         return self._finder.peek(queue, limit, after)
 
+    def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
+        """The first ten messages of a FIFO group, by a look that receives what it sees (`looking.py`)."""
+        return self._finder.of_group(queue, group)[:limit]
+
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
         """As `Finder.find`: in dead-letter and held queues."""
         return self._finder.find(message_ids)

@@ -257,6 +257,18 @@ class SqliteQueues:
 
         return self._engine.read(run)
 
+    def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
+        """The messages of one FIFO group in a queue, from its head on; those that are not due yet are not in it."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            row = self._catalogue.row_in(connection, queue)
+            numbers = groups.members_in(connection, row.id, group, limit)
+            now_ms = self._clock.now_ms()
+            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            return [peeked for peeked in found if peeked is not None]
+
+        return self._engine.read(run)
+
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
         """Each message wherever it is now."""
 

@@ -36,6 +36,16 @@ def ensure_in(
     return found
 
 
+def members_in(connection: sqlite3.Connection, queue: int, name: str, limit: int | None) -> list[int]:
+    """Numbers of the messages of a group, from its head on."""
+    found = connection.execute(
+        "SELECT id FROM onefold_message WHERE grp = (SELECT id FROM onefold_group WHERE queue = ? AND name = ?) "
+        "ORDER BY position LIMIT ?",
+        (queue, name, -1 if limit is None else limit),
+    )
+    return [number for (number,) in found]
+
+
 def refresh_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[int], now_ms: int) -> None:
     """Work out anew when each group is ready, from its head; forget those that are empty.
 

@@ -298,7 +298,7 @@ def purge(
     reason_text: str | None,
 ) -> Answer:
     """Delete dead letters for good, after asking."""
-    found, messages = selection.chosen(words, url, select, everything=everything)
+    found, messages, _ = selection.chosen(words, url, select, everything=everything)
     counts = service.counts(messages)
     if not yes:
         what = ", ".join(f"{counted(count, 'message')} of {queue}" for queue, count in counts.items())

@@ -121,6 +121,7 @@ def _draw_settled(settled: service.Settled) -> None:
 @click.option("--done/--not-done", "done", default=None, help="Whether the effect happened.")
 @click.option("--result", metavar="JSON", help="With --done: what answers duplicates from now on; null unless given.")
 @options.operation
+@options.idle
 @options.reason_text
 def settle(
     words: tuple[str, ...],
@@ -129,6 +130,7 @@ def settle(
     result: str | None,
     job: str | None,
     tenant: str | None,
+    idle: bool,
     reason_text: str | None,
 ) -> Answer:
     """Settle a held operation by your word.
@@ -139,7 +141,9 @@ def settle(
     found, (key,) = _target(words, url, 1)
     if done is None:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
-    settled = service.settle(found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text)
+    settled = service.settle(
+        found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text, idle=idle
+    )
     return Answer(settled, draw=lambda: _draw_settled(settled))
 
 

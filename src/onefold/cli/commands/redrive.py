@@ -45,6 +45,7 @@ from onefold.watch.wording import counted
     help="Stop when so many of the messages sent failed again; 0: never.",
 )
 @click.option("--no-watch", is_flag=True, help="Only send; do not look what becomes of them.")
+@options.idle
 @options.reason_text
 def command(
     words: tuple[str, ...],
@@ -55,6 +56,7 @@ def command(
     rate: int,
     stop_after: int,
     no_watch: bool,
+    idle: bool,
     reason_text: str | None,
 ) -> Answer:
     """Send dead letters back to the queues they came from.
@@ -62,7 +64,7 @@ def command(
     Watches what becomes of them while it sends, in growing waves, and stops by itself when they fail again. That needs
     workers that run; without, say --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
     """
-    found, messages = selection.chosen(words, url, select, everything=everything)
+    found, messages, wanted = selection.chosen(words, url, select, everything=everything)
     if dry_run:
         foreseen = service.foresee(found.desk, messages)
         return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
@@ -73,6 +75,8 @@ def command(
         stop_after=stop_after,
         watch=not no_watch,
         reason_text=reason_text,
+        select=wanted,
+        idle=idle,
     )
     tally = _run(work, len(messages))
     code = 1 if tally.end in ("failing-again", "no-worker") else 0
