@@ -233,7 +233,7 @@ def type_name(annotation: Any) -> str:
     """A type as its author writes it: `Order`, `list[Order]`, `Order | None`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return "None" if annotation is type(None) else annotation.__name__
-    return re.sub(r"(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
+    return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
 
 
 # ---------------------------------------------------------------------------------------------------------- decoders

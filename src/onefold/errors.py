@@ -17,10 +17,13 @@
 
 Handlers raise TransientError, PermanentError, DependencyDown and OutcomeUnknown to say what a failure means.
 Every error has a stable `code` (documented under that anchor) and a message in three parts: what happened, with
-the value; what it means; what to do next. Fields are str and int only, so that an error can be logged as it is.
+the value; what it means; what to do next. Fields are str and int only, and secrets in
+them are masked, so that an error can be logged as it is.
 """
 
 from __future__ import annotations
+
+from onefold import redact
 
 
 class OnefoldError(Exception):
@@ -35,10 +38,10 @@ class OnefoldError(Exception):
     code = "error"
 
     def __init__(self, what: str, *, meaning: str = "", todo: str = "") -> None:
-        self.what = what
-        self.meaning = meaning
-        self.todo = todo
-        super().__init__(" ".join(part for part in (what, meaning, todo) if part))
+        self.what = redact.masked(what)
+        self.meaning = redact.masked(meaning)
+        self.todo = redact.masked(todo)
+        super().__init__(" ".join(part for part in (self.what, self.meaning, self.todo) if part))
 
 
 class UsageError(OnefoldError):

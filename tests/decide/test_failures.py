@@ -712,9 +712,9 @@ def validation_error() -> Exception:
         (TimeoutError(), "TimeoutError"),
         (KeyError("name"), "'name'"),
         (RuntimeError("x" * 600), "x" * 497 + "..."),
-        (RuntimeError("404 for url: https://user:pw@host/a?token=secret&b=1 (more)"), "404 for url: https://host/a (more)"),
+        (RuntimeError("404 for url: https://user:pw@host/a?token=secret (more)"), "404 for url: https://***@host/a (more)"),
         (RuntimeError("Max retries exceeded with url: /a?token=secret"), "Max retries exceeded with url: /a"),
-        (RuntimeError("postgresql://u:pw@host/db failed"), "postgresql://host/db failed"),
+        (RuntimeError("postgresql://u:pw@host/db failed"), "postgresql://***@host/db failed"),
         (RuntimeError("is it so? yes"), "is it so? yes"),
         (
             lookalike("psycopg.errors.UniqueViolation")('duplicate key "k"\nDETAIL:  Key (mail)=(secret) already exists.'),

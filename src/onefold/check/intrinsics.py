@@ -29,7 +29,7 @@ class NoValue:
 
 
 NO_VALUE: Final = NoValue()
-_SUBSTITUTED: Final = re.compile(r"\$\{(!?)([^}]*)\}")
+_SUBSTITUTED: Final = re.compile(r"\$\{(!?)([^{}]*)\}")
 _DYNAMIC: Final = re.compile(r"\{\{resolve:([^:}]+):")
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onefold import errors
+from onefold import errors, redact
 
 if TYPE_CHECKING:
     import click
@@ -97,8 +97,8 @@ def _say(said: errors.OnefoldError, wants_json: bool, cause: BaseException) -> i
     if os.environ.get("ONEFOLD_DEBUG") == "1":
         import traceback
 
-        traceback.print_exception(cause, file=sys.stderr)
-    sys.stderr.write(text_of(said) + "\n")
+        sys.stderr.write(redact.printable(redact.masked("".join(traceback.format_exception(cause)))))
+    sys.stderr.write(redact.printable(text_of(said)) + "\n")
     if wants_json:
         _write_json(said)
     return ERROR
@@ -108,7 +108,8 @@ def _write_json(said: errors.OnefoldError) -> None:
     import msgspec
 
     parts = {"code": said.code, "what": said.what, "meaning": said.meaning, "todo": said.todo}
-    sys.stdout.write(msgspec.json.encode({"error": parts}).decode() + "\n")
+    shown = {name: redact.printable(text) for name, text in parts.items()}  # lone surrogates, too, have no UTF-8
+    sys.stdout.write(msgspec.json.encode({"error": shown}).decode() + "\n")
 
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
@@ -116,11 +117,11 @@ def _say_usage(error: click.UsageError, wants_json: bool) -> int:
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        sys.stderr.write(error.format_message() + "\n")
+        sys.stderr.write(redact.printable(error.format_message()) + "\n")
         return USAGE
     where = error.ctx.command_path if error.ctx is not None else "onefold"
     said = errors.UsageError(error.format_message(), todo=f"See `{where} --help`.")
-    sys.stderr.write(text_of(said) + "\n")
+    sys.stderr.write(redact.printable(text_of(said)) + "\n")
     if wants_json:
         _write_json(said)
     return USAGE

@@ -17,6 +17,8 @@ import click
 import msgspec
 from msgspec import Struct
 
+from onefold import redact
+
 # name -> (module, its attribute, one line of help)
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until told to stop."),
@@ -112,7 +114,8 @@ def declared(name: str, *, example: str, **settings: Any) -> Callable[[Callable[
             click.get_current_context().obj = {"json": as_json}
             answer = function(*args, **kwargs)
             if as_json and not answer.said:
-                click.echo(msgspec.json.format(msgspec.json.encode(answer.value), indent=2))
+                text = msgspec.json.format(msgspec.json.encode(answer.value), indent=2).decode()
+                click.echo(redact.printable_json(text))
             elif not as_json and answer.draw is not None:
                 answer.draw()
             return answer.code

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from msgspec import Struct
 
+from onefold import redact
 from onefold.watch.wording import age
 
 if TYPE_CHECKING:
@@ -44,8 +45,17 @@ class Column(Struct, frozen=True):
 def console(*, stderr: bool = False) -> Console:
     """The terminal, or what stands in for it."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    class Safe(Console):
+        """A console that obeys its own control codes and no text's: every segment passes here, whatever drew it."""
+
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            return super()._render_buffer(
+                Segment(redact.printable(one.text), one.style) if not one.control else one for one in buffer
+            )
+
+    made = Safe(stderr=stderr, highlight=False, emoji=False, markup=False)
     made.width = made.width or _WIDTH
     return made
 
@@ -55,7 +65,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    cells = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [[NOTHING if cell is None else shown(str(cell)) for cell in row] for row in rows]
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     for place, column in enumerate(columns):
         widest = max([len(column.head), *(len(row[place]) for row in cells)])
@@ -72,6 +82,11 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
     return drawn
 
 
+def shown(text: str) -> str:
+    """A text as it may reach a terminal: without secrets, and with what a terminal would obey as escapes."""
+    return redact.printable(redact.masked(text))
+
+
 def is_quiet() -> bool:
     """Whether the running command was asked for JSON, so that nothing is to be drawn."""
     return bool(click.get_current_context().obj["json"])
@@ -80,12 +95,12 @@ def is_quiet() -> bool:
 def draw(*things: object) -> None:
     """Print tables and lines, one under the other."""
     for thing in things:
-        console().print(thing)
+        console().print(shown(thing) if isinstance(thing, str) else thing)
 
 
 def line(text: str = "", style: Style = "") -> None:
     """Print one line."""
-    console().print(text, style=style or None, soft_wrap=True)
+    console().print(shown(text), style=style or None, soft_wrap=True)
 
 
 def fold(text: str, first: str, following: str, style: Style = "") -> None:
@@ -108,7 +123,7 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
 def note(text: str) -> None:
     """Say something on standard error that is no part of the answer; a reader that has gone ends no work."""
     try:
-        click.echo(text, err=True)
+        click.echo(shown(text), err=True)
     except BrokenPipeError:  # as with `2>&1 | head`: what is running goes on, and its next lines have nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -29,7 +29,7 @@ _FORBIDDEN = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 _ID = r"[!-~]{1,128}"  # ASCII letters, digits and all its punctuation; no space
 _ATTRIBUTE_NAME = r"[\w.\-]+"  # letters of any alphabet: AWS was seen to accept them, though it says A-Z a-z
-_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
+_NUMBER = r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
 
 _INVALID = "InvalidParameterValue"
 

@@ -242,7 +242,7 @@ def _date_rule(word: _Word) -> _Days | None:
         return "last-weekday", 0, 0
     if re.fullmatch("[0-9]+W", text):
         return "nearest", _value(_DATES, word.part(0, -1)), 0
-    if re.fullmatch("[0-9,LW?-]*[LW?][0-9,LW?-]*", text):
+    if re.fullmatch("(?=[0-9,-]*[LW?])[0-9,LW?-]+", text):
         raise word.refused(_DATES, "cannot be read", hints.for_last(text, "L, LW, 3W and ?"))
     return "dates", _mask(_DATES, word), 0
 
@@ -263,7 +263,7 @@ def _week_rule(word: _Word) -> _Days | None:
         if not re.fullmatch("[1-5]", nth):
             raise word.part(len(day) + 1).refused(_WEEK, "is not the number of a week", "After # stands 1 to 5.")
         return "nth", weekday - 1, int(nth)
-    if text != "*" and re.fullmatch(r"[A-Z0-9,*?-]*[?*][A-Z0-9,*?-]*|.*[0-9]L.*", text):
+    if text != "*" and (re.fullmatch("(?=[A-Z0-9,-]*[?*])[A-Z0-9,*?-]+", text) or re.search("[0-9]L", text)):
         raise word.refused(_WEEK, "cannot be read", hints.for_last(text, "*, ?, 6L and TUE#2"))
     return "weekdays", _weeks(_mask(_WEEK, word)), 0
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from onefold import limits
+from onefold import limits, redact
 from onefold.decide import failure_table as table
 from onefold.decide.outcomes import Failed
 from onefold.errors import (
@@ -64,8 +64,10 @@ _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
     (table.AWS_PERMANENT, "permanent"),
 )
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_LOGIN = r"(?<=://)[^/\s@'\"]+@"
-_QUERY = r"\?[^\s'\"()=]+=[^\s'\")]*"
+_QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
+_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
+_RETRY_AFTER_CHARS_MAX = 100  # an HTTP date has 29
+_PARTS_MAX = 20  # of a group, or of the complaints of a validation
 _DEPTH_MAX = 8  # wrapped exceptions that are followed
 
 
@@ -284,7 +286,7 @@ def _retry_after_ms(headers: Any, now_ms: int) -> int | None:
     value = headers.get("Retry-After") or headers.get("retry-after")
     if value is None:
         return None
-    text = str(value).strip()
+    text = str(value)[:_RETRY_AFTER_CHARS_MAX].strip()
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
         return _clamped_ms(math.ceil(float(text) * 1000))
     from email.utils import parsedate_to_datetime  # 10 ms to import; only a date pays it
@@ -316,7 +318,7 @@ def _by_name(error: BaseException) -> Ruling | None:
         short = _short(cls)
         meaning = table.CLASSES.get(short)
         if meaning is not None:
-            if short in table.NEVER_SENT and re.search(table.NEVER_SENT[short], str(error)):
+            if short in table.NEVER_SENT and re.search(table.NEVER_SENT[short], str(error)[:_TEXT_CHARS_MAX]):
                 meaning = "transient"
             return _meant(meaning, ".".join(short))
     return None
@@ -362,9 +364,9 @@ def summary_of(error: BaseException) -> str:
         text = _words(error)
     except Exception:  # noqa: BLE001 - a __str__ that fails must not hide the failure
         text = ""
-    text = " ".join(text.strip().partition("\n")[0].split()).rstrip(":")
+    text = " ".join(text[:_TEXT_CHARS_MAX].strip().partition("\n")[0].split()).rstrip(":")
     text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
-    text = re.sub(_QUERY, "", re.sub(_LOGIN, "", text)) or type(error).__name__
+    text = re.sub(_QUERY, "", redact.masked(text)) or type(error).__name__
     return text if len(text) <= SUMMARY_CHARS_MAX else f"{text[: SUMMARY_CHARS_MAX - 3]}..."
 
 
@@ -374,10 +376,10 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OnefoldError):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
-        parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions]
-        return f"{len(parts)} errors: {'; '.join(parts)}"
+        parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions[:_PARTS_MAX]]
+        return f"{len(error.exceptions)} errors: {'; '.join(parts)}"
     if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
         complaints = error.errors(include_url=False, include_context=False, include_input=False)
-        parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints]
-        return f"{len(parts)} validation error(s): {'; '.join(parts)}"
+        parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints[:_PARTS_MAX]]
+        return f"{len(complaints)} validation error(s): {'; '.join(parts)}"
     return str(error)

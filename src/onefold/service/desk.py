@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
@@ -60,7 +60,7 @@ class Desk:
     """
 
     def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
-        self.url = runtime.url
+        self.url = redact.masked(runtime.url)
         self.engine: Engine = runtime.engine
         self.clock: Clock = runtime.clock
         self.entropy: Entropy = runtime.entropy

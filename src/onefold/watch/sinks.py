@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import msgspec
 
+from onefold import redact
 from onefold.errors import UsageError
 from onefold.run.events import EVENTS, Event
 from onefold.watch import wording
@@ -107,7 +108,7 @@ def json_line(event: Event) -> str:
         "failure_kind": failure_kind(event),
     }
     fields |= {name: value for name, value in event.detail.items() if name not in fields}
-    return _encode({name: value for name, value in fields.items() if value is not None}).decode()
+    return redact.printable_json(_encode({name: value for name, value in fields.items() if value is not None}).decode())
 
 
 def plain_line(event: Event) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from onefold import duration, limits
+from onefold import duration, limits, redact
 from onefold.contracts.store import RecordKey
 
 
@@ -50,7 +50,7 @@ def operation(key: RecordKey) -> str:
 
 def one_line(text: str, characters_max: int = 500) -> str:
     """Text without line breaks, cut where it gets long."""
-    flat = " ".join(text.split())
+    flat = redact.printable(" ".join(text.split()))
     return flat if len(flat) <= characters_max else f"{flat[: characters_max - 3]}..."
 
 

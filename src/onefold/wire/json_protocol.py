@@ -26,7 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _TARGET = "AmazonSQS."
 _ENCODER = msgspec.json.Encoder()  # bytes become base64 text, as blobs do on the wire
-_MISMATCH = re.compile(r"^Expected `(?P<wanted>\w+)[^`]*`, got `(?P<got>\w+)`")
+_MISMATCH = re.compile(r"^Expected `(?P<wanted>\w++)[^`]*`, got `(?P<got>\w+)`")
 _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`$")
 _STARTS = {"object": "structure or map", "array": "list"}
 _VALUES = {"str": "STRING_VALUE", "int": "NUMBER_VALUE", "float": "DECIMAL_VALUE", "bool": "BOOLEAN_VALUE"}

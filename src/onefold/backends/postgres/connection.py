@@ -75,7 +75,10 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise _unreadable("its host is malformed") from None
         own, others = {"schema": SCHEMA_DEFAULT, "create": "no"}, []
         for option in filter(None, parts.query.split("&")):
             name, _, value = option.partition("=")
@@ -94,13 +97,22 @@ class Address:
         try:
             given = conninfo_to_dict(urlunsplit(parts._replace(query="&".join(others))))
         except psycopg.ProgrammingError as error:
-            raise errors.UsageError(
-                f"The PostgreSQL URL cannot be read: {str(error).strip()}",
-                todo="Write postgresql://user:password@host:port/database, with % codes for characters like @ and /.",
-            ) from error
+            # What libpq quotes may be a part of the password.
+            raise _unreadable(re.sub('"[^"]*"', '"..."', str(error).strip().partition("\n")[0])) from None
+        if "@" in str(given.get("host") or ""):
+            raise _unreadable("its host has an @ in it")
+        if not str(given.get("port") or "").replace(",", "").isdigit() and given.get("port"):
+            raise _unreadable("its port is not a number")
         self.conninfo = make_conninfo("", **{**_DEFAULTS, **given})
         host, port = given.get("host") or "localhost", given.get("port") or 5432
         self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
+
+
+def _unreadable(why: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"The PostgreSQL URL cannot be read: {why}",
+        todo="Write postgresql://user:password@host:port/database, with % codes for characters like @ and /.",
+    )
 
 
 class Pool(Generic[C]):

@@ -46,16 +46,17 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)) if parts.query else {}
             port = parts.port or 6379
-        except ValueError as error:
-            raise _bad_url(f"The Redis URL cannot be read: {error}.") from None
+        except ValueError:  # its text may hold a part of the password
+            raise _bad_url("The Redis URL cannot be read: its host, port or options are malformed.") from None
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.fragment:
             raise _bad_url(f"A Redis URL of scheme {parts.scheme!r} names no server.")
         if not (parts.path in ("", "/") or parts.path[1:].isdecimal()):
-            raise _bad_url(f"The path {parts.path!r} of the Redis URL is not the number of a database.")
+            path = "..." if "@" in parts.path else parts.path  # behind a password with a slash in it
+            raise _bad_url(f"The path {path!r} of the Redis URL is not the number of a database.")
         if options.keys() - _OPTIONS or options.get("cluster", "yes") != "yes":
             raise _bad_url(f"The Redis URL has the options {options}; known are prefix=TEXT and cluster=yes.")
         self.prefix = options.get("prefix")
@@ -67,7 +68,12 @@ class Address:
 
 
 def _bad_url(what: str) -> errors.UsageError:
-    return errors.UsageError(what, todo="Write for example redis://localhost:6379/0?prefix=shop:")
+    return errors.UsageError(
+        what,
+        todo=(
+            "Write for example redis://localhost:6379/0?prefix=shop: and special characters of a password as %XX (@ is %40)."
+        ),
+    )
 
 
 class Server:

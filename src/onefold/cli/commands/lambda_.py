@@ -16,6 +16,7 @@ from typing import Final
 import click
 import msgspec
 
+from onefold import redact
 from onefold.cli import options, render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
@@ -165,7 +166,7 @@ def _teller(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
     if log == "none":
         return lambda _line: None
     if log == "json":
-        return lambda line: say(msgspec.json.encode(line).decode())
+        return lambda line: say(redact.printable_json(msgspec.json.encode(line).decode()))
     if log_output.is_terminal():
         return lambda line: say(_plain(line))
     return lambda line: say(click.unstyle(_plain(line)))
@@ -173,8 +174,9 @@ def _teller(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
 
 def _plain(line: LogLine) -> str:
     if line.stream == "platform":
-        return click.style(line.text, dim=True)
-    return f"{line.request_id[:_ID_CHARS]} | {click.style(line.text, fg=_STYLES[line.stream])}"
+        return click.style(redact.printable(line.text), dim=True)
+    text = redact.printable(line.text, colours=True)
+    return f"{line.request_id[:_ID_CHARS]} | {click.style(text, fg=_STYLES[line.stream])}"
 
 
 def _draw(report: RunReport) -> None:

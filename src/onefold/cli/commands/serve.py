@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+from onefold import redact
 from onefold.cli import render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
@@ -124,7 +125,7 @@ def _function(text: str) -> tuple[str, str]:
 
 
 def _say_json(running: Serving) -> None:
-    _print(serving.as_json(running).decode())
+    _print(redact.printable_json(serving.as_json(running).decode()))
 
 
 def _say(running: Serving) -> None:
@@ -171,9 +172,9 @@ def _history(settings: ServeSettings, url: str) -> str:
 
 def _shown(line: LogLine) -> str:
     """A line of a function's log, with the start of its request id; escape sequences reach terminals only."""
-    text = line.text if log_output.is_terminal() else click.unstyle(line.text)
+    text = redact.printable(line.text, colours=True) if log_output.is_terminal() else click.unstyle(line.text)
     return f"{line.request_id[:8]} | {text}"
 
 
 def _print(text: str) -> None:
-    click.echo(text)  # which flushes: whoever reads a pipe waits for this
+    click.echo(redact.printable(text))  # which flushes: whoever reads a pipe waits for this

@@ -25,7 +25,7 @@ from onefold.wire.operations.batches import check_entries
 BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
 _CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
 _TRACE = "AWSTraceHeader"
-_DECIMAL = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*?)0*)?")
+_DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
 _FIFO = ".fifo"
 
 
@@ -135,7 +135,7 @@ def _stored(attribute: Attribute) -> Attribute:
     found = _DECIMAL.fullmatch(value)
     if found is None or not any(char.isdigit() for char in value):
         return attribute
-    whole, fraction = found[2] or "0", found[3]
+    whole, fraction = found[2] or "0", (found[3] or "").rstrip("0")
     sign = "-" if found[1] == "-" and (whole != "0" or fraction) else ""
     return Attribute(sign + whole + (f".{fraction}" if fraction else ""), attribute.type)
 

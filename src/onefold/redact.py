@@ -1,0 +1,137 @@
+"""What may be shown: secrets out of texts (`masked`), and characters that a terminal or an eye would obey (`printable`).
+
+`masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
+parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
+`X-Amz-Signature=`) and an Authorization header. `printable` writes control characters (C0 but for tab and line end, DEL,
+C1), bidirectional overrides and lone surrogates as escapes.
+Never here: what is worth showing. Invariant: linear in the length of the text, and what was masked or escaped once does
+not change again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MASK: Final = "***"
+_URL_CHARS_MAX: Final = 2_048  # of one URL that is looked into; what is longer is masked from its login on
+
+# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one looks at a
+# bounded number of characters.
+_SENSITIVE: Final = (
+    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|signature|credential"
+    r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
+)
+_HINT: Final = rf"(?i)://|%3a%2f%2f|{_SENSITIVE}"
+# A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
+_URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
+# Of a database, a password may even hold spaces, where what follows the colon is no port.
+_SPACED: Final = (
+    r"(?i)\b((?:redis|rediss|postgres|postgresql|mysql|mongodb|amqp|amqps)(?:\+\w{1,20})?://)"
+    r"[^\s@/:'\"]{0,128}:(?!\d{1,5}(?:[\s/?,;'\")]|$))[^@\n]{0,128}@"
+)
+# name=value and name: value, also quoted as in JSON and Python.
+_FIELD: Final = (
+    rf"(?i)(?<![a-z0-9])([\w.-]{{0,40}}{_SENSITIVE})"
+    r"(['\"]?[ \t]{0,4}(?:=|:(?!//))[ \t]{0,4})"
+    # Quotes that were escaped themselves (a repr of a repr) or never close (a text that was cut): the rest of the line.
+    r"('(?:[^'\\\n]|\\{1,8}+.){0,2048}'|\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\"|\\{0,8}['\"].{1,2048}|[^\s&,;)}\]'\"]+)"
+)
+_HEADER: Final = r"(?i)(authorization['\"]?[ \t]{0,4}[:=][ \t]{0,4}['\"]?)(?:(?:basic|bearer)[ \t]{1,4})?([^\s'\",]+)"
+_COLOUR: Final = r"(\x1b\[[0-9;]{0,40}m)"
+_ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
+_DATABASES: Final = frozenset(
+    {"redis", "rediss", "postgres", "postgresql", "mysql", "mongodb", "amqp", "amqps", "unix"}
+)
+# Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators.
+_UNSAFE: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+
+
+def masked(text: str) -> str:
+    """The text without passwords, tokens and signatures; each is `***` instead."""
+    if re.search(_HINT, text) is None:
+        return text
+    text = re.sub(_URL, _masked_url, re.sub(_SPACED, rf"\1{MASK}@", text))
+    return re.sub(_FIELD, _masked_field, re.sub(_HEADER, rf"\1{MASK}", text))
+
+
+def _masked_url(found: re.Match[str]) -> str:
+    scheme, sign, rest = found.groups()
+    tail = ""
+    if len(rest) > _URL_CHARS_MAX:
+        rest, tail = rest[:_URL_CHARS_MAX], MASK
+    rest, question, query = rest.partition("?")
+    at = _end_of_login(scheme.partition("+")[0].lower(), rest)
+    if not at and "@" in query and ":" in rest:  # a question mark in the password
+        before, _, host = query.rpartition("@")
+        if not rest.partition("/")[0].rpartition(":")[2].isdigit() and "=" not in before:
+            return f"{scheme}{sign}{MASK}@{host}{tail}"
+    if at:
+        rest = f"{MASK}@{rest[at:]}"
+    if question:
+        query = "&".join(_masked_parameter(one) for one in query.split("&"))
+    return f"{scheme}{sign}{rest}{question}{query}{tail}"
+
+
+def _end_of_login(scheme: str, rest: str) -> int:
+    """Where the host begins; 0 where there is no login.
+
+    A password with a slash in it should be percent-encoded and often is not, so that the last `@` counts where what stands
+    before the slash cannot be a host and its port.
+    """
+    authority = rest.partition("/")[0]
+    if "@" in authority and scheme not in _DATABASES:
+        return authority.rindex("@") + 1
+    port = authority.rpartition(":")[2]
+    if "@" in rest and (scheme in _DATABASES or (":" in authority and not port.isdigit())):
+        return rest.rindex("@") + 1
+    return 0
+
+
+def _masked_parameter(parameter: str) -> str:
+    name, equals, value = parameter.partition("=")
+    if not equals or not value:
+        return parameter
+    if re.search(f"(?i){_SENSITIVE}", name):
+        return f"{name}={MASK}"
+    plain = _unescaped(_unescaped(value)) if "%" in value else value
+    hidden = masked(plain) if plain != value or "://" in value else value
+    return f"{name}={hidden}" if hidden != plain else parameter
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(_ESCAPED_CHAR, lambda found: chr(int(found[1], 16)), text)
+
+
+def _masked_field(found: re.Match[str]) -> str:
+    name, between, value = found.groups()
+    if value[0] in "'\"\\":
+        sign = value[-1] if value[-1] in "'\"" else ""
+        return f"{name}{between}{sign}{MASK}{sign}"
+    return f"{name}{between}{MASK}" if not value.startswith(MASK) else found[0]
+
+
+def printable(text: str, *, colours: bool = False) -> str:
+    r"""The text with what a terminal or an eye would obey as escapes: `\x1b`, `\x9b`, `\u202e`. Tabs and line ends stay.
+
+    Args:
+        colours: sequences that set colours and weight (`ESC [ numbers m`) stay too; for logs of the user's own functions.
+    """
+    if text.isprintable():
+        return text
+    if colours:
+        parts = re.split(_COLOUR, text)  # every second one is a colour
+        return "".join(part if place % 2 else printable(part) for place, part in enumerate(parts))
+    return re.sub(_UNSAFE, _escape, text)
+
+
+def printable_json(text: str) -> str:
+    r"""A JSON text with the same characters as JSON's own escapes: it decodes to the same value."""
+    if text.isprintable():
+        return text
+    return re.sub(_UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

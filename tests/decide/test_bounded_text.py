@@ -1,0 +1,130 @@
+"""Text from outside is bounded before anything looks at it: the work grows with the text at most, and stops at a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from onefold import codec
+from onefold.check.intrinsics import Intrinsics
+from onefold.contracts.queue import Attribute
+from onefold.contracts.rules import check_attributes
+from onefold.decide.failures import classify, summary_of
+from onefold.redact import masked, printable
+from onefold.wire.operations.sending import _stored
+
+GROWTH_MAX = 9.0  # for four times the text: linear 4, quadratic 16
+WORTH_A_LOOK_S = 0.002
+
+HOSTILE = [
+    "?",
+    "?a",
+    "://",
+    "a://",
+    "@",
+    "a:",
+    " ",
+    "\n",
+    "\t ",
+    "password=",
+    "password='",
+    "pw",
+    "%3a%2f%2f",
+    "a://?b=",
+    "'\\",
+    "\x9b",
+]
+
+
+def taken_s(call: Callable[[str], object], text: str) -> float:
+    def once() -> float:
+        began = time.thread_time()  # of this thread: a busy machine does not lengthen it
+        call(text)
+        return time.thread_time() - began
+
+    return min(once() for _ in range(3))
+
+
+def grows_linearly(call: Callable[[str], object], piece: str, chars: int = 80_000) -> bool:
+    whole = taken_s(call, piece * (chars // len(piece)))
+    return whole < WORTH_A_LOOK_S or whole < GROWTH_MAX * taken_s(call, piece * (chars // len(piece) // 4))
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_an_exception_of_any_text_is_summed_up_in_a_bounded_time(piece: str) -> None:
+    def summed(text: str) -> None:
+        assert len(summary_of(RuntimeError(text))) <= 500
+        assert len(classify(ExceptionGroup("many", [ValueError(text)] * 40), now_ms=0).summary) <= 500
+
+    short, long = piece * (20_000 // len(piece)), piece * (2_000_000 // len(piece))
+    assert taken_s(summed, long) < 4 * taken_s(summed, short) + 0.002, "what lies behind the bound costs something"
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_masking_and_escaping_take_linear_time(piece: str) -> None:
+    assert grows_linearly(masked, piece)
+    assert grows_linearly(printable, piece)
+
+
+@pytest.mark.parametrize("piece", ["0", "1", "10", "0.", ".0", "e1", "+"])
+@pytest.mark.parametrize("ends", ["", "!", ".", "e", "1"])
+def test_a_number_attribute_of_many_characters_takes_linear_time(piece: str, ends: str) -> None:
+    def refused(text: str) -> None:
+        check_attributes({"n": Attribute(text + ends, "Number")})
+
+    def kept(text: str) -> None:
+        _stored(Attribute(text + ends, "Number"))
+        _stored(Attribute("0." + text + ends, "Number"))
+
+    assert grows_linearly(refused, piece)
+    assert grows_linearly(kept, piece)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("00120.500", "120.5"),
+        ("-0", "0"),
+        ("-0.0", "0"),
+        ("0", "0"),
+        ("+7", "7"),
+        ("1.", "1"),
+        ("1e3", "1e3"),
+        ("-0.50", "-0.5"),
+        (".5", "0.5"),
+    ],
+)
+def test_a_number_is_stored_without_its_zeros(given: str, stored: str) -> None:
+    assert _stored(Attribute(given, "Number")).value == stored
+
+
+class _NoNames:
+    def ref(self, name: str) -> str:
+        return name
+
+    def attribute(self, name: str, attribute: str) -> str:
+        return f"{name}.{attribute}"
+
+    def condition(self, name: str) -> bool:
+        return bool(name)
+
+    def mapping(self, name: str) -> dict[str, object]:
+        return {name: {}}
+
+
+@pytest.mark.parametrize("piece", ["${", "${a", "${!", "$", "}", "{{resolve:"])
+def test_substitution_in_a_template_takes_linear_time(piece: str) -> None:
+    assert grows_linearly(lambda text: Intrinsics(_NoNames()).resolve({"Fn::Sub": text}), piece)
+
+
+@pytest.mark.parametrize("piece", ["1", "[", '{"a":', "1.", "-", '"\\u0061', " "])
+def test_a_payload_that_is_no_json_is_refused_in_linear_time(piece: str) -> None:
+    def refused(text: str) -> None:
+        try:
+            codec.canonical(text)
+        except codec.PayloadError:
+            return
+
+    assert grows_linearly(refused, piece)

@@ -1,0 +1,178 @@
+"""What may be shown: no secret in any message, no character that a terminal or an eye would obey.
+
+The forms are those in which a password was printed when this was attacked; each passes through every way out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onefold import errors, redact
+from onefold.backends.registry import open_store
+from onefold.cli import main, render
+from onefold.clock import SystemClock
+from onefold.contracts.store import RecordKey
+from onefold.decide.failures import summary_of
+from onefold.entropy import SystemEntropy
+from onefold.run.events import Event
+from onefold.watch.sinks import LogSink
+
+PW = "s3cr3t"
+FORMS = [
+    f"redis://:{PW}@localhost:6379/0",
+    f"redis://user:{PW}@h/0",
+    f"rediss://user:{PW}@h/0",
+    f"postgresql://u:{PW}@h/db",
+    f"postgresql+psycopg://u:{PW}@h/db",
+    f"postgresql://u@h/db?password={PW}",
+    f"postgresql://u@h/db?sslpassword={PW}&sslmode=require",
+    f"postgresql://u:{PW}@h1,u:{PW}@h2/db",
+    f"postgresql://u:a/{PW}@h/db",
+    f"postgresql://u:a?{PW}@h/db",
+    f"postgresql://u:a#{PW}@h/db",
+    f"redis://:a@{PW}@h",
+    f"redis://:p%40{PW}@h",
+    f"redis://u:'{PW}@h",
+    f"redis://u:p w{PW}@h",
+    f"host=h user=u password={PW} dbname=x",
+    f"host=h password='{PW} a\\'b {PW}' dbname=x",
+    f"password = {PW}",
+    f"PGPASSWORD={PW}",
+    f"unix://:{PW}@/tmp/redis.sock",
+    f"unix:///tmp/redis.sock?password={PW}",
+    f"aws://eu-west-1?table=x&records=redis://:{PW}@h/0",
+    f"aws://eu-west-1?table=x&records=redis%3A%2F%2F%3A{PW}%40host%2F0",
+    f"aws://eu-west-1?records=redis%253A%252F%252F%253A{PW}%2540host",
+    f"{{'password': '{PW}'}}",
+    f'{{"password": "{PW}"}}',
+    f"https://{PW}@example.com/x",
+    f"https://q.example.com/?X-Amz-Signature={PW}&b=c",
+    f"Authorization: Bearer {PW}",
+    f"aws_secret_access_key={PW}",
+    f"could not connect to postgresql://u:{PW}@h/db: no route; tried redis://:{PW}@q too",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_form_of_a_password_passes_a_way_out(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = [redact.masked(form), redact.masked(f"It was {form!r}, and ({form})."), summary_of(RuntimeError(form))]
+    error = errors.UsageError(f"{form!r} is wrong.", meaning=f"It is {form}.", todo=f"Change {form}.")
+    said += [str(error), repr(error), error.what, error.meaning, error.todo]
+    main._say(error, True, error)
+    render.line(f"engine {form}")
+    render.note(f"engine {form}")
+    render.draw(render.table([render.Column("url", folds=True)], [[form]]))
+    captured = capsys.readouterr()
+    said += [captured.out, captured.err]
+    assert not [text for text in said if PW in "".join(text.split())]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_masking_twice_changes_nothing(form: str) -> None:
+    once = redact.masked(form)
+    assert redact.masked(once) == once
+    assert redact.MASK in once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sqlite:///shop.db", "http://127.0.0.1:9324/000000000000/orders", "https://a.example/b?x=1&y=2", "onefold.key=abc",
+        "tokens=3 monkey: x", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
+        "redis://h:6379/0 as bob@example.com", "arn:aws:sqs:eu-west-1:000000000000:orders",
+    ],
+)  # fmt: skip
+def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
+    assert redact.masked(text) == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:a/{PW}@h/0", f"redis://:{PW}/x@h/0", f"redis://h:{PW}/0", f"redis://h/0?password={PW}",
+        f"redis://[{PW}/0", f"postgresql://u:a/{PW}@h/db", f"postgresql://u:%zz{PW}@h/db", f"postgresql://u:a@{PW}@h/db",
+        f"postgresql://u:p@h:{PW}/db", f"mysql://u:{PW}@h/db", f"aws://eu-west-1?records=mysql%3A%2F%2Fu%3A{PW}%40h",
+        f"redis+tls://:{PW}@h", f"postgresql://u:{PW}@h/db?schema=A;B",
+    ],
+)  # fmt: skip
+def test_a_url_that_is_refused_does_not_print_its_password(url: str) -> None:
+    with pytest.raises(errors.OnefoldError) as caught:
+        open_store(url, clock=SystemClock(), entropy=SystemEntropy())
+    seen: BaseException | None = caught.value
+    while seen is not None:
+        assert PW not in str(seen)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
+# --------------------------------------------------------------------------------------------------------- characters
+
+UNSAFE = "\x1b]0;title\x07 \x9b31m \x85 \u202e \u2066 \u200f \x7f \u2028 \ud800"
+BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029"
+BARRED = {*map(chr, range(0x09)), *map(chr, range(0x0B, 0x20)), *map(chr, range(0x7F, 0xA0)), *BIDI}
+
+
+def barred_in(text: str) -> set[str]:
+    return set(text) & BARRED
+
+
+@given(st.text(max_size=60))
+def test_no_text_keeps_a_character_that_is_obeyed(text: str) -> None:
+    assert not barred_in(redact.printable(text))
+    assert redact.printable(redact.printable(text)) == redact.printable(text)
+    plain = text.encode("utf-8", "replace").decode()
+    shown = redact.printable_json(msgspec.json.encode({"text": plain}).decode())
+    assert not barred_in(shown)
+    assert json.loads(shown) == {"text": plain}
+
+
+def test_nothing_drawn_reaches_a_terminal_as_a_control(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.text import Text
+
+    render.line(UNSAFE)
+    render.note(UNSAFE)
+    render.draw(Text(UNSAFE, style="bold"), render.table([render.Column("key")], [[UNSAFE], ["[red]as it is[/red]"]]))
+    error = errors.UsageError(UNSAFE)
+    main._say(error, True, error)
+    captured = capsys.readouterr()
+    assert not barred_in(captured.out + captured.err)
+    assert "[red]as it is[/red]" in captured.out
+    assert r"\x9b31m" in captured.out
+
+
+def test_log_lines_escape_them_too() -> None:
+    for form in ("json", "plain"):
+        stream = io.StringIO()
+        logger = logging.getLogger(f"test-redaction-{form}")
+        logger.propagate = False
+        handler = logging.StreamHandler(stream)
+        logger.handlers = [handler]
+        logger.setLevel(1)
+        event = Event(
+            name="dead-letter",
+            at_ms=0,
+            key=RecordKey("", "job", "k\u202e"),
+            detail={"summary": UNSAFE.replace("\ud800", "")},
+        )
+        LogSink(logger, form=form).emit(event)  # type: ignore[arg-type]
+        assert stream.getvalue().strip()
+        assert not barred_in(stream.getvalue())
+
+
+def test_colours_of_a_functions_own_log_stay_and_nothing_else() -> None:
+    text = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07 \x1b[2J \x9b2J"
+    assert redact.printable(text, colours=True) == "\x1b[1;31mred\x1b[0m \\x1b]0;title\\x07 \\x1b[2J \\x9b2J"
+
+
+def test_a_command_prints_json_without_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.run(["queue", "list", "--url", f"sqlite:///{tmp_path}/a.db\u202e", "--json"])
+    captured = capsys.readouterr()
+    assert code in (0, 1, 2)
+    assert not barred_in(captured.out + captured.err)
