@@ -8,6 +8,7 @@ clock or sleep.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,19 @@ class SystemClock:
     def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
         """Wait on `waiter` for at most `timeout_ms` milliseconds of real time."""
         return waiter.wait(max(timeout_ms, 0) / 1000)
+
+
+class Never:
+    """A waiter that nobody wakes: a pause through the clock.
+
+    A lock that stays locked: an event's own lock could be left taken by an exception out of a signal's handler, and by a
+    fork while another thread waits.
+    """
+
+    def __init__(self) -> None:
+        self._locked = threading.Lock()
+        self._locked.acquire()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait the whole time."""
+        return self._locked.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))

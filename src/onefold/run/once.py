@@ -14,10 +14,11 @@ import threading
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from onefold import duration, errors
-from onefold.clock import SystemClock
+from onefold.clock import Never, SystemClock
 from onefold.codec import digest, encode, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.store import (
@@ -69,8 +70,13 @@ class Keeper:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
+                    thread.start()
+                    self._thread = thread  # after its start: an exception out of a signal's handler may come between
+
+    def __contains__(self, hold: records.Hold) -> bool:
+        """Whether it is being renewed."""
+        return hold in self._holds
 
     def remove(self, hold: records.Hold) -> None:
         """The call is over."""
@@ -108,7 +114,7 @@ class Guard:
         self.name = name
         self.store = store
         self.clock = clock
-        self.never: Waiter = _Never()
+        self.never: Waiter = Never()
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         self._plain = all(
@@ -124,6 +130,9 @@ class Guard:
         self.on_running = on_running
         self._owner = entropy.token()
         self._keeper = Keeper(store, clock, lease_ms)
+        self._asking: dict[
+            object, records.RecordKey
+        ] = {}  # of calls that are about to know whether they have their key
 
     def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Claimed | Completed | Running:
         """Claim the call's operation; Running when someone else has it.
@@ -144,12 +153,24 @@ class Guard:
             start=True,
             expires_at_ms=now_ms + self._keep_ms,
         )
-        found = self.store.claim((ask,), now_ms)[0]
+        found: records.Answer | None = None
+        call = object()
+        self._asking[call] = ask.key
+        try:
+            found = self.store.claim((ask,), now_ms)[0]
+            if isinstance(found, Claimed):
+                found = self._claimed(found, now_ms)
+            self._asking.pop(call)
+        except errors.OnefoldError:
+            self._asking.pop(call, None)
+            raise
+        except BaseException:  # out of a signal's handler: nobody will run what was claimed
+            self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
+            self._asking.pop(call, None)
+            raise
         match found:
-            case Claimed():
-                return self._claimed(found, now_ms)
-            case Completed() | Running():
-                return found
+            case Claimed() | Completed() | Running():
+                return found  # without another call in between, which an exception could follow
             case Held():
                 raise self._unknown(ask.key)
             case Conflict():
@@ -171,6 +192,19 @@ class Guard:
                 raise errors.LeaseLost(f"{self.name} {found.hold.key.key!r} was taken over.", todo="Call again.")
         self._keeper.add(found.hold)
         return found
+
+    def _claimed_unheard(self, ask: Ask, now_ms: int) -> Claimed | None:
+        """What the store gave this call, whose answer an exception has torn away; None when it may be another thread's."""
+        (record,) = self.store.read((ask.key,), now_ms)
+        if record is None or record.status != "in_progress" or record.owner != self._owner:
+            return None
+        hold = records.Hold(ask.key, record.owner, record.fence)
+        if list(self._asking.values()).count(ask.key) > 1 or hold in self._keeper:
+            return None
+        return Claimed(
+            hold=hold, found="absent", doubt=False, started=True, attempts=record.attempts, crashes=record.crashes,
+            first_at_ms=record.created_at_ms,
+        )  # fmt: skip
 
     def finished(self, claimed: Claimed, value: object) -> None:
         """Write the record of a call that returned `value`.
@@ -228,7 +262,7 @@ class Guard:
             if not self.store.write(((claimed.hold, outcome),), now_ms)[0]:
                 error.add_note(f"onefold: the lease of {self.name} {claimed.hold.key.key!r} had been taken over.")
 
-    def give_back(self, found: Claimed | Completed | Running) -> None:
+    def give_back(self, found: records.Answer | None) -> None:
         """Let go of a claim whose call did not start after all."""
         if isinstance(found, Claimed):
             self._keeper.remove(found.hold)
@@ -240,6 +274,16 @@ class Guard:
     def stored(self, found: Completed) -> Any:
         """The result of the call that completed, as the function would have returned it."""
         return self._result.decode_result(found.result)
+
+    def wait_for(self, found: Running) -> None:
+        """Wait a moment for a call with the same key.
+
+        Raises:
+            TransientError: duplicates are not to wait.
+        """
+        if self.on_running == "raise":
+            raise self.busy(found)
+        self.clock.wait(self.never, _WAIT_MS)
 
     def busy(self, found: Running) -> errors.TransientError:
         """The error for a duplicate that does not want to wait."""
@@ -273,14 +317,6 @@ def _returned(function: Callable[..., Any]) -> Any:
             f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
             todo="Define the types of a function under @once at module level.",
         ) from error
-
-
-class _Never:
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._event.wait(timeout_s)
 
 
 def once(
@@ -343,24 +379,48 @@ def once(
 def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
     @functools.wraps(function)
     def guarded(*args: A.args, **kwargs: A.kwargs) -> R:
-        found = guard.claim(args, kwargs)
-        while isinstance(found, Running):
-            if guard.on_running == "raise":
-                raise guard.busy(found)
-            guard.clock.wait(guard.never, _WAIT_MS)
-            found = guard.claim(args, kwargs)
-        if isinstance(found, Completed):
-            answer: R = guard.stored(found)
-            return answer
+        found: Claimed | Completed | Running | None = None
+        values: list[R] = []
+        runs = False
         try:
-            value = function(*args, **kwargs)
+            found = guard.claim(args, kwargs)
+            while isinstance(found, Running):
+                guard.wait_for(found)
+                found = guard.claim(args, kwargs)
+            if isinstance(found, Completed):
+                answer: R = guard.stored(found)
+                return answer
+            call = functools.partial(function, **kwargs) if kwargs else function
+            runs = True
+            values.extend(starmap(call, (args,)))  # in C: no exception of a signal between the effect and its result
+            guard.finished(found, values[0])
         except BaseException as error:
-            guard.failed(found, error)
+            # What `finished` raised itself is all that is to be said; anything else came between two steps.
+            if isinstance(found, Claimed) and not (values and isinstance(error, errors.OnefoldError)):
+                _record(guard, found, values, error, runs=runs)
             raise
-        guard.finished(found, value)
-        return value
+        return values[0]
 
     return guarded
+
+
+def _record(guard: Guard, found: Claimed, values: list[R], error: BaseException, *, runs: bool) -> None:
+    """Record a call that raised, or that a signal's handler tore from its record; once more if that is torn, too."""
+    for is_last in (False, True):
+        try:
+            if values:
+                guard.finished(found, values[0])
+            elif runs:
+                guard.failed(found, error)
+            else:
+                guard.give_back(found)
+        except errors.OnefoldError:
+            return  # the first error counts
+        except BaseException:
+            if is_last:
+                raise
+        else:
+            return
 
 
 def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from onefold import errors
+from onefold.clock import Never
 from onefold.deploy import apply, cloudformation
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
 from onefold.deploy.changes import Event, Standing
 from onefold.deploy.diff import Difference, differences, read_template
 from onefold.deploy.plan import Plan
-from onefold.service.wiring import Never
 
 if TYPE_CHECKING:
     from onefold.backends.aws.session import Session

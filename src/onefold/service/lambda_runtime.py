@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.backends import places
+from onefold.clock import Never
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.lambda_adapter import LambdaAdapter
 from onefold.run.lambda_crew import Crew, LateCloser
 from onefold.run.throttling import StateGates
-from onefold.service.wiring import Never
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,12 +7,12 @@ Invariant: nothing is opened before it is asked for, and everything that was ope
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from onefold.backends import registry
+from onefold.clock import Never
 from onefold.run.driver import Driver
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from onefold.run.events import Sinks
     from onefold.run.handlers import Job
     from onefold.run.joint import JointTransaction
-
-
-class Never:
-    """A waiter that nobody wakes: a pause through the clock."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait the whole time."""
-        return self._event.wait(timeout_s)
 
 
 def backend_of(engine: Engine) -> Backend:

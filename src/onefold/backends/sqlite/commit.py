@@ -339,8 +339,13 @@ class SqliteEffects:
 
     def _end(self, *, commit: bool) -> None:
         wakes = self._wakes and commit
-        self._connection, self._lent_since_ms, self._kept, self._wakes = None, None, 0, False
-        self._engine.end_exclusive(commit=commit)
+        try:
+            self._engine.end_exclusive(commit=commit)
+        except BaseException:  # one out of a signal's handler may have come before it was ended
+            self._engine.end_exclusive(commit=False)
+            raise
+        finally:
+            self._connection, self._lent_since_ms, self._kept, self._wakes = None, None, 0, False
         if wakes:
             self._notify()
 

@@ -1,13 +1,19 @@
 """One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
 
-What lives here: opening a file, pragmas, the writer's turn, read connections. Never here: SQL of queues or records.
+What lives here: the writer's turn, group commit, level 4, who reads on which connection. Never here: opening a connection
+(`opening.py`), SQL of queues or records.
 
 Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
 syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
 answer only after COMMIT returned, which in WAL mode with synchronous=FULL means: on disk.
 Between processes SQLite's own file lock decides; we ask for it again every millisecond, because SQLite's own waiting
 backs off up to 100 ms, which is what makes other tools stall under load.
-Invariant: an exception leaves nothing of its piece of work behind.
+Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
+
+An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
+interrupt, a time limit by `signal.alarm`). So the turn and the transaction are left by the `__exit__` of the lock and of
+`sqlite3.Connection`, which are C and run as one piece with the exception, and never by an `except` or `finally` that
+calls something first.
 """
 
 from __future__ import annotations
@@ -15,63 +21,30 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from onefold import errors, private_files
+from onefold import errors
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
+from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
 from onefold.backends.sqlite.refusals import primary, translate
-from onefold.clock import SystemClock
+from onefold.backends.sqlite.turn import Batch, Turn, Work
+from onefold.clock import Never, SystemClock
 from onefold.contracts.admin import Transferred
+from onefold.interrupts import is_of_a_signal
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
 
-C = TypeVar("C", bound=sqlite3.Connection)
 T = TypeVar("T")
 
-APPLICATION_ID = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
-_CACHE_KIB = 64 * 1024  # of the one writer
-_READER_CACHE_KIB = 2 * 1024  # of each reader, of which a busy process has many; what one sorts beyond it is in a file
 # Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
 _BEGIN = "BEGIN IMMEDIATE /*onefold*/"
 _COMMIT = "COMMIT /*onefold*/"
 _ROLLBACK = "ROLLBACK /*onefold*/"
-
-
-class _Never:
-    """A waiter that nobody wakes."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._event.wait(timeout_s)
-
-
-class _Work(Generic[T]):
-    """A piece of work that waits for its turn, and its answer."""
-
-    __slots__ = ("_ticket", "done", "error", "run", "synced", "value")
-
-    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> None:
-        self.run = run
-        self.synced = synced
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self._ticket = [self]
-
-    def take(self) -> bool:
-        """Whether it is the caller's to perform, or to give up: once only, whichever thread asks first."""
-        try:
-            self._ticket.pop()
-        except IndexError:
-            return False
-        return True
 
 
 class Engine:
@@ -94,14 +67,15 @@ class Engine:
         self.place = path if self.in_memory else self._file.place
         self._settings = settings
         self._real_clock = SystemClock()  # other processes hold the file in real time, whatever `clock` says
-        self._never = _Never()
-        self._turn = threading.RLock()
+        self._never = Never()
+        self._turn = Turn()
         self._held_by: int | None = None  # thread inside `begin_exclusive`
-        self._waiting: deque[_Work[Any]] = deque()
-        self._readers = Readers(lambda: self._connect(sqlite3.Connection), self._check_open)
+        self._waiting: deque[Work[Any]] = deque()
+        self._readers = Readers(self._connect_reader, self._check_open)
         self._closed = False
-        self._syncs = True
-        self._writer = self._connect(LentConnection)
+        self._syncs: bool | None = True  # None: not known, as an exception came between
+        self._depth = 0  # savepoints of ours that are open
+        self._writer = self._connect_writer()
         self._seen_version = _data_version(self._writer)
         self._file.note()
 
@@ -127,40 +101,48 @@ class Engine:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
-        if self._turn.acquire(blocking=False):
-            try:
-                if not self._waiting:
-                    return self._run_alone(run, synced)
-            finally:
-                self._turn.release()
-        work = _Work(run, synced)
-        self._waiting.append(work)
-        with self._my_turn(lambda: not work.take()):
-            if not work.done:
-                self._run_waiting()
+        if self._turn.is_mine():
+            self._turn.refuse_within(self.path, self, _TAKES_TURN)
+        try:
+            if self._turn.lock.acquire(blocking=False):
+                with self._turn.lock:
+                    self._turn.lock.release()  # that of `acquire`; the end of the block releases the other
+                    if not self._waiting:
+                        return self._run_alone(run, synced)
+            work = Work(run, synced)
+            with work.wanted:
+                self._waiting.append(work)
+                self._take_turn(lambda: not work.take())
+                with self._turn.lock:
+                    self._turn.lock.release()
+                    if not work.done:
+                        self._run_waiting(work)
+        except BaseException:
+            self._turn.leave()
+            raise
         if work.error is not None:
             raise work.error
         return work.value  # type: ignore[return-value]  # done without error: run's own answer
 
-    @contextmanager
-    def _my_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        self._take_turn(is_being_done)
-        try:
-            yield
-        finally:
-            self._turn.release()
-
     def _take_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> None:
         """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
+
+        The next statement after it is `with self._turn`, and the first in that block releases what was taken here.
 
         Args:
             is_being_done: asked when that was in vain: whether another thread has begun what the turn is wanted for.
         """
-        if self._turn.acquire(timeout=self._settings.busy_ms / 1000):
-            return
-        if is_being_done():
-            self._turn.acquire()
-            return
+        if self._turn.is_mine():
+            self._turn.refuse_within(self.path, self, _TAKES_TURN)
+        try:
+            if self._turn.lock.acquire(timeout=self._settings.busy_ms / 1000):
+                return
+            if is_being_done():
+                self._turn.lock.acquire()
+                return
+        except BaseException:
+            self._turn.leave()
+            raise
         raise errors.StorageBusy(
             f"A transaction of this process has kept {self.path} from being written for {self._settings.busy_ms:,} ms.",
             meaning="Nothing was written. It is that of a transactional job's handler, which has not come back.",
@@ -170,74 +152,99 @@ class Engine:
     def _run_alone(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
         """As `_run_waiting`, for one caller that has met no other."""
         try:
-            self._sync(synced)
-            self._begin()
-            try:
+            with self._ready():  # its end rolls back what an exception leaves
+                self._sync(synced)
+                self._begin()
                 value = run(self._writer)
                 self._writer.execute(_COMMIT)
-            except BaseException:
-                self._roll_back()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            raise translate(error, self.path) from None
+        except BaseException as error:
+            self._writer.transferred = []  # that did not happen
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self.path) from None
+            raise
         return value
 
-    def _waiting_now(self) -> list[_Work[Any]]:
-        """All that waits and was not given up, taken out."""
-        found: list[_Work[Any]] = []
+    def _waiting_now(self, own: Work[Any]) -> list[Work[Any]]:
+        """All that waits and was not given up, taken out; `own` in any case."""
+        found: list[Work[Any]] = []
         while self._waiting:
             work = self._waiting.popleft()
-            if work.take():
+            if work is not own and work.wanted.locked() and work.take():
                 found.append(work)
-        return found
+        own.take()
+        return [own, *found]
 
-    def _run_waiting(self) -> None:
-        batch = self._waiting_now()
+    def _run_waiting(self, own: Work[Any]) -> None:
+        """Run all that waits in one transaction.
+
+        Where an exception comes from outside, nobody else's work is over: each runs it when the turn comes to it.
+        """
+        works, batch, commits = self._waiting_now(own), Batch(), False
+        for work in works:
+            work.batch = batch
         try:
-            self._sync(any(work.synced for work in batch))
-            self._begin()
-            try:
-                if len(batch) == 1:
-                    batch[0].value = batch[0].run(self._writer)
+            with self._ready():
+                self._sync(any(work.synced for work in works))
+                self._begin()
+                if len(works) == 1:
+                    own.value = own.run(self._writer)
                 else:
-                    for work in batch:
-                        try:
-                            work.value = self._in_savepoint(work.run)
-                        except Exception as error:
-                            if not self._writer.in_transaction:
-                                raise  # SQLite rolled everything back (full disk): nobody's work is stored
-                            work.error = error
+                    for work in works:
+                        work.value, work.error = self._answer_of(work.run)
+                commits = True
                 self._writer.execute(_COMMIT)
-            except BaseException:
-                self._roll_back()
-                raise
-        except BaseException as error:
+            batch.over = True
+        except (sqlite3.Error, errors.OnefoldError) as error:  # of all of it, or of the only one
+            self._writer.transferred = []
             translated = translate(error, self.path)
-            for work in batch:
-                if work.error is None:
-                    work.error = translated
-            if not isinstance(error, Exception):
+            for work in works:
+                work.error = work.error or translated
+            batch.over = True
+        except BaseException:
+            if commits:  # it came after the commit
+                batch.over = True
+            else:
+                self._writer.transferred = []
+            raise
+
+    def _answer_of(self, run: Callable[[sqlite3.Connection], T]) -> tuple[T | None, Exception | None]:
+        """What a piece of work answered or raised, all of it undone then.
+
+        Raises:
+            Exception: SQLite rolled everything back (full disk): nobody's work is stored.
+            BaseException: not the work's own, but of a signal that came meanwhile.
+        """
+        try:
+            return self._in_savepoint(run), None
+        except Exception as error:
+            if not self._writer.in_transaction or is_of_a_signal(error):
                 raise
-        finally:
-            for work in batch:
-                work.done = True
+            return None, error
 
     def _in_savepoint(self, run: Callable[[sqlite3.Connection], T]) -> T:
         told = len(self._writer.transferred)
-        self._writer.execute("SAVEPOINT onefold_work")
+        self._depth = depth = self._depth + 1
+        name = f"onefold_work_{depth}"  # of its own, so that none is taken for another that was not made yet
         try:
+            self._writer.execute(f"SAVEPOINT {name}")
             value = run(self._writer)
-        except BaseException as error:  # noqa: BLE001 - raised again below, as onefold's own
+            self._writer.execute(f"RELEASE {name}")
+        except BaseException as error:
             del self._writer.transferred[told:]  # that did not happen
             if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK TO onefold_work")
-                self._writer.execute("RELEASE onefold_work")
-            raise translate(error, self.path) from error.__cause__
-        self._writer.execute("RELEASE onefold_work")
+                with suppress(sqlite3.OperationalError):  # it was not made yet, or is released already
+                    self._writer.execute(f"ROLLBACK TO {name}")
+                    self._writer.execute(f"RELEASE {name}")
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self.path) from error.__cause__
+            raise
+        finally:
+            self._depth = depth - 1
         return value
 
     def _sync(self, full: bool) -> None:
         if full is not self._syncs and not self.in_memory:
+            self._syncs = None
             self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._syncs = full
 
@@ -245,8 +252,12 @@ class Engine:
         if self._closed:
             raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
 
-    def _begin(self) -> None:
+    def _ready(self) -> LentConnection:
+        """The writer's connection, for whoever has the turn."""
         self._check_open()
+        return self._writer
+
+    def _begin(self) -> None:
         end_ms: int | None = None
         while True:
             try:
@@ -283,7 +294,9 @@ class Engine:
         """
         if self.in_memory or (self._file.is_there() and self._file.is_index_there()):
             return
-        with self._my_turn():
+        self._take_turn()
+        with self._turn.lock:
+            self._turn.lock.release()
             self._refuse_lost_file()
 
     def _roll_back(self) -> None:
@@ -299,33 +312,43 @@ class Engine:
         Args:
             synced: as for `write`, for everything that is written until then.
         """
-        self._take_turn()
+        me = threading.get_ident()
         try:
+            self._take_turn()
+            self._ready()
             self._sync(synced)
             self._begin()
+            self._held_by = me  # the last: nothing is called between here and the caller's own note of it
         except BaseException as error:
-            self._turn.release()
-            raise translate(error, self.path) from error
-        self._held_by = threading.get_ident()
+            if self._turn.is_mine():
+                with self._turn.lock:
+                    self._turn.lock.release()
+                    self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self.path) from error
+            raise
         return self._writer
 
     def end_exclusive(self, *, commit: bool) -> None:
-        """Commit or roll back what `begin_exclusive` began, and give the turn back.
+        """Commit or roll back what `begin_exclusive` began, and give the turn back. Harmless when nothing is open.
 
         Raises:
             StorageBusy, StorageError: the commit failed; everything was rolled back.
         """
-        try:
-            if commit:
-                self._writer.execute(_COMMIT)
-            else:
-                self._roll_back()
-        except BaseException as error:
-            self._roll_back()
-            raise translate(error, self.path) from error
-        finally:
+        if self._held_by != threading.get_ident():
+            return
+        with self._turn.lock:
+            self._turn.lock.release()
             self._held_by = None
-            self._turn.release()
+            try:
+                with self._writer:
+                    if commit:
+                        self._writer.execute(_COMMIT)
+                    else:
+                        self._roll_back()
+            except sqlite3.Error as error:
+                self._writer.transferred = []
+                raise translate(error, self.path) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
         """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
@@ -335,28 +358,31 @@ class Engine:
 
         Raises:
             StorageBusy, StorageError: nothing of any call was written.
+            Exception: that of a signal's handler; nothing of any call was written, unless it came after the commit.
         """
-        if self._held_by == threading.get_ident():
-            return self._one_by_one(calls)
-        self.begin_exclusive(synced=synced)
-        done = False
-        try:
-            answers = self._one_by_one(calls)
-            done = True
-        finally:
-            self.end_exclusive(commit=done)
+        me = threading.get_ident()
+        if self._held_by == me:
+            return [self._written(call) for call in calls]
+        self._take_turn()
+        with self._turn.lock:
+            self._turn.lock.release()
+            try:
+                with self._ready():
+                    self._sync(synced)
+                    self._begin()
+                    self._held_by = me
+                    answers = [self._written(call) for call in calls]
+                    self._writer.execute(_COMMIT)
+            except sqlite3.Error as error:
+                self._writer.transferred = []
+                raise translate(error, self.path) from error
+            finally:
+                self._held_by = None
         return answers
 
-    def _one_by_one(self, calls: Sequence[Callable[[], object]]) -> list[object]:
-        answers: list[object] = []
-        for call in calls:
-            try:
-                answers.append(self._in_savepoint(lambda _, call=call: call()))  # type: ignore[misc]
-            except Exception as error:
-                if not self._writer.in_transaction:
-                    raise  # SQLite rolled everything back (full disk): nobody's work is stored
-                answers.append(error)
-        return answers
+    def _written(self, call: Callable[[], object]) -> object:
+        value, error = self._answer_of(lambda _: call())
+        return value if error is None else error
 
     def take_transfers(self) -> list[Transferred]:
         """What was dead-lettered or moved since the last call, in order."""
@@ -368,8 +394,7 @@ class Engine:
     def changed_elsewhere(self) -> bool:
         """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
         self._check_open()
-        with self._my_turn(), self._writer.engine_time():
-            version = self._translated(lambda: _data_version(self._writer))
+        version = self._with_writer(_data_version)
         changed = version != self._seen_version
         self._seen_version = version
         return changed
@@ -384,14 +409,19 @@ class Engine:
         """
         if self.in_memory or self._held_by == threading.get_ident():
             self._check_open()
-            self._take_turn()
-            try:
-                with self._writer.engine_time():
-                    return self._translated(lambda: run(self._writer))
-            finally:
-                self._turn.release()
+            return self._with_writer(run)
         self._check_open()
         return self._translated(lambda: self._readers.read(run))
+
+    def _with_writer(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Read with the writer's connection, inside the transaction of this thread if there is one."""
+        if self._held_by == threading.get_ident():
+            with self._writer.engine_time():
+                return self._translated(lambda: run(self._writer))
+        self._take_turn()
+        with self._turn.lock:
+            self._turn.lock.release()
+            return self._translated(lambda: run(self._writer))
 
     def _translated(self, call: Callable[[], T]) -> T:
         try:
@@ -401,46 +431,11 @@ class Engine:
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
-    def _connect(self, kind: type[C]) -> C:
-        reads_only = kind is not LentConnection
-        try:
-            if not self.in_memory and not reads_only:
-                private_files.make_file(self.place)  # SQLite gives its log the same mode
-            connection = sqlite3.connect(
-                self.place,
-                timeout=self._settings.busy_ms / 1000,  # from the first statement on: another may recover the file
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=512,
-                factory=kind,
-            )
-            if reads_only:
-                connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
-                connection.execute("PRAGMA temp_store=FILE")
-                connection.execute("PRAGMA query_only=ON")
-            else:
-                connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-                connection.execute("PRAGMA temp_store=MEMORY")
-                self._prepare_writer(connection)
-        except (sqlite3.Error, OSError) as error:
-            raise translate(error, self.path) from error
-        return connection
+    def _connect_writer(self) -> LentConnection:
+        return connect_writer(self.path, None if self.in_memory else self.place, self._settings)
 
-    def _prepare_writer(self, connection: sqlite3.Connection) -> None:
-        if not self.in_memory:
-            refuse_foreign(self.path, *identity(connection))  # before the switch, which writes to the file
-            connection.execute(f"PRAGMA page_size={self._settings.page_bytes}")
-            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            if mode != "wal":
-                raise errors.StorageError(
-                    f"{self.path} could not be switched to write-ahead logging (SQLite answered {mode!r}).",
-                    meaning="Several processes could not use it at once.",
-                    todo="Put the file on a local disk; network file systems cannot hold it.",
-                )
-        connection.execute("PRAGMA synchronous=FULL")
-        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]  # an older file's own
-        connection.execute(f"PRAGMA wal_autocheckpoint={self._settings.log_bytes // page_bytes}")
-        connection.execute("PRAGMA busy_timeout=0")
+    def _connect_reader(self) -> sqlite3.Connection:
+        return connect_reader(self.path, self.place, self._settings)
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless.
@@ -448,36 +443,20 @@ class Engine:
         A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
         to the end of the process, which takes it back.
         """
-        is_free = self._turn.acquire(timeout=0 if unfinished else self._settings.busy_ms / 1000)
+        is_free = self._turn.lock.acquire(timeout=0 if unfinished else self._settings.busy_ms / 1000)
         self._closed = True
         self._readers.close()
         if is_free:
-            try:
+            with self._turn.lock:
+                self._turn.lock.release()
                 self._writer.close()
-            finally:
-                self._turn.release()
 
 
-def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Whose file it is: application id, schema version, how many tables and indexes."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return application, version, tables
-
-
-def refuse_foreign(path: str, application: int, version: int, tables: int) -> None:
-    """Refuse a file that another program made.
-
-    Raises:
-        StorageError: it is neither empty nor ours.
-    """
-    if application != APPLICATION_ID and (application or version or tables):
-        raise errors.StorageError(
-            f"{path} is a database of another program (application id {application:#x}, {tables} tables).",
-            meaning="Nothing was changed.",
-            todo="Give onefold a file of its own.",
-        )
+# Where a thread has the turn until the call returns; level 4 goes on outside of one.
+_TAKES_TURN = frozenset(
+    one.__code__
+    for one in (Engine.write, Engine.together, Engine.begin_exclusive, Engine.check_file, Engine._with_writer)  # noqa: SLF001
+)
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

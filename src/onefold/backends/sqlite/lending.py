@@ -47,8 +47,7 @@ class LentConnection(sqlite3.Connection):
         self._lent = False
         self._kept_away: Collection[str] = ()
         self.transferred: list[Transferred] = []  # what went to other queues and nobody asked about yet
-        # Once, here: setting an authorizer makes SQLite prepare every statement again.
-        super().set_authorizer(self._allows)
+        self._has_authorizer = False
 
     def tell(self, one: Transferred) -> None:
         """Remember for whoever asks that a message went to another queue; a process that never asks forgets the rest."""
@@ -61,6 +60,11 @@ class LentConnection(sqlite3.Connection):
         Args:
             own_tables: tables it must not touch.
         """
+        if not self._has_authorizer:
+            # Once: setting one makes SQLite prepare every statement again. Not before a handler comes: an exception out of
+            # a signal's handler that falls into it is swallowed, and the statement refused.
+            super().set_authorizer(self._allows)
+            self._has_authorizer = True
         self._kept_away = own_tables
         self._lent = True
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.backends.sqlite.connection import APPLICATION_ID, Engine, identity, refuse_foreign
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.opening import APPLICATION_ID, identity, refuse_foreign
 
 _STEPS: Final = Path(__file__).parent / "sql"
 

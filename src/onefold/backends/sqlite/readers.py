@@ -77,8 +77,8 @@ class _Lease:
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
     if connection.in_transaction:
         return run(connection)
-    connection.execute("BEGIN")
-    try:
-        return run(connection)
-    finally:
+    with connection:  # in C: ends the transaction even for an exception out of a signal's handler
+        connection.execute("BEGIN")
+        value = run(connection)
         connection.execute("ROLLBACK")  # nothing was written
+    return value

@@ -51,7 +51,7 @@ class LocalWaiter:
     def wait(self, timeout_s: float) -> bool:
         """Block until woken, or for `timeout_s` seconds; True when there may be something to do."""
         cut = self._wait_s_max is not None and self._wait_s_max < timeout_s
-        with self._bell.condition:
+        with self._bell.lock:
             self._bell.condition.wait_for(self._is_woken, self._wait_s_max if cut else timeout_s)
             woken = self._is_woken()
             self._heard, self._woken = self._bell.rings, False
@@ -62,7 +62,7 @@ class LocalWaiter:
 
     def wake(self) -> None:
         """Wake this waiter only, now or when it waits next."""
-        with self._bell.condition:
+        with self._bell.lock:
             self._woken = True
             self._bell.condition.notify_all()
 
@@ -71,15 +71,21 @@ class LocalWaiter:
 
 
 class Bell:
-    """What waiters of one process share: a count that only grows, and the condition that guards it."""
+    """What waiters of one process share: a count that only grows, and the condition that guards it.
+
+    Attributes:
+        lock: the condition's, for `with`: its own `__enter__` is Python, and an exception out of a signal's handler may
+            leave it with the lock taken.
+    """
 
     def __init__(self) -> None:
-        self.condition = threading.Condition()
+        self.lock = threading.Lock()
+        self.condition = threading.Condition(self.lock)
         self.rings = 0
 
     def ring(self) -> None:
         """Wake all waiters."""
-        with self.condition:
+        with self.lock:
             self.rings += 1
             self.condition.notify_all()
 
