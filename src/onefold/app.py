@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onefold import duration, errors
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import JOB_ATTRIBUTE
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.declarations import Declarations
 from onefold.entropy import SystemEntropy
 from onefold.options import checked_options
@@ -25,7 +25,7 @@ from onefold.options import checked_options
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from onefold.contracts.queue import Delivery
+    from onefold.contracts.queue import Attribute, Delivery
     from onefold.decide.batch import OnFailure
     from onefold.duration import Duration
     from onefold.outside import Clock, Entropy
@@ -120,24 +120,47 @@ class App(Declarations):
     def job_of(self, delivery: Delivery) -> Job[Any, Any]:
         """The job a message is for: the one it names, else the only one on its queue.
 
+        Whoever may send to a queue may run the jobs that are declared on it, and no others.
+
         Raises:
-            NotFoundError: it names a job that is not declared, or names none and the queue has several or none.
+            NotFoundError: it names a job that is not declared on its queue, or is another app's, or names none and the queue
+                has several or none.
         """
-        named = delivery.attributes.get(JOB_ATTRIBUTE)
+        attributes = delivery.attributes
+        named = attributes.get(JOB_ATTRIBUTE)
         if named is not None:
             job = self.jobs.get(str(named.value))
-            if job is not None:
+            app = attributes.get(APP_ATTRIBUTE)
+            if job is not None and job.policy.queue == delivery.queue and (app is None or app.value == self.name):
                 return job
-            raise errors.NotFoundError(
-                f"Message {delivery.message_id} on {delivery.queue} is for job {named.value!r}, which is not declared.",
-                todo="Start the worker with the app that declares it, or redrive the message after you have deployed it.",
-            )
+            raise self._not_mine(delivery, job, str(named.value), app)
         on_queue = [job for job in self.jobs.values() if job.policy.queue == delivery.queue]
         if len(on_queue) == 1:
             return on_queue[0]
         raise errors.NotFoundError(
             f"Message {delivery.message_id} on {delivery.queue} names no job, and the queue has {len(on_queue)}.",
             todo="Give a queue that others send to exactly one job.",
+        )
+
+    def _not_mine(
+        self, delivery: Delivery, job: Job[Any, Any] | None, named: str, app: Attribute | None
+    ) -> errors.NotFoundError:
+        what = f"Message {delivery.message_id:.100} on {delivery.queue} is for job {named!r:.140}"
+        if app is not None and app.value != self.name:
+            return errors.NotFoundError(
+                f"{what} of the app {str(app.value)!r:.60}, and this is {self.name!r}.",
+                meaning="Two apps work on one queue. Its message is left to the other one.",
+                todo="Declare the queue in one of them only, and give both files of their own, or names of their own.",
+            )
+        if job is not None:
+            return errors.NotFoundError(
+                f"{what}, which is declared on queue {job.policy.queue}.",
+                meaning="A job runs only from its own queue; else whoever may send to one could run them all.",
+                todo=f"Send it to {job.policy.queue}, or redrive it there: onefold dlq redrive --to {job.policy.queue}",
+            )
+        return errors.NotFoundError(
+            f"{what}, which is not declared.",
+            todo="Start the worker with the app that declares it, or redrive the message after you have deployed it.",
         )
 
     @checked_options

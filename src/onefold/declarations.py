@@ -94,6 +94,7 @@ class Declarations:
         content_dedup: bool = False,
         dedup_scope: Literal["queue", "messageGroup"] = "queue",
         function: Function | None = FUNCTION,
+        internal: bool = False,
     ) -> Queue:
         """Declare a queue, with its dead-letter queue and the queue for unknown outcomes beside it.
 
@@ -108,6 +109,8 @@ class Declarations:
             max_bytes: 1,024 to 1,048,576 per message.
             content_dedup, dedup_scope: FIFO deduplication, as SQS has it.
             function: the Lambda function that runs its jobs on AWS, as `onefold synth` writes it; None for none: workers do.
+            internal: nobody but onefold of this app can send to it (its policy must see to that): then the keys, runs and
+                amendments that its messages name count without a signature (docs/security.md).
 
         Raises:
             UsageError: a value out of range (the same ranges as SQS); a dead-letter queue that does not fit. Nothing is
@@ -117,7 +120,7 @@ class Declarations:
         declared = queue_of(
             name, fifo=fifo, visibility=visibility, retention=retention, delay=delay,
             dead_letter=DeadLetter() if dead_letter is None else dead_letter, max_bytes=max_bytes,
-            content_dedup=content_dedup, dedup_scope=dedup_scope, function=function,
+            content_dedup=content_dedup, dedup_scope=dedup_scope, function=function, internal=internal,
         )  # fmt: skip
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:

@@ -248,12 +248,14 @@ class Queue(Struct, frozen=True):
     Attributes:
         settings: of the queue itself; `dead_letter` and `held` of its two companions.
         function: that runs its jobs on AWS; None where a worker does.
+        internal: only onefold of this app can send to it; what its messages claim counts unsigned.
     """
 
     settings: QueueSettings
     dead_letter: QueueSettings
     held: QueueSettings
     function: Function | None
+    internal: bool = False
 
     @property
     def name(self) -> str:

@@ -76,7 +76,7 @@ def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
     kill(there, "a")
     detail = dead_letters.show(there.desk, dead_letters.one_of(there.desk, Select(key="a")))
     assert '"order_id":"a"' in detail.body
-    assert detail.attributes == {"onefold.job": "book"}
+    assert detail.attributes == {"onefold.job": "book", "onefold.app": "office"}
     assert detail.record == "failed, 1 run in all, fence 1"
     assert detail.forecast.fate == "run"
     assert [(step.event, step.rule) for step in detail.history] == [

@@ -108,13 +108,15 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
     later = None
     if place.later_group is not None:
         later = part("aws.later").Later(session, group=place.later_group, role=place.later_role)
-    sqs = part("aws.sqs").Sqs(
-        session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads, later=later
-    )
+    books: Books
     if place.records is None:
         books, sweep = _dynamo(session, place.table, clock, entropy, create=place.create, batched=place.batched)
     else:
         books, sweep = _open_books(place.records, clock, entropy, create=place.create)
+    sqs = part("aws.sqs").Sqs(
+        session, clock=clock, entropy=entropy, prefix=place.prefix, payloads=payloads, later=later,
+        state=lambda: books.state,
+    )  # fmt: skip
     return joined.JoinedEngine(
         url,
         lambda: sqs.admin,

@@ -48,7 +48,7 @@ from onefold.duration import Duration
 from onefold.options import Queue, Retry
 from onefold.run.context import Context
 from onefold.run.declaring import policy_of, types_of
-from onefold.run.handlers import Job, Rules, positional
+from onefold.run.handlers import Job, Rules, positional, run_of
 from onefold.run.outgoing import Sender
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, CreatePipe
@@ -90,6 +90,11 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
 
 class Declares(Sender, Protocol):
     """What `declare` needs of an app."""
+
+    @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
 
     @property
     def queues(self) -> dict[str, Queue]:
@@ -136,6 +141,7 @@ class PipeJob(Job[str, Any]):
             message_id=delivery.message_id,
             sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,
+            run=run_of(delivery),
         )
         return facts, body
 
@@ -198,6 +204,7 @@ def declare(
             source="text",
         ),
         sender=app,
+        app=app.name,
         probe=None,
         classes=dict(Lists().pairs()),
         limit=None,

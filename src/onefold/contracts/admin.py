@@ -39,6 +39,7 @@ class Peeked(Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
     reason: Reason | None = None
     owner: str | None = None
+    trusted: bool = True  # as of a `Delivery`
 
 
 class MoveTask(Struct, frozen=True, kw_only=True, gc=False):
@@ -74,7 +75,10 @@ class Moved(Struct, frozen=True, gc=False):
 
 
 class Edit(Struct, frozen=True, kw_only=True, gc=False):
-    """A replacement of a message's body, or of one of its attributes, on the way of a move or in place."""
+    """A replacement of a message's body and attributes, on the way of a move or in place.
+
+    The message is trusted from then on: who edits a stranger's message leaves its claims out (`contracts/queue.CLAIMS`).
+    """
 
     body: str
     attributes: Mapping[str, Attribute]

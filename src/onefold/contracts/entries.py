@@ -28,6 +28,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
         key: the business key, kept beside the message so that people and tools find it; no semantics.
         trace: the system attribute AWSTraceHeader; not counted in the message size.
+        trusted: False where a stranger sends through us (`onefold serve`): its attributes are that stranger's word.
     """
 
     body: str
@@ -38,6 +39,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     dedup_id: str | None = None
     key: str | None = None
     trace: str | None = None
+    trusted: bool = True
 
 
 class Sent(Struct, frozen=True, gc=False):

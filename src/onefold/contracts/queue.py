@@ -17,6 +17,13 @@ from msgspec import Struct
 
 JOB_ATTRIBUTE: Final = "onefold.job"  # names the job; absent on messages that onefold did not send
 RUN_ATTRIBUTE: Final = "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see run/runs.py
+APP_ATTRIBUTE: Final = (
+    "onefold.app"  # names the app whose job it is; absent on messages of older versions and of strangers
+)
+KEY_ATTRIBUTE: Final = "onefold.key"  # only where the sender gave the key itself
+AMENDS_ATTRIBUTE: Final = "onefold.amends"  # fingerprint of the payload that an operator replaced
+CLAIMS: Final = (KEY_ATTRIBUTE, RUN_ATTRIBUTE, AMENDS_ATTRIBUTE)
+"""Attributes that decide more than the body does. They count only on a message that is `trusted` (docs/security.md)."""
 
 
 class Attribute(Struct, frozen=True, gc=False):
@@ -45,6 +52,7 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
         received_at_ms: when this receive happened, the queue's own clock.
         source: name of the queue a dead letter came from; None otherwise.
         reason: why it was buried, when onefold buried it.
+        trusted: onefold of the same app wrote its attributes, as far as the queue can tell; else they are a stranger's word.
     """
 
     queue: str
@@ -64,6 +72,7 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
     trace: str | None = None
     source: str | None = None
     reason: Reason | None = None
+    trusted: bool = True
 
 
 class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -71,7 +80,8 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     Args:
         kind: `permanent`, `attempts`, `conflict`, `malformed`, `quarantine`, `unknown`, `group-stopped`, `operator`,
-            or `receives` (the queue's own maximum receive count).
+            `receives` (the queue's own maximum receive count), `untrusted` (its attributes claim what only onefold may say)
+            or `no-job` (nobody declares its job there).
         error: class name of the exception, where there was one.
         summary: one line for a person; at most 500 characters.
         job, key: which operation.

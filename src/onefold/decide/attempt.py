@@ -10,7 +10,7 @@ Invariant: exactly one Commit is the last step, whatever was found.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
     from onefold.decide.probing import ProbeAnswer
 
 
+MalformedKind = Literal["malformed", "untrusted", "no-job"]
+
+
 class Facts(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of a delivery before anything is done.
 
     Args:
         key: the operation; None when the message is malformed.
         fingerprint: digest of the payload.
-        malformed: why the message cannot be read; None when it can.
+        malformed: why the message cannot be run as it is; None when it can.
+        kind: of that: it cannot be read, it claims what only onefold may say, or nobody declares its job.
+        run: that it belongs to; None for none.
         discard: why the message is no job at all and may go (S3's test event); None for a job.
         amends: fingerprint of the payload that an operator replaced by this one.
         message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
@@ -42,6 +47,8 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     key: store.RecordKey | None
     fingerprint: str = ""
     malformed: str | None = None
+    kind: MalformedKind = "malformed"
+    run: str | None = None
     discard: str | None = None
     amends: str | None = None
     message_id: str | None = None
@@ -100,7 +107,7 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     if facts.malformed is not None or facts.key is None:
         from onefold.decide import fates  # here and below: most deliveries end well
 
-        yield Commit(decision=fates.malformed(facts.malformed or "The message has no key.", policy))
+        yield Commit(decision=fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind))
         return
     if facts.stopped is not None:
         from onefold.decide import fates

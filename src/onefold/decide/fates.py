@@ -210,10 +210,15 @@ def _failure(outcome: Failed) -> store.Failure:
     return store.Failure(kind=outcome.kind, error=outcome.error, summary=outcome.summary)
 
 
-def malformed(summary: str, policy: Policy) -> Decision:
-    """A message that cannot be read is dead-lettered; `summary` says why."""
-    reason = Reason(kind="malformed", error="PayloadError", summary=summary, job=policy.job, owner=policy.owner)
-    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("malformed", {"summary": summary}),))
+def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision:
+    """A message that cannot be run as it is goes to the dead-letter queue; `summary` says why.
+
+    Args:
+        kind: `malformed`: it cannot be read; or as `attempt.Facts` has it.
+    """
+    error = "PayloadError" if kind == "malformed" else None
+    reason = Reason(kind=kind, error=error, summary=summary, job=policy.job, owner=policy.owner)
+    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note(kind, {"summary": summary}),))
 
 
 def stopped(by: str, key: str, policy: Policy) -> Decision:

@@ -11,11 +11,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import AMENDS_ATTRIBUTE, Attribute
 from onefold.contracts.store import Record
 from onefold.maps.children import Child
 from onefold.maps.span import Waiting
-from onefold.run.handlers import AMENDS_ATTRIBUTE
 from onefold.run.outgoing import Outgoing
 
 Fate = Literal["done", "failed"] | None  # None: not over

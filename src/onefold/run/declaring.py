@@ -46,6 +46,7 @@ def queue_of(
     content_dedup: bool,
     dedup_scope: Literal["queue", "messageGroup"],
     function: Function | None,
+    internal: bool = False,
 ) -> Queue:
     """A queue and its two companions. Arguments and errors as `App.queue`."""
     if not isinstance(name, str):
@@ -80,6 +81,7 @@ def queue_of(
         ),
         held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
         function=function,
+        internal=internal,
     )
     for settings in (declared.settings, declared.dead_letter, declared.held):
         check_settings(settings)
@@ -134,6 +136,8 @@ def declare_job(
                 source=source,
             ),
             sender=app,
+            app=app.name,
+            internal=queue.internal,
             probe=on_unknown if callable(on_unknown) else None,
             classes=classes,
             limit=limit_of(throttle, annotation, job_name),

@@ -21,6 +21,11 @@ class Declares(Sender, Protocol):
     """What `declare_job` needs of an app."""
 
     @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
+
+    @property
     def jobs(self) -> dict[str, Job[Any, Any]]:
         """Declared so far, by name."""
         ...

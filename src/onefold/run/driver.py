@@ -27,6 +27,7 @@ from onefold.run import calling
 from onefold.run.context import Context
 from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
+from onefold.run.handlers import run_of
 from onefold.run.passage import Chains, Run
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
     except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
         why = f"Reading it raised {type(error).__name__}: {error}"[:500]
         facts = script.Facts(
-            key=None, malformed=why, message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
+            key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,
         )  # fmt: skip
         return facts, None

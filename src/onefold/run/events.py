@@ -51,6 +51,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "quarantine": Meaning("error", "brief", "it ended its worker too often; moved to the dead-letter queue"),
     "conflict": Meaning("error", "brief", "the key came with another payload; moved to the dead-letter queue"),
     "malformed": Meaning("error", "brief", "cannot be read as the job's payload; moved to the dead-letter queue"),
+    "untrusted": Meaning(
+        "error", "brief", "its attributes claim what only onefold of the app may say; moved to the dead-letter queue"
+    ),
+    "no-job": Meaning("error", "brief", "nobody declares its job on its queue; moved to the dead-letter queue"),
+    "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
     "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
     "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),
     "released": Meaning("info", "brief", "given back without having been started"),

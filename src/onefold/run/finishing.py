@@ -165,7 +165,7 @@ class Finisher:
                 for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
-                belongs = run_of(run.delivery)
+                belongs = run.facts.run
                 if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
                     self._closer.touch(belongs)
             with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
@@ -177,7 +177,7 @@ class Finisher:
         """Everything that becomes of a run's delivery, and what is to be told once it stands."""
         decision = run.decided()
         events, rows = [], []
-        belongs = run_of(run.delivery)
+        belongs = run.facts.run
         for note in decision.notes:
             if note.event == "lease-lost":
                 continue  # told by `lose`: at once, and once
@@ -295,7 +295,7 @@ class Finisher:
             message_id=delivery.message_id,
             group=delivery.group,
             receive_count=delivery.receive_count,
-            run=run_of(delivery),
+            run=run.facts.run if run is not None else run_of(delivery),
             actor=self._owner,
             detail=detail,
         )

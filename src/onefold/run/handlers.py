@@ -15,9 +15,18 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.codec import PayloadCodec
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute, Delivery
+from onefold.contracts.queue import (
+    AMENDS_ATTRIBUTE,
+    APP_ATTRIBUTE,
+    CLAIMS,
+    JOB_ATTRIBUTE,
+    KEY_ATTRIBUTE,
+    RUN_ATTRIBUTE,
+    Attribute,
+    Delivery,
+)
 from onefold.contracts.store import RecordKey
-from onefold.decide.attempt import Facts
+from onefold.decide.attempt import Facts, MalformedKind
 from onefold.decide.keys import KeyRule
 from onefold.run import context
 
@@ -36,9 +45,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 R = TypeVar("R")
-
-KEY_ATTRIBUTE = "onefold.key"  # only where the sender gave the key itself
-AMENDS_ATTRIBUTE = "onefold.amends"  # fingerprint of the payload that an operator replaced
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -66,11 +72,15 @@ class Job(Generic[P, R]):
         starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
         failures: what becomes of a map run's item that failed; None for a job that no map has.
         dispatches: its handler dispatches the run that its key names.
+        ticks: each of its messages is a tick, whose run is its key.
+        app: name of the app that declares it; travels with its messages.
+        internal: only onefold of the app can send to its queue, so that what its messages claim counts unsigned.
     """
 
     starts_after: str | None = None
     failures: ItemFailures | None = None
     dispatches: bool = False
+    ticks: bool = False
 
     def __init__(
         self,
@@ -84,8 +94,12 @@ class Job(Generic[P, R]):
         classes: Mapping[str, tuple[type[BaseException] | str, ...]],
         limit: Limit | None,
         unique: bool,
+        app: str,
+        internal: bool = False,
     ) -> None:
         self.name = name
+        self.app = app
+        self.internal = internal
         self.policy = policy
         self.handler = handler
         self.rules = rules
@@ -97,6 +111,7 @@ class Job(Generic[P, R]):
         self.takes_context = positional(handler) >= 2
         self.probe_takes_context = probe is not None and positional(probe) >= 2
         self._sender = sender
+        self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(app)}
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
 
@@ -170,11 +185,11 @@ class Job(Generic[P, R]):
         rules = self.rules
         body = rules.payload.encode(payload)
         fingerprint = rules.payload.fingerprint(body)
-        attributes = {JOB_ATTRIBUTE: Attribute(self.name)}
+        attributes = self._attributes
         if key is None:
             key = rules.key.of(payload)
         else:
-            attributes[KEY_ATTRIBUTE] = Attribute(rules.key.given(key))
+            attributes = {**attributes, KEY_ATTRIBUTE: Attribute(rules.key.given(key))}
         record = RecordKey(rules.tenant.of(payload) if rules.tenant else "", self.name, key)
         group = rules.group.of(payload) if rules.group else None
         from onefold.run import outgoing
@@ -209,7 +224,13 @@ class Job(Generic[P, R]):
             codec = self.rules.payload
             payload = codec.decode(body)
             given = attributes.get(KEY_ATTRIBUTE)
-            key = self.rules.key.given(given.value) if given else self.rules.key.of(payload)
+            if delivery.trusted or self.internal or not any(name in attributes for name in CLAIMS):
+                key = self.rules.key.given(given.value) if given else self.rules.key.of(payload)
+            else:
+                key = self.rules.key.of(payload)
+                claimed = self._claimed_wrongly(attributes, key)
+                if claimed is not None:
+                    return self._without_key(delivery, malformed=claimed, kind="untrusted"), None
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
             if self.limit is not None and self.limit.key is not None:
                 self.limit.key.of(payload)  # asked for again by the gates, which cannot refuse a message
@@ -218,6 +239,7 @@ class Job(Generic[P, R]):
                 key=RecordKey(scope, self.name, key),
                 fingerprint=codec.fingerprint(_unmarked(body)),
                 amends=str(amends.value) if amends else None,
+                run=str(attributes[RUN_ATTRIBUTE].value) if RUN_ATTRIBUTE in attributes else None,
                 message_id=delivery.message_id,
                 sent_at_ms=delivery.sent_at_ms,
                 receive_count=delivery.receive_count,
@@ -228,11 +250,33 @@ class Job(Generic[P, R]):
             return self._without_key(delivery, malformed=summary_of(error)), None
         return facts, payload
 
-    def _without_key(self, delivery: Delivery, *, malformed: str | None = None, discard: str | None = None) -> Facts:
+    def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:
+        """What an untrusted message claims that its body does not say; None where all of it does.
+
+        Args:
+            key: as its body gives it.
+        """
+        says = {KEY_ATTRIBUTE: key, RUN_ATTRIBUTE: key if self.ticks else None, AMENDS_ATTRIBUTE: None}
+        for name, derived in says.items():
+            if name in attributes and attributes[name].value != derived:
+                claim = f"{name}={str(attributes[name].value)!r:.120}"
+                return f"Its attribute {claim} is not signed by app {self.app}, and its body does not say the same."
+        return None
+
+    def _without_key(
+        self,
+        delivery: Delivery,
+        *,
+        malformed: str | None = None,
+        discard: str | None = None,
+        kind: MalformedKind = "malformed",
+    ) -> Facts:
         return Facts(
             key=None,
             malformed=malformed,
+            kind=kind,
             discard=discard,
+            run=run_of(delivery) if kind == "malformed" else None,
             message_id=delivery.message_id,
             sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,
@@ -269,8 +313,8 @@ def _unmarked(body: bytes | str) -> bytes | str:
 
 
 def run_of(delivery: Delivery | Peeked) -> str | None:
-    """The run that a message belongs to; None where it belongs to none."""
-    named = delivery.attributes.get(RUN_ATTRIBUTE) if delivery.attributes else None
+    """The run that a message belongs to; None where it belongs to none, or only a stranger says so."""
+    named = delivery.attributes.get(RUN_ATTRIBUTE) if delivery.attributes and delivery.trusted else None
     return str(named.value) if named is not None else None
 
 

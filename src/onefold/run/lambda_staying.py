@@ -77,6 +77,7 @@ def _send_again(queue: Queue, notes: Notes, failed: Told, waiting: Sequence[tupl
             group=one.group,
             key=one.key,
             trace=one.trace,
+            trusted=one.trusted,
         )
         for one, change in waiting
     ]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 RATE_MS = 5_000  # `per_second` looks back so far,
 _POINTS = 20  # over so many points
-_BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "group-stopped")
+_BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from msgspec import Struct, json
 from onefold import duration, errors, limits
 from onefold.codec import digest, encode
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.decide.expressions import Cron
 from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of
@@ -140,7 +140,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         run = f"{self.name}/{scheduled_at}"
         body = encode(TickMessage(schedule=self.name, scheduled_at=scheduled_at))
         fifo = self.job.policy.fifo
-        attributes = {JOB_ATTRIBUTE: Attribute(self.job.name)}
+        attributes = {JOB_ATTRIBUTE: Attribute(self.job.name), APP_ATTRIBUTE: Attribute(self.job.app)}
         if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (run/runs.py)
             attributes[RUN_ATTRIBUTE] = Attribute(run)
         return Outgoing(
@@ -269,6 +269,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
             queue, key=_KEY, name=name, group=group, timeout=given.timeout, retry=given.job_retry, owner=given.owner
         )(handler)
         job.dispatches = _dispatches(function)
+        job.ticks = not job.dispatches
         dead_letter = (_own_queue(app) if queue.settings.fifo else queue).settings.dead_letter
         made = app.schedules[name] = Schedule(
             name=name,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.contracts.entries import Entry, Refused
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
 from onefold.decide.ticks import Standing
@@ -140,9 +140,10 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
     }
     if why != "error":
         said["EXHAUSTED_RETRY_CONDITION"] = why
-    if len(sent.attributes) + len(said) < limits.ATTRIBUTES_MAX - 1:
+    own = {name: one for name, one in sent.attributes.items() if name != APP_ATTRIBUTE}  # there is room for ten
+    if len(own) + len(said) < limits.ATTRIBUTES_MAX - 1:
         said["IS_PAYLOAD_TRUNCATED"] = "false"
-    attributes = {**sent.attributes, **{name: Attribute(value) for name, value in said.items()}}
+    attributes = {**own, **{name: Attribute(value) for name, value in said.items()}}
     return Entry(
         body=sent.body, attributes=attributes, key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None
     )

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Attribute
-from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.contracts.queue import AMENDS_ATTRIBUTE, CLAIMS, Attribute
 from onefold.service import payloads, reading
 from onefold.service.desk import Desk
 from onefold.service.reading import Forecast, Reading
@@ -76,7 +76,9 @@ def edit(
             todo="Give --set field=value or another body.",
         )
     before = reading.read(desk, message)
-    attributes = {name: one for name, one in message.attributes.items() if name != AMENDS_ATTRIBUTE}
+    dropped = (AMENDS_ATTRIBUTE,) if message.trusted else CLAIMS  # an edit vouches for all that it leaves
+    attributes = {name: one for name, one in message.attributes.items() if name not in dropped}
+    message = replace(message, trusted=True)
     after = reading.read(desk, reading.as_if(message, text, attributes))
     if after.fate == "malformed":
         raise errors.PayloadError(

@@ -18,11 +18,19 @@ from onefold import errors
 from onefold.codec import PayloadCodec
 from onefold.contracts import store, transitions
 from onefold.contracts.admin import Peeked
-from onefold.contracts.queue import JOB_ATTRIBUTE, Ack, Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.queue import (
+    AMENDS_ATTRIBUTE,
+    JOB_ATTRIBUTE,
+    KEY_ATTRIBUTE,
+    Ack,
+    Attribute,
+    Bury,
+    Delivery,
+    RetryIn,
+)
 from onefold.contracts.store import RecordKey
 from onefold.decide import guard
 from onefold.decide.delivery import Policy
-from onefold.run.handlers import AMENDS_ATTRIBUTE, KEY_ATTRIBUTE
 from onefold.service.desk import Desk
 from onefold.watch.wording import age, pause
 
@@ -70,6 +78,11 @@ def read(desk: Desk, message: Peeked) -> Reading:
     if desk.jobs is None:
         return _read_alone(desk, message)
     delivery = _delivery(message)
+    named = desk.job(_carried(message, JOB_ATTRIBUTE))
+    if named is not None and not any(job.policy.queue == delivery.queue for job in desk.jobs.named.values()):
+        delivery = replace(
+            delivery, queue=named.policy.queue
+        )  # sent to a dead-letter queue directly: nothing runs it there
     try:
         job = desk.jobs.of(delivery)
     except errors.NotFoundError as error:
@@ -98,6 +111,7 @@ def _delivery(message: Peeked) -> Delivery:
         key=message.key,
         source=message.source,
         reason=message.reason,
+        trusted=message.trusted,
     )
 
 
@@ -114,9 +128,9 @@ def carried_job(message: Peeked) -> str | None:
 def _read_alone(desk: Desk, message: Peeked) -> Reading:
     """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
     job = carried_job(message)
-    key = (
-        _carried(message, KEY_ATTRIBUTE) or message.key or (message.reason.key if message.reason is not None else None)
-    )
+    claimed = _carried(message, KEY_ATTRIBUTE) if message.trusted else None
+    noted = message.reason.key if message.reason is not None else None  # by the worker, which has read the body
+    key = claimed or noted or message.key
     if job is None or key is None:
         missing = "job" if job is None else "key"
         return Reading(
@@ -141,7 +155,7 @@ def _read_alone(desk: Desk, message: Peeked) -> Reading:
         job=job,
         key=fitting[0] if fitting else RecordKey("", job, key),
         fingerprint=fingerprint,
-        amends=_carried(message, AMENDS_ATTRIBUTE),
+        amends=_carried(message, AMENDS_ATTRIBUTE) if message.trusted else None,
     )
 
 

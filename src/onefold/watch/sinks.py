@@ -132,6 +132,8 @@ _FAILURES: Final = {
     "quarantine": "quarantine",
     "conflict": "conflict",
     "malformed": "malformed",
+    "untrusted": "untrusted",
+    "no-job": "no-job",
     "group-stopped": "group-stopped",
     "dependency-down": "dependency-down",
     "unknown": "unknown",

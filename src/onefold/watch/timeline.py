@@ -174,7 +174,7 @@ def _of_messages(evidence: Evidence) -> list[Line]:
     return told
 
 
-_BURIED = frozenset({"dead-letter", "quarantine", "conflict", "malformed", "group-stopped"})
+_BURIED = frozenset({"dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped"})
 
 
 def _not_before(message: Peeked, evidence: Evidence) -> str:

@@ -21,7 +21,17 @@ from typing import Any
 import msgspec
 
 from onefold import limits
-from onefold.backends.aws.messages import KEY, PACKED, POINTER_CLASS, REASON, SOURCE, STORED_BYTES, TOKEN, Form
+from onefold.backends.aws.messages import (
+    KEY,
+    PACKED,
+    POINTER_CLASS,
+    REASON,
+    SIGNATURE,
+    SOURCE,
+    STORED_BYTES,
+    TOKEN,
+    Form,
+)
 from onefold.contracts.queue import Attribute
 
 
@@ -62,6 +72,8 @@ def _all_attributes(form: Form) -> Mapping[str, Attribute]:
         ours[SOURCE] = Attribute(form.source)
     if form.token is not None:
         ours[TOKEN] = Attribute(form.token)
+    if form.signature is not None:
+        ours[SIGNATURE] = Attribute(form.signature)
     if form.stored_bytes is not None:
         ours[STORED_BYTES] = Attribute(str(form.stored_bytes), "Number")
     if not ours:

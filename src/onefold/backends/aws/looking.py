@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from onefold import limits
+from onefold import errors, limits
 from onefold.backends.aws import batches, messages
 from onefold.backends.aws.catalogue import Catalogue
-from onefold.backends.aws.messages import Received
+from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.admin import Peeked
 
@@ -62,8 +62,17 @@ class Looker:
         wait_s: long polling of a look's receives; 0 may miss messages.
     """
 
-    def __init__(self, catalogue: Catalogue, *, clock: Clock, payloads: Payloads | None, wait_s: int) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        clock: Clock,
+        payloads: Payloads | None,
+        wait_s: int,
+        trusts: Callable[[Form, str, int], bool],
+    ) -> None:
         self._catalogue = catalogue
+        self._trusts = trusts
         self._clock = clock
         self._payloads = payloads
         self._wait_s = wait_s
@@ -230,11 +239,23 @@ class Looker:
             key=form.key,
             source=source,
             reason=reason,
+            trusted=self._trusts(form, body, got.sent_at_ms),
         )
 
     def origin(self, one: Seen) -> tuple[str | None, Any]:
         """The queue a message was dead-lettered from, and the reason that travels with it."""
         form, moved_from = one.first.form, one.first.moved_from_arn
+        if moved_from is not None:  # SQS's own word; what the sender wrote beside it is not asked
+            return self._catalogue.name_of_arn(moved_from), None
         if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
-            return self._catalogue.local(form.source), form.reason
-        return (None if moved_from is None else self._catalogue.name_of_arn(moved_from)), None
+            source = self._catalogue.local(form.source)
+            if self._buries_in(source, one.queue):
+                return source, form.reason
+        return None, None
+
+    def _buries_in(self, source: str, queue: str) -> bool:
+        """Whether `queue` is a queue's dead-letter or held queue: anyone may write an attribute that names another."""
+        try:
+            return queue in (self._catalogue.settings(source).dead_letter, self._catalogue.held(source, fresh=False))
+        except errors.OnefoldError:  # no such queue, or none that may be looked at
+            return False

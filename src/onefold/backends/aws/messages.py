@@ -27,6 +27,7 @@ OURS: Final = "onefold-"
 KEY: Final = "onefold-key"
 REASON: Final = "onefold-reason"
 SOURCE: Final = "onefold-source"
+SIGNATURE: Final = "onefold-signature"  # of what the attributes claim (`signing.py`)
 TOKEN: Final = "onefold-id"  # noqa: S105 - an attribute's name
 PACKED: Final = "onefold-attributes"
 STORED_BYTES: Final = "ExtendedPayloadSize"  # AWS's extended clients: the body is a pointer to so many bytes in S3
@@ -44,6 +45,7 @@ class Form(Struct, frozen=True, kw_only=True):
         token: id of the burial, the same for every try of it (`burial_token`).
         stored_bytes: size of the body in S3.
         delay_s: 0 to 900.
+        signature: of app, job, claims and body.
     """
 
     body: str
@@ -57,6 +59,7 @@ class Form(Struct, frozen=True, kw_only=True):
     token: str | None = None
     stored_bytes: int | None = None
     delay_s: int | None = None
+    signature: str | None = None
 
 
 class Received(Struct, frozen=True, kw_only=True):
@@ -147,6 +150,7 @@ def _received(
     source = _string(attributes.pop(SOURCE, None))
     token = _string(attributes.pop(TOKEN, None))
     size = _string(attributes.pop(STORED_BYTES, None))
+    signature = _string(attributes.pop(SIGNATURE, None))
     packed = attributes.pop(PACKED, None)
     sent_at_ms = int(system.get("SentTimestamp", 0))
     return Received(
@@ -163,6 +167,7 @@ def _received(
             source=source,
             token=token,
             stored_bytes=int(size) if size is not None and size.isdecimal() and len(size) < 16 else None,
+            signature=signature,
         ),
         receive_count=int(system.get("ApproximateReceiveCount", 1)),
         sent_at_ms=sent_at_ms,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import structs
@@ -36,6 +36,7 @@ from onefold.contracts.admin import Edit, MoveTask
 from onefold.contracts.entries import Sent
 
 if TYPE_CHECKING:
+    from onefold.backends.aws.signing import Signer
     from onefold.outside import Clock, Entropy
 
 LISTED_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10
@@ -67,8 +68,16 @@ class Mover:
     """Move tasks of one catalogue's queues."""
 
     def __init__(
-        self, catalogue: Catalogue, looker: Looker, *, clock: Clock, entropy: Entropy, payloads: Payloads | None
+        self,
+        catalogue: Catalogue,
+        looker: Looker,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        payloads: Payloads | None,
+        signer: Callable[[], Signer],
     ) -> None:
+        self._signer = signer
         self._catalogue = catalogue
         self._looker = looker
         self._clock = clock
@@ -376,7 +385,8 @@ class Mover:
     def _edited(self, form: Form, target: str, edit: Edit | None) -> Form:
         if edit is None:
             return form
-        form = structs.replace(form, body=edit.body, attributes=edit.attributes, stored_bytes=None)
+        signature = self._signer().sign(edit.attributes, edit.body) if sending.claims(edit.attributes) else None
+        form = structs.replace(form, body=edit.body, attributes=edit.attributes, stored_bytes=None, signature=signature)
         if self._payloads is not None and bytes_of(form) > self._catalogue.settings(target).message_bytes_max:
             form, _ = sending.store(self._payloads, target, form)
         return form

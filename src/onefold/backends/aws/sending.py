@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -26,9 +26,12 @@ from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Reason
+from onefold.contracts.queue import CLAIMS, Attribute, Reason
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from onefold.backends.aws.signing import Signer
 
 _INVALID: Final = "InvalidParameterValue"
 _BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
@@ -44,11 +47,13 @@ def send(
     now_ms: int,
     payloads: Payloads | None,
     later: Later | None = None,
+    signer: Callable[[], Signer],
 ) -> list[Sent | Refused]:
     """Send entries to a queue; one answer each, in order.
 
     Args:
         later: for what is due later than SQS delays it; None: that is refused.
+        signer: asked for by entries that claim something beside their body.
 
     Raises:
         TransientError: some were not accepted for now, or no answer came; others may have been accepted.
@@ -64,12 +69,12 @@ def send(
         if later is not None and asked.run_at_ms is not None and _is_late(asked.run_at_ms - now_ms, settings):
             late[place] = asked.run_at_ms
             entry = structs.replace(asked, run_at_ms=None)
-        made = _form(settings, entry, now_ms, offloads=payloads is not None)
+        made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if (
             isinstance(made, Refused) and not fresh
         ):  # by what was known of the queue: it may have been changed elsewhere
             settings, fresh = catalogue.settings(name, fresh=True), True
-            made = _form(settings, entry, now_ms, offloads=payloads is not None)
+            made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if isinstance(made, Refused):
             answers[place] = made
             continue
@@ -111,7 +116,9 @@ def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
     return ahead_ms > limits.DELAY_MS_MAX or (settings.fifo and ahead_ms > 0)
 
 
-def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool) -> Form | Refused:
+def _form(
+    settings: QueueSettings, entry: Entry, now_ms: int, signer: Callable[[], Signer], *, offloads: bool
+) -> Form | Refused:
     """What an entry becomes, or why a queue with these settings would not take it."""
     wrong = check_entry(entry, structs.replace(settings, message_bytes_max=_BEYOND))
     if wrong is not None:
@@ -131,6 +138,7 @@ def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool)
         dedup_id=dedup_id,
         trace=entry.trace,
         delay_s=delay_s,
+        signature=signer().sign(entry.attributes, entry.body) if entry.trusted and claims(entry.attributes) else None,
     )
     if bytes_of(form) > settings.message_bytes_max:
         if not offloads:
@@ -138,6 +146,11 @@ def _form(settings: QueueSettings, entry: Entry, now_ms: int, *, offloads: bool)
         if settings.fifo and dedup_id is None:  # SQS would take it from the pointer, which is new every time
             form = structs.replace(form, dedup_id=hashlib.sha256(entry.body.encode()).hexdigest())
     return form
+
+
+def claims(attributes: Mapping[str, Attribute]) -> bool:
+    """Whether attributes claim what only onefold of the same app may say."""
+    return any(name in attributes for name in CLAIMS)
 
 
 def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refused | None:
@@ -250,7 +263,13 @@ def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> For
     """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
     token = burial_token(source, message.message_id)
     return structs.replace(
-        message.form, reason=reason, source=source, token=token, dedup_id=token if fifo else None, delay_s=None
+        message.form,
+        reason=reason,
+        source=source,
+        token=token,
+        dedup_id=token if fifo else None,
+        delay_s=None,
+        key=reason.key or message.form.key,  # the sender wrote that one, and only this one has been read from the body
     )
 
 

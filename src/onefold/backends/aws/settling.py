@@ -22,6 +22,7 @@ from onefold.contracts.entries import Entry, Sent
 if TYPE_CHECKING:
     from onefold.backends.aws.catalogue import Catalogue
     from onefold.backends.aws.holding import Holding
+    from onefold.backends.aws.messages import Form
     from onefold.backends.aws.payloads import Payloads
     from onefold.contracts.entries import Refused
     from onefold.contracts.queue import RetryIn
@@ -40,11 +41,13 @@ def set_visible_in(
     *,
     send: Callable[[Sequence[Entry]], Sequence[Sent | Refused]],
     delete: Callable[[Sequence[str]], object],
+    trusts: Callable[[Form, str, int], bool],
 ) -> list[bool]:
     """Hide each receipt's message, or replace it; answers and errors as `SqsQueue.set_visible_in`.
 
     Args:
         name: of the queue. holding: its messages that this process holds. send, delete: the queue's own.
+        trusts: whether a message's claims are onefold's own; the copy of any other is not signed.
     """
     parsed = {
         receipt: parse_receipt(receipt) for receipt, _ in changes
@@ -56,7 +59,7 @@ def set_visible_in(
                 meaning="Nothing was changed.",
                 todo=f"Choose 0 to {limits.VISIBILITY_MS_MAX:,} ms (12 hours).",
             )
-    waiting = _waiting(catalogue, name, holding, changes)
+    waiting = _waiting(catalogue, name, holding, changes, trusts)
     sent = send([entry for _, entry in waiting]) if waiting else []
     again = [receipt for (receipt, _), one in zip(waiting, sent, strict=True) if isinstance(one, Sent)]
     if again:
@@ -78,7 +81,11 @@ def set_visible_in(
 
 
 def _waiting(
-    catalogue: Catalogue, name: str, holding: Holding, changes: Sequence[tuple[str, RetryIn]]
+    catalogue: Catalogue,
+    name: str,
+    holding: Holding,
+    changes: Sequence[tuple[str, RetryIn]],
+    trusts: Callable[[Form, str, int], bool],
 ) -> list[tuple[str, Entry]]:
     """Messages that only wait and have one more receive left: their receipts, and the delayed copies to replace them."""
     if name.endswith(".fifo") or not any(change.uncounted for _, change in changes):
@@ -100,6 +107,7 @@ def _waiting(
                 group=form.group,
                 key=form.key,
                 trace=form.trace,
+                trusted=trusts(form, form.body, one.message.sent_at_ms),
             )
     return list(found.items())
 

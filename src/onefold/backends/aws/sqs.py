@@ -26,21 +26,22 @@ from onefold import errors, limits
 from onefold.backends.aws import messages
 from onefold.backends.aws.holding import Holding
 from onefold.backends.aws.messages import Receipt, parse_receipt
-from onefold.contracts.queue import Delivery, Depth, QueueCapabilities
+from onefold.contracts.queue import CLAIMS, Delivery, Depth, QueueCapabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from onefold.backends.aws.catalogue import Catalogue
     from onefold.backends.aws.later import Later
-    from onefold.backends.aws.messages import Received
+    from onefold.backends.aws.messages import Form, Received
     from onefold.backends.aws.payloads import Payloads
     from onefold.backends.aws.receiving import Receiver
     from onefold.backends.aws.session import Session
+    from onefold.backends.aws.signing import Signer
     from onefold.backends.aws.sqs_admin import SqsQueues
     from onefold.contracts.entries import Entry, Refused, Sent
     from onefold.contracts.queue import Bury, RetryIn
-    from onefold.contracts.verbs import Queue, Standing
+    from onefold.contracts.verbs import Queue, Standing, State
     from onefold.outside import Clock, Entropy
 
 CAPABILITIES: Final = QueueCapabilities(
@@ -68,6 +69,7 @@ class Sqs:
         later: makes schedules of messages that are due later than SQS delays; None: they are refused.
         wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
             SQS's servers only and may miss what is there. Looks wait at most one second.
+        state: of the record backend, where the secret of signatures is kept; None: only the environment has one.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Sqs:
         payloads: Payloads | None = None,
         later: Later | None = None,
         wait_s: int = 1,
+        state: Callable[[], State] | None = None,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
             raise errors.UsageError(f"wait_s={wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds.")
@@ -90,6 +93,7 @@ class Sqs:
         self.payloads = payloads
         self.later = later
         self.wait_s = wait_s
+        self._state = state
         self._open: dict[str, SqsQueue] = {}
         self._catalogue: Catalogue | None = None
         self._admin: SqsQueues | None = None
@@ -104,6 +108,18 @@ class Sqs:
 
                 self._catalogue = Catalogue(self.session, self.prefix, wait_s=WAIT_S_MAX)
             return self._catalogue
+
+    @functools.cached_property
+    def signer(self) -> Signer:
+        """Signs and verifies what messages claim beside their bodies."""
+        from onefold.backends.aws.signing import Signer  # most messages claim nothing
+
+        return Signer(self._state or _no_state, clock=self.clock, entropy=self.entropy)
+
+    def trusts(self, form: Form, body: str, sent_at_ms: int) -> bool:
+        """Whether a message claims something, and onefold of the same app wrote it; errors as `Signer.trusts`."""
+        claims = any(name in form.attributes for name in CLAIMS)
+        return claims and self.signer.trusts(form.attributes, body, form.signature, sent_at_ms)
 
     @property
     def admin(self) -> SqsQueues:
@@ -120,6 +136,8 @@ class Sqs:
                     entropy=self.entropy,
                     payloads=self.payloads,
                     wait_s=self.wait_s,
+                    signer=lambda: self.signer,
+                    trusts=self.trusts,
                 )
             return self._admin
 
@@ -137,6 +155,10 @@ class Sqs:
         if found is None:
             found = self._open.setdefault(name, SqsQueue(self, name))  # only who received a message can bury it
         return found
+
+
+def _no_state() -> State:
+    raise errors.UsageError("These queues have no record backend.")
 
 
 class SqsQueue:
@@ -172,7 +194,10 @@ class SqsQueue:
 
         sqs = self._sqs
         now_ms = sqs.clock.now_ms()
-        return sending.send(sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later)
+        return sending.send(
+            sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later,
+            signer=lambda: sqs.signer,
+        )  # fmt: skip
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -262,6 +287,7 @@ class SqsQueue:
             trace=form.trace,
             source=source,
             reason=reason,
+            trusted=self._sqs.trusts(form, body, got.sent_at_ms),
         )
 
     # -- settling ------------------------------------------------------------------------------------------------------
@@ -279,8 +305,9 @@ class SqsQueue:
         from onefold.backends.aws import settling
 
         return settling.set_visible_in(
-            self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete
-        )
+            self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete,
+            trusts=self._sqs.trusts,
+        )  # fmt: skip
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
         """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.

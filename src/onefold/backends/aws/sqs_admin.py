@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from onefold.backends.aws.finding import Finder
     from onefold.backends.aws.looking import Looker
     from onefold.backends.aws.making import Maker
+    from onefold.backends.aws.messages import Form
     from onefold.backends.aws.moving import Mover
     from onefold.backends.aws.payloads import Payloads
+    from onefold.backends.aws.signing import Signer
     from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
     from onefold.contracts.queue import Depth
     from onefold.contracts.settings import QueueSettings
@@ -42,6 +44,7 @@ class SqsQueues:
         opened: a queue's hot-path object, or a bus's, whether it is there or not.
         payloads: where bodies over the limit lie; None: nowhere.
         wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
+        signer: signs what an operator edits. trusts: whether a message's claims are onefold's own.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class SqsQueues:
         entropy: Entropy,
         payloads: Payloads | None,
         wait_s: int,
+        signer: Callable[[], Signer],
+        trusts: Callable[[Form, str, int], bool],
     ) -> None:
         self._catalogue = catalogue
         self._opened = opened
@@ -60,6 +65,8 @@ class SqsQueues:
         self._entropy = entropy
         self._payloads = payloads
         self._wait_s = wait_s
+        self._signer = signer
+        self._trusts = trusts
         self._lock = threading.Lock()
         self._rooms: tuple[Looker, Mover, Finder, Maker] | None = None
 
@@ -73,8 +80,12 @@ class SqsQueues:
         with self._lock:
             if self._rooms is None:
                 catalogue, clock, payloads = self._catalogue, self._clock, self._payloads
-                looker = Looker(catalogue, clock=clock, payloads=payloads, wait_s=min(self._wait_s, 1))
-                mover = Mover(catalogue, looker, clock=clock, entropy=self._entropy, payloads=payloads)
+                looker = Looker(
+                    catalogue, clock=clock, payloads=payloads, wait_s=min(self._wait_s, 1), trusts=self._trusts
+                )
+                mover = Mover(
+                    catalogue, looker, clock=clock, entropy=self._entropy, payloads=payloads, signer=self._signer
+                )
                 finder = Finder(
                     catalogue, looker, mover, every=self.settings, depth=self.depth, clock=clock, payloads=payloads
                 )

@@ -85,6 +85,7 @@ def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
         source=meta.source,
         reason=meta.reason,
         owner=owner if state == "in_flight" else None,
+        trusted=not meta.foreign,
     )
 
 
@@ -100,7 +101,7 @@ def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
     check_edit(catalogue.row_in(connection, standing.queue), standing, edit)
     text = connection.execute("SELECT meta FROM onefold_message WHERE id = ?", (number,)).fetchone()[0]
     meta = read_meta(text)
-    meta.attributes = packed(edit.attributes)
+    meta.attributes, meta.foreign = packed(edit.attributes), False
     connection.execute(
         "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ? WHERE id = ?",
         (edit.body, meta_text(meta), standing.dedup_id, number),

@@ -86,7 +86,11 @@ def _send_on(
     ).fetchone()
     new = draw_ids(connection, 1)
     visible_at_ms = now_ms + target.settings.delay_ms
-    meta = Meta(attributes=packed(edit.attributes if edit else standing.attributes), trace=trace)
+    meta = Meta(
+        attributes=packed(edit.attributes if edit else standing.attributes),
+        trace=trace,
+        foreign=edit is None and not standing.trusted,
+    )
     grp = dedup_id = None
     if target.settings.fifo:
         grp = groups.ensure_in(connection, target.id, [standing.group], visible_at_ms)[standing.group]

@@ -380,6 +380,7 @@ def _delivery(row: QueueRow, found: Found, visible_ms: int, now_ms: int) -> Deli
         trace=meta.trace,
         source=meta.source,
         reason=meta.reason,
+        trusted=not meta.foreign,
     )
 
 

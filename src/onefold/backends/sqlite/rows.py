@@ -53,6 +53,7 @@ class Meta(Struct, omit_defaults=True, gc=False):
         trace: the trace header.
         source: the queue a dead letter came from.
         reason: why it was buried.
+        foreign: a stranger sent it, so that what its attributes claim does not count.
     """
 
     attributes: dict[str, tuple[str, str]] = {}
@@ -60,6 +61,7 @@ class Meta(Struct, omit_defaults=True, gc=False):
     trace: str | None = None
     source: str | None = None
     reason: Reason | None = None
+    foreign: bool = False
 
 
 # A message on its way in: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
@@ -112,7 +114,13 @@ def entry_meta(entry: Entry, group: str | None) -> str | None:
     """What is stored of an entry beside its columns."""
     if not entry.attributes and group is None and entry.trace is None:
         return None
-    return meta_text(Meta(attributes=packed(entry.attributes), group=group, trace=entry.trace))
+    meta = Meta(
+        attributes=packed(entry.attributes),
+        group=group,
+        trace=entry.trace,
+        foreign=not entry.trusted and bool(entry.attributes),
+    )
+    return meta_text(meta)
 
 
 def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:

@@ -65,8 +65,9 @@ def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, no
     The tenant of an operation does not travel with its message; the rows of the run know it. Where two tenants of one run
     have the key, nothing is told, and the operation stays without outcome until somebody reconciles.
     """
-    attributes = read_meta(found.meta).attributes
-    if found.key is None or RUN_ATTRIBUTE not in attributes or JOB_ATTRIBUTE not in attributes:
+    meta = read_meta(found.meta)
+    attributes = meta.attributes
+    if meta.foreign or found.key is None or RUN_ATTRIBUTE not in attributes or JOB_ATTRIBUTE not in attributes:
         return
     run, job = attributes[RUN_ATTRIBUTE][1], attributes[JOB_ATTRIBUTE][1]
     scopes = connection.execute(

@@ -96,7 +96,10 @@ def _entry(ask: Any) -> tuple[Entry, Mapping[str, Attribute]]:
     system = ask.MessageSystemAttributes
     delay_s = ask.DelaySeconds
     if given is None and system is None and delay_s is None:
-        return Entry(body=ask.MessageBody, group=ask.MessageGroupId, dedup_id=ask.MessageDeduplicationId), {}
+        plain = Entry(
+            body=ask.MessageBody, group=ask.MessageGroupId, dedup_id=ask.MessageDeduplicationId, trusted=False
+        )
+        return plain, {}
     attributes = {name: _attribute(name, value) for name, value in (given or {}).items()}
     entry = Entry(
         body=ask.MessageBody,
@@ -106,6 +109,7 @@ def _entry(ask: Any) -> tuple[Entry, Mapping[str, Attribute]]:
         group=ask.MessageGroupId,
         dedup_id=ask.MessageDeduplicationId,
         trace=_trace(system or {}),
+        trusted=False,
     )
     return entry, attributes
 

@@ -1,0 +1,158 @@
+"""Signatures of what a message claims beside its body: key, run, amendment (`contracts/queue.CLAIMS`).
+
+Whoever may send to a queue can write any attribute. These three decide more than a sender of that queue may decide, so a
+message that carries one also carries `onefold-signature`: an HMAC-SHA256 over app, job, the claims and the body's digest.
+Copied onto another body, job or app it does not hold; copied with all of them it is the same operation once more, which the
+record answers. Neither queue nor message id is in it: dead letters, redrives (SQS's own too) and delayed copies stay valid,
+and a job runs only from the queue it is declared on anyway.
+
+The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
+so that one can be replaced. Without it, one is made and kept in the record backend's State: whoever can write there can
+write the records themselves. A message that nobody signed is believed only when it was sent before ONEFOLD_UNSIGNED_BEFORE
+(an instant): for what the version before this one left in flight.
+
+Never here: which claims a job believes unsigned, because its body says the same (`run/handlers.py`).
+Invariant: nothing is signed that onefold of this engine did not send or verify itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onefold import duration, errors, limits
+from onefold.contracts.queue import APP_ATTRIBUTE, CLAIMS, JOB_ATTRIBUTE, Attribute
+from onefold.contracts.state import Change
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+    from onefold.outside import Clock, Entropy
+
+SECRET_VARIABLE: Final = "ONEFOLD_SECRET"  # noqa: S105 - a variable's name
+UNSIGNED_VARIABLE: Final = "ONEFOLD_UNSIGNED_BEFORE"
+SECRET_CHARS_MIN: Final = 32
+PLACE: Final = "secret"  # in State
+_FORM: Final = "onefold-1"
+_SIGNED: Final = (APP_ATTRIBUTE, JOB_ATTRIBUTE, *CLAIMS)
+_AGAIN_MS: Final = (
+    limits.MINUTE_MS
+)  # a signature that does not hold has the stored secrets read again, at most so often
+
+
+class Signer:
+    """Signs and verifies for one engine. Safe to call from any thread.
+
+    Args:
+        state: the record backend's; asked only when a message claims something, and no secret is configured.
+        environment: where the two variables are looked up.
+
+    Raises:
+        UsageError: a secret that is too short, an instant that is none.
+    """
+
+    def __init__(
+        self, state: Callable[[], State], *, clock: Clock, entropy: Entropy, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._entropy = entropy
+        self._configured = _configured(environment.get(SECRET_VARIABLE, ""))
+        self._unsigned_before_ms = _instant(environment.get(UNSIGNED_VARIABLE, ""))
+        self._stored: tuple[str, ...] = ()
+        self._read_at_ms: int | None = None
+        self._lock = threading.Lock()
+
+    def sign(self, attributes: Mapping[str, Attribute], body: str) -> str:
+        """The signature of a message.
+
+        Raises:
+            UsageError: the secret cannot be read or made; TransientError: not for now. Nothing may be sent then.
+        """
+        return _signature(self._secrets(make=True)[0], attributes, body)
+
+    def trusts(self, attributes: Mapping[str, Attribute], body: str, signature: str | None, sent_at_ms: int) -> bool:
+        """Whether onefold of the same app wrote these attributes.
+
+        Args:
+            signature: that came with the message; None: none did. sent_at_ms: the server's own instant of sending.
+
+        Raises:
+            as `sign`: then it is not known.
+        """
+        if not all(isinstance(attributes[name].value, str) for name in _SIGNED if name in attributes):
+            return False
+        if signature is None:
+            return self._unsigned_before_ms is not None and sent_at_ms < self._unsigned_before_ms
+        if self._holds(signature, attributes, body, self._secrets()):
+            return True
+        return self._is_old() and self._holds(signature, attributes, body, self._secrets(again=True))
+
+    @staticmethod
+    def _holds(signature: str, attributes: Mapping[str, Attribute], body: str, secrets: tuple[str, ...]) -> bool:
+        given = signature.encode(errors="surrogatepass")
+        return any(hmac.compare_digest(_signature(one, attributes, body).encode(), given) for one in secrets)
+
+    # -- secrets -------------------------------------------------------------------------------------------------------
+
+    def _is_old(self) -> bool:
+        return self._read_at_ms is not None and self._clock.monotonic_ms() - self._read_at_ms >= _AGAIN_MS
+
+    def _secrets(self, *, make: bool = False, again: bool = False) -> tuple[str, ...]:
+        if self._configured:
+            return self._configured
+        with self._lock:
+            if again or self._read_at_ms is None or (make and not self._stored):
+                try:
+                    self._stored = self._read(make=make)
+                except errors.UsageError as error:
+                    raise errors.UsageError(
+                        f"The secret that signs keys, runs and amendments cannot be read: {error.what}",
+                        meaning="Such a message cannot be sent, and one that came in cannot be verified; nothing was done.",
+                        todo=f"Allow this process to read and write the record backend, or set {SECRET_VARIABLE} for all of"
+                        " the app's processes.",
+                    ) from error
+                self._read_at_ms = self._clock.monotonic_ms()
+            return self._stored
+
+    def _read(self, *, make: bool) -> tuple[str, ...]:
+        state = self._state()
+        found = state.get([PLACE])[0]
+        if found is None and make:
+            new = "".join(self._entropy.token() for _ in range(4))
+            state.put([Change(PLACE, msgspec.json.encode([new]), 0)])  # refused: somebody else was first
+            found = state.get([PLACE])[0]
+        return () if found is None else tuple(msgspec.json.decode(found.value, type=list[str]))
+
+
+def _signature(secret: str, attributes: Mapping[str, Attribute], body: str) -> str:
+    values = [attributes[name].value if name in attributes else None for name in _SIGNED]
+    text = msgspec.json.encode([_FORM, *values, hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()])
+    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+
+
+def _configured(text: str) -> tuple[str, ...]:
+    found = tuple(one.strip() for one in text.split(",") if one.strip())
+    if any(len(one) < SECRET_CHARS_MIN for one in found):
+        raise errors.UsageError(
+            f"A secret in {SECRET_VARIABLE} has fewer than {SECRET_CHARS_MIN} characters.",
+            todo='Make one: python -c "import secrets; print(secrets.token_hex(32))"',
+        )
+    return found
+
+
+def _instant(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return duration.instant_ms(datetime.fromisoformat(text), UNSIGNED_VARIABLE)
+    except ValueError as error:
+        raise errors.UsageError(
+            f"{UNSIGNED_VARIABLE}={text[:40]!r} is not an instant.", todo="Write it as 2026-12-01T00:00:00+00:00."
+        ) from error
