@@ -370,6 +370,21 @@ def test_memory_is_enforced_and_the_handler_cannot_talk_its_way_out() -> None:
     assert 128 <= used_mib < 128 + 256 + 64
 
 
+def test_what_a_handler_starts_counts_together_with_it() -> None:
+    outcome, lines = outcome_of("naughty:children_allocate")
+    assert isinstance(outcome, Crashed)
+    assert re.fullmatch(r"it used \d+ MB; it has 128 MB and \d+ MB for the interpreter", outcome.detail)
+    assert int(lines[-1].text.split("Max Memory Used: ")[1].split()[0]) >= 128
+
+
+def test_pages_that_children_share_count_once() -> None:
+    async def body() -> None:
+        async with rig("naughty:shares_with_children", timeout_ms=20_000) as made:
+            assert await made.invoke() == Answered(b'"done"')
+
+    run(body())
+
+
 @pytest.mark.parametrize(
     ("handler", "event", "payload"),
     [

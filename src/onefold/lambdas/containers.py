@@ -52,6 +52,8 @@ STACKS_MIB: Final = 256
 _LOOK_MS = 50
 _OWN_KIB = 12 * 1024  # what an interpreter needs, until it has said so itself
 _STATUS_BYTES = 4_096
+_GROUP_LOOKS = 5  # every so many looks the memory of what the process has started is summed up: /proc has to be read
+_SERVERS_OWN = frozenset({"ONEFOLD_ADMIN_TOKEN", "ONEFOLD_SECRET_KEY", "ONEFOLD_ACCESS_KEY"})
 _ENDING_MS = 50  # how long a process that is ending may take from closing its descriptors to its end
 
 
@@ -95,6 +97,7 @@ class Container:
         self._took_ms: float | None = None  # of the invocation that runs, once it is known
         self._init_ms: float | None = None
         self._peak_kib = 0
+        self._looks = 0
         self._gone: asyncio.Future[None] = loop.create_future()
         self._start(log_stream)
 
@@ -263,6 +266,9 @@ class Container:
         _, found, rest = rows.partition(b"VmHWM:")
         if found:  # a process that is ending has no memory any more
             self._peak_kib = int(rest.split(None, 1)[0])
+        self._looks += 1
+        if self._looks % _GROUP_LOOKS == 0 and (group_kib := memory_of_session(self._process.pid)) is not None:
+            self._peak_kib = max(self._peak_kib, group_kib)
         return self._peak_kib - self.own_kib > self.settings.memory_mib * 1024
 
     def _out_of_memory(self) -> Crashed:
@@ -389,6 +395,35 @@ class Container:
         return [f"{line} ({detail})" if detail else line, kind_of(outcome)]
 
 
+def memory_of_session(leader: int) -> int | None:
+    """Memory in KiB of a process and of all others in its session, shared pages counted once; None while it is alone.
+
+    RLIMIT_DATA bounds each process by itself; what a handler starts counts together with it, as in Lambda.
+    """
+    members = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    row = file.read()
+            except OSError:  # it has ended
+                continue
+            # The name in brackets may hold anything; behind it: state, parent, group, session (proc(5)).
+            if int(row[row.rindex(b")") + 2 :].split(None, 4)[3]) == leader:
+                members.append(name)
+    return sum(map(_proportional_kib, members)) if len(members) > 1 else None
+
+
+def _proportional_kib(process: str) -> int:
+    """Of one process, a page that several share counted in parts."""
+    try:
+        with open(f"/proc/{process}/smaps_rollup", "rb") as file:
+            _, _, rest = file.read().partition(b"\nPss:")
+    except OSError:
+        return 0
+    return int(rest.split(None, 1)[0]) if rest else 0
+
+
 def _error(head: dict[str, Any]) -> FunctionError:
     return FunctionError(str(head["type"]), str(head["message"]), tuple(head["trace"]))
 
@@ -400,14 +435,14 @@ def _trace_id(request_id: str) -> str:
 
 
 def environment(settings: FunctionSettings, log_stream: str) -> dict[str, str]:
-    """The environment of a container: this process's own, the function's, and what Lambda sets.
+    """The environment of a container: this process's own without the server's secrets, the function's, and what Lambda sets.
 
     Source: Lambda developer guide, "Defined runtime environment variables".
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return {
         "LANG": "en_US.UTF-8",
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in _SERVERS_OWN},
         **settings.env,
         "TZ": ":UTC",
         "_HANDLER": settings.handler,

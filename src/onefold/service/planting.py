@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, private_files
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
@@ -108,8 +108,14 @@ async def _queue(desk: Desk, queue: QueueFacts) -> None:
 def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> FunctionSettings:
     code = function.code
     if isinstance(code, InlineCode):
+        if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes the name of a folder
+            raise errors.UsageError(
+                f"{function.place}: {function.logical_id!r} is not a logical id.",
+                meaning="CloudFormation takes letters and digits only.",
+                todo="Rename the resource.",
+            )
         folder = inline / function.logical_id
-        folder.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(folder)
         (folder / code.file_name).write_text(code.text, encoding="utf-8")
     else:
         assert isinstance(code, LocalCode), "functions that run have their code here"

@@ -65,8 +65,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         host, port: where it listens; port 0 takes a free one.
         data: the file that holds the queues; None: memory.
         account: 12 digits. region: as in `us-east-1`.
-        access_key, secret_key: requests must be signed with this pair; both None: any request is taken.
-        admin_token: what `/_onefold` asks for; needed there once other machines can reach the server.
+        access_key, secret_key: requests must be signed with this pair, those under `/_onefold` too (or carry it as HTTP
+            Basic, for a browser); both None: any request is taken.
+        admin_token: what `/_onefold` asks for instead; needed there once other machines can reach a server without keys.
         recreate_wait: a queue's name is free again 60 s after its deletion, as on AWS.
         functions: name and `module:function` of each Lambda function.
         template: a CloudFormation or SAM template whose queues, functions and mappings are made.
@@ -218,22 +219,23 @@ class Serving:
             cards=Cards(self.queues.engine.state),
             recreate_wait=settings.recreate_wait,
         )
+        key = None
+        if settings.access_key is not None and settings.secret_key is not None:
+            key = Key(settings.access_key, settings.secret_key, settings.region)
         facts = Facts(
             data=None if settings.data is None else str(Path(settings.data).resolve()),
             started_at_ms=self.clock.now_ms(),
             admin_token=settings.admin_token,
             is_open=not is_loopback(settings.host),
+            key=key,
         )
-        key = None
-        if settings.access_key is not None and settings.secret_key is not None:
-            key = Key(settings.access_key, settings.secret_key, settings.region)
         self._desk = desk
         reset = self.reset if settings.data is None else None
         self._registry = registry = self._functions(addresses)
         peek = Peek(self.queues, facts, mappings=self._mappings, reset=reset)
         api = LambdaApi(registry, addresses, self.queues.pace)
         parts = {OURS: peek.handle, LAMBDA: api.handle}
-        self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy)
+        self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open)
         self._server = server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
         # One client asks for one thing at a time; mappings ask on their own.
         self.queues.turns.is_alone = lambda: server.connections == 1 and not registry.entries()

@@ -35,6 +35,7 @@ LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin wi
 _JSON = ((b"content-type", json_protocol.CONTENT_TYPE),)
 _XML = ((b"content-type", query_protocol.CONTENT_TYPE),)
 _QUERY_JSON = ((b"content-type", query_protocol.JSON_TYPE),)
+_DOCKER = ".docker.internal"  # what a container calls the machine it runs on
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VIA = "sqs"
 _WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
@@ -51,6 +52,7 @@ class App:
         key: the key that requests must be signed with; None takes any request.
         parts: what answers other paths, by how they begin: `LAMBDA`, `OURS`; called with the request and its id.
         entropy: the random part of request ids.
+        is_open: other machines can reach this server, under names that nobody here knows.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class App:
         key: signing.Key | None,
         parts: Mapping[str, Part],
         entropy: Entropy,
+        is_open: bool = False,
     ) -> None:
         self._desk = desk
         self._model = model
         self._key = key
         self._parts = parts
+        self._is_open = is_open
         self._stopping = asyncio.Event()
         self._count = 0
         token = entropy.token()
@@ -88,6 +92,8 @@ class App:
             self._check_origin(request)
             if self._key is not None:
                 self._check_signature(request, self._key)
+            else:
+                self._check_host(request)
             if path.startswith(LAMBDA):
                 return await self._parts[LAMBDA](request, request_id)
             if target is not None:
@@ -185,14 +191,22 @@ class App:
         """Refuse what a page of another site makes the user's browser send: no key is needed here to delete a queue."""
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site")
-        if origin is None and site is None:
-            # A page whose own host name was pointed at this machine may GET without an Origin; no SDK does unsigned.
-            unsigned = request.method == "GET" and b"authorization" not in request.headers
-            if unsigned and not is_loopback(host_of(request.header(b"host"))):
-                raise errors.access_denied("Unsigned GET requests are answered under a loopback name only.")
-            return
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
             raise errors.access_denied("Requests of web pages from other sites are refused.")
+
+    def _check_host(self, request: Request) -> None:
+        """Refuse, where no signature is asked for, a name that a page may have pointed at this machine.
+
+        Such a page is no other site to its browser: it may set any header, and a GET of it has no Origin.
+        """
+        if self._is_open and request.method != "GET":
+            return  # under whatever name others know this machine; a page that POSTs has an Origin
+        host = host_of(request.header(b"host"))
+        if not (is_loopback(host) or (host.lower().endswith(_DOCKER) and request.method != "GET")):
+            raise errors.access_denied(
+                f"{'GET requests' if self._is_open else 'Requests'} that nobody signed are answered under a name of this "
+                "machine only, such as localhost. Start the server with --access-key and --secret-key to use another."
+            )
 
     # ------------------------------------------------------------------------------------------ when all else fails
 

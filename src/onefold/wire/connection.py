@@ -39,6 +39,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
         body_bytes: of one request; more is answered 413. SQS takes 1 MiB, which is 6 MiB when each character is escaped, or
             8 as escaped base64; Lambda takes 6 MiB.
         held_bytes: of the long bodies of all clients that are here at a time; more is answered 503, and SDKs try again.
+        connections: how many clients may be connected at a time; one more is hung up on.
         head_bytes: request line and header fields; more is answered 431.
         head_fields: how many header fields.
         request_s: seconds from a request's first byte to its last; later is answered 408.
@@ -49,6 +50,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 10 * 1024 * 1024
     held_bytes: int = 256 * 1024 * 1024
+    connections: int = 5_000
     head_bytes: int = 64 * 1024
     head_fields: int = 100
     request_s: float = 30.0
@@ -192,6 +194,8 @@ class Connection(asyncio.Protocol):
         self._front.connections.add(self)
         if self._front.draining:
             transport.close()
+        elif len(self._front.connections) > self._front.bounds.connections:
+            self._transport.abort()  # without an answer: nobody reads what this one might ask
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """The client has hung up, or we have closed: nobody waits for what is in hand."""

@@ -1,7 +1,9 @@
 """What onefold adds beside AWS's API, under `/_onefold`: look without receiving, the history, the faults of the moment.
 
-Only who sits at this machine may ask: the Host header must name it, which a page that rebinds its name to 127.0.0.1 cannot
-fake. A server that others can reach asks for its admin token instead, also of the one who sits there.
+Who may ask: the admin token where there is one; otherwise the server's keys where it has some, by a signature or as HTTP
+Basic; otherwise whoever sits at this machine: the Host header must name it, which a page that rebinds its name to
+127.0.0.1 cannot fake. A server that others can reach answers nobody without one of the first two. `health` says "ok" to
+anyone, and no more.
 Never here: how the history is drawn (`wire/history_page.py`), what a fault does. Invariant: a GET changes nothing, and
 nothing here counts as a receive.
 """
@@ -21,10 +23,11 @@ from onefold import errors as ours
 from onefold.contracts.admin import Peeked
 from onefold.decide.faults import Faults
 from onefold.local.queues import LocalQueues
-from onefold.wire import history_page, history_view
+from onefold.wire import history_page, history_view, signing
 from onefold.wire.addresses import message_id_of, message_uuid
 from onefold.wire.app import OURS, host_of, is_local, is_loopback
 from onefold.wire.connection import Request, Response
+from onefold.wire.errors import AwsError
 from onefold.wire.operations.queues import OWN_DEAD_LETTERS
 
 _JSON = (
@@ -35,7 +38,7 @@ _JSON = (
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
 _SCAN_MAX = 20_000  # messages looked at for one page of those in one state
-_REALM = (b"www-authenticate", b'Basic realm="onefold: any user, the admin token as password"')
+_REALM = (b"www-authenticate", b'Basic realm="onefold: the admin token as password, or both keys"')
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -46,12 +49,14 @@ class Facts(Struct, frozen=True, kw_only=True):
         started_at_ms: by the server's clock.
         admin_token: must be given; None: nobody needs one.
         is_open: other machines can reach this server.
+        key: requests must be signed with it; None: none needs to be.
     """
 
     data: str | None
     started_at_ms: int
     admin_token: str | None = None
     is_open: bool = False
+    key: signing.Key | None = None
 
 
 class _Refusal(Exception):
@@ -83,8 +88,7 @@ class Peek:
         self._mappings = mappings
         self._reset = reset
         self._gets: Mapping[str, Callable[[Mapping[str, str]], object]] = {
-            "": lambda _: {"paths": [f"{OURS}/{name}" for name in (*self._gets, "history") if name]},
-            "health": self._health,
+            "": lambda _: {"paths": [f"{OURS}/{name}" for name in (*self._gets, "health", "history") if name]},
             "queues": self._all_queues,
             "messages": lambda query: self._messages(query, None),
             "in-flight": lambda query: self._messages(query, "in_flight"),
@@ -121,31 +125,54 @@ class Peek:
         origin = request.header(b"origin")
         if origin and not is_local(origin):
             raise _Refusal(403, f"Pages of {origin} may not ask this server.")
-        if name == "health":
+        if name == "health" and request.method in ("GET", "HEAD"):
             return
+        self._admit(request)
+        if request.method == "POST" and not request.header(b"content-type").startswith("application/json"):
+            # PUT and DELETE of another site's page are stopped by the browser, which asks us first and gets no leave.
+            raise _Refusal(415, "Content-Type must be application/json.")
+
+    def _admit(self, request: Request) -> None:
         facts = self._facts
         if facts.admin_token is not None:
             if not _has_token(request.header(b"authorization"), facts.admin_token):
                 raise _Refusal(401, "The admin token is missing or wrong.", "Send it: Authorization: Bearer TOKEN.")
+        elif facts.key is not None:
+            self._check_key(request, facts.key)
         elif facts.is_open:
             raise _Refusal(403, "Other machines can reach this server.", f"Start it with --admin-token to use {OURS}.")
         elif not is_loopback(host_of(request.header(b"host"))):
             raise _Refusal(403, f"{OURS} answers to 127.0.0.1 and localhost only.", "Or start with --admin-token.")
-        if request.method == "POST" and not request.header(b"content-type").startswith("application/json"):
-            # PUT and DELETE of another site's page are stopped by the browser, which asks us first and gets no leave.
-            raise _Refusal(415, "Content-Type must be application/json.")
+
+    def _check_key(self, request: Request, key: signing.Key) -> None:
+        said = _basic(request.header(b"authorization")).encode("latin-1", "replace")
+        if said and hmac.compare_digest(said, f"{key.access_key}:{key.secret_key}".encode()):
+            return
+        signed = signing.Signed(request.method, request.path, request.query, request.headers, request.body)
+        try:
+            signing.verify(signed, key, self._queues.pace.now_ms())
+        except AwsError as error:
+            raise _Refusal(
+                401, f"This server has keys: {error.message}", "Sign the request, or send both keys as HTTP Basic."
+            ) from None
 
     # ------------------------------------------------------------------------------------------------------------- GET
 
     def _get(self, name: str, query: Mapping[str, str], request: Request, request_id: str) -> Response:
         if name == "history":
             return self._history(query, request, request_id)
+        if name == "health":
+            return _json(self._health(request), request_id)
         found = self._gets.get(name)
         if found is None:
             raise _Refusal(404, f"There is no {OURS}/{name}.", f"GET {OURS} lists what there is.")
         return _json(found(query), request_id)
 
-    def _health(self, _: Mapping[str, str]) -> dict[str, object]:
+    def _health(self, request: Request) -> dict[str, object]:
+        try:
+            self._admit(request)
+        except _Refusal:
+            return {"status": "ok"}  # what runs here, where and since when is not anyone's business
         from importlib.metadata import version  # here: looked up when somebody asks, not at every start
 
         facts = self._facts
@@ -252,11 +279,17 @@ def _limit(query: Mapping[str, str]) -> int:
 def _has_token(header: str, token: str) -> bool:
     scheme, _, said = header.partition(" ")
     if scheme.lower() == "basic":
-        try:
-            said = b64decode(said, validate=True).decode("latin-1").partition(":")[2]
-        except ValueError:
-            return False
+        said = _basic(header).partition(":")[2]
     return hmac.compare_digest(said.encode("latin-1", "replace"), token.encode())
+
+
+def _basic(header: str) -> str:
+    """User and password of a Basic header, a colon between them; empty when it is none."""
+    scheme, _, said = header.partition(" ")
+    try:
+        return b64decode(said, validate=True).decode("latin-1") if scheme.lower() == "basic" else ""
+    except ValueError:
+        return ""
 
 
 # -------------------------------------------------------------------------------------------------------------- showing

@@ -82,6 +82,8 @@ def verify(request: Signed, key: Key, now_ms: int) -> None:
     names = claim.signed_headers.split(";")
     if "host" not in names:
         raise errors.signature_does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # it says what is to be done
+        raise errors.signature_does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
     canonical = _canonical(request, parameters, names)
     to_sign = "\n".join((_ALGORITHM, claim.stamp, scope, sha256(canonical.encode("latin-1")).hexdigest()))
     wanted = hmac.new(_signing_key(key.secret_key, scope), to_sign.encode("latin-1"), sha256).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -116,6 +117,33 @@ def allocates(event: Any, context: Any) -> str:
             kept.append(bytearray(b"x" * 1_000_000))
     except MemoryError:
         return "survived"
+
+
+def children_allocate(event: Any, context: Any) -> str:
+    """Four children that keep within the limit, each for itself, for as long as they are let."""
+    for _ in range(4):
+        if not os.fork():
+            kept.append(bytearray(b"x" * 70_000_000))
+            _for_ever()
+    _for_ever()
+    return "never"
+
+
+def shares_with_children(event: Any, context: Any) -> str:
+    """60 MB that three children see too, for as long as the server needs to look several times."""
+    shared = bytearray(b"x" * 60_000_000)
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            select.select([], [], [], 30)
+            os._exit(len(shared) and 0)
+        children.append(child)
+    select.select([], [], [], 1.0)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return "done"
 
 
 def asks_for_too_much(event: Any, context: Any) -> None:
