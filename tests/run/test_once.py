@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -294,7 +294,7 @@ class Dead(BaseException):
     """A process that ends without a word: its guard writes nothing."""
 
 
-def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """A call that starts, and of which nothing is ever heard."""
 
     def work(order: str) -> None:
@@ -304,7 +304,7 @@ def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr("onefold.run.once.Guard.failed", lambda self, claimed, error: None)
         patch.setattr("onefold.run.once.Keeper.add", lambda self, hold: None)
         with pytest.raises(Dead):
-            guard(work)("o-1")
+            guard(work, **options)("o-1")
 
 
 def test_after_a_crash_it_runs_again_when_the_lease_is_over(
@@ -330,6 +330,81 @@ def test_after_a_crash_it_is_held(
         with pytest.raises(onefold.OutcomeUnknown):
             charge("o-1")
     assert (standing(store, clock).parked, standing(store, clock).crashes) == (True, 1)
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_call_that_always_dies_is_held_after_so_many_deaths(
+    guard: Callable[..., Any], store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch, crashes: int
+) -> None:
+    for _ in range(crashes):
+        dies(guard, monkeypatch, crashes=crashes)
+        clock.advance(LEASE_MS)
+    calls: list[str] = []
+    charge = guard(noting(calls), crashes=crashes)
+    for _ in range(2):
+        with pytest.raises(onefold.OutcomeUnknown) as caught:
+            charge("o-1")
+        assert f"Earlier calls that ended with their process: {crashes}, and crashes is {crashes}." in str(caught.value)
+    assert calls == []
+    stands = standing(store, clock)
+    assert (stands.parked, stands.crashes, stands.attempts) == (True, crashes, crashes)
+
+
+def test_a_death_is_logged_when_it_is_noticed(
+    guard: Callable[..., Any], clock: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dies(guard, monkeypatch)
+    clock.advance(LEASE_MS)
+    logged: list[str] = []
+    guard(lambda order: logged.append(caplog.text))("o-1")  # before the function is called again
+    assert "charge 'o-1'" in logged[0]
+    assert "ended with its process (1 of at most 3)" in logged[0]
+
+
+@pytest.mark.parametrize("crashes", [0, -1, True, "3", 2.5])
+def test_a_number_of_deaths_that_cannot_be_is_refused(guard: Callable[..., Any], crashes: Any) -> None:
+    with pytest.raises(onefold.UsageError, match="crashes is"):
+        guard(noting([]), crashes=crashes)
+
+
+def test_a_lease_that_is_lost_under_way_is_logged_once_and_the_call_ends_with_lease_lost(
+    guard: Callable[..., Any], clock: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = guard(lambda order: "second", lease="90s")
+
+    @guard
+    def first(order: str) -> str:
+        assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)
+        clock.jump(LEASE_MS)
+        assert second(order) == "second"
+        for _ in range(3):
+            clock.waited[LEASE_MS // 3].clear()
+            clock.advance(LEASE_MS // 3)
+            assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)  # it has looked, and waits again
+        return "first"
+
+    with pytest.raises(onefold.LeaseLost):
+        first("o-1")
+    assert caplog.text.count("its lease was lost while it runs") == 1
+
+
+def test_a_lease_that_could_not_be_renewed_until_its_end_is_logged(
+    store: Store, clock: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty: Any = Faulty(store, "store", Fault("store.renew", times=100), [])
+
+    @onefold.once(key="{order}", name="charge", store=faulty, clock=clock, lease="60s", entropy=SeededEntropy(0))
+    def charge(order: str) -> str:
+        for _ in range(4):
+            assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)
+            assert "could not be renewed" not in caplog.text
+            clock.waited[LEASE_MS // 3].clear()
+            clock.advance(LEASE_MS // 3)
+        assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)
+        return "charged"
+
+    assert charge("o-1") == "charged"  # nobody took it over
+    assert "its lease is over while it runs, and could not be renewed: store.renew failed on purpose" in caplog.text
 
 
 def test_a_call_that_was_taken_over_is_refused(guard: Callable[..., Any], clock: Watched) -> None:
@@ -635,3 +710,92 @@ def test_a_claim_that_cannot_be_made_calls_nothing(store: Store, clock: Watched)
 def test_a_policy_that_does_not_exist_is_refused(guard: Callable[..., Any], option: dict[str, str], said: str) -> None:
     with pytest.raises(onefold.UsageError, match=said):
         guard(noting([]), **option)
+
+
+# -- what would never end ----------------------------------------------------------------------------------
+
+
+def test_a_call_from_within_its_own_call_is_refused_at_once(guard: Callable[..., Any], clock: Watched) -> None:
+    depth: list[int] = []
+
+    @guard
+    def charge(order: str) -> str:
+        depth.append(len(depth))
+        if order == "o-1":
+            with pytest.raises(onefold.UsageError, match=r"charge 'o-1' was called from within its own call"):
+                charge("o-1")
+            return str(charge("o-2"))  # another key is another operation
+        with pytest.raises(onefold.UsageError, match="within its own call"):
+            charge("o-1")  # two calls up
+        return "charged"
+
+    assert charge("o-1") == "charged"
+    assert depth == [0, 1]
+    assert clock.waits == []
+    assert charge("o-1") == "charged"
+
+
+def test_a_coroutine_that_awaits_its_own_call_is_refused_at_once(guard: Callable[..., Any]) -> None:
+    @guard
+    async def charge(order: str) -> str:
+        with pytest.raises(onefold.UsageError, match="within its own call"):
+            await charge(order)
+        with pytest.raises(onefold.UsageError, match="within its own call"):
+            await asyncio.create_task(charge(order))  # a task of this one, which waits for it
+        return "charged"
+
+    assert asyncio.run(charge("o-1")) == "charged"
+    assert asyncio.run(charge("o-1")) == "charged"
+
+
+def test_a_call_in_another_thread_that_its_own_call_waits_for_ends(guard: Callable[..., Any], clock: Watched) -> None:
+    clock.jumps = True
+    with ThreadPoolExecutor(1) as pool:
+
+        def work(order: str) -> str:
+            return str(pool.submit(charge, order).exception(PATIENCE_S))
+
+        charge = guard(work, wait="2s")
+        said = charge("o-1")
+    assert "has waited for it for 2s. It is a call of this process, and may itself wait for this one" in said
+
+
+def generated(order: str) -> Iterator[int]:
+    yield 1
+
+
+async def generated_later(order: str) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [generated, generated_later])
+def test_a_generator_function_is_refused_when_it_is_decorated(guard: Callable[..., Any], function: Any) -> None:
+    function.__annotations__.pop("return", None)
+    with pytest.raises(onefold.UsageError, match=r"charge is a generator function\."):
+        guard(function)
+
+
+async def later(order: str) -> str:
+    return "charged"
+
+
+@pytest.mark.parametrize(
+    ("lazy", "name"),
+    [
+        (lambda: map(str, [1]), "map"),
+        (lambda: iter([1]), "list_iterator"),
+        (lambda: (one for one in [1]), "generator"),
+        (lambda: later("o-1"), "coroutine"),
+        (lambda: generated_later("o-1"), "async_generator"),
+    ],
+)
+def test_a_result_that_is_only_a_promise_of_work_is_refused_and_its_key_is_free(
+    guard: Callable[..., Any], store: Store, clock: Watched, lazy: Callable[[], Any], name: str
+) -> None:
+    results: list[Any] = [lazy(), "charged"]
+    charge = guard(lambda order: results.pop(0))
+    with pytest.raises(onefold.UsageError, match=f"charge returned a {name}\\."):
+        charge("o-1")
+    stands = standing(store, clock)
+    assert (stands.status, stands.parked, stands.failure.error) == ("failed", False, "UsageError")
+    assert charge("o-1") == "charged"

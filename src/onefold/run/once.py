@@ -2,7 +2,7 @@
 
 The same claim, lease, fence, fingerprint and unknown-outcome rules as a job's, without queue or worker: the caller is the
 delivery. A second call with the same key answers the stored result; one that runs elsewhere is waited for or refused; an
-exception releases the key and is raised to the caller.
+exception releases the key and is raised to the caller. After as many deaths as `crashes` says, a key is held for a person.
 Never here: retries between calls, queues. Invariant: a result is returned only after its record was written.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
-import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
@@ -39,6 +40,7 @@ from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice
+from onefold.run import once_refusals
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Store
@@ -50,6 +52,9 @@ R = TypeVar("R")
 _WAIT_MS = 100  # how often a waiting duplicate looks again
 _WRITE_TRIES = 6  # a record that cannot be written is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+_log = logging.getLogger("onefold")
+_inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
+"""The calls that this thread, or this task and those it came from, is in the middle of."""
 
 
 class Keeper:
@@ -60,6 +65,7 @@ class Keeper:
         self._clock = clock
         self._lease_ms = lease_ms
         self._holds: dict[records.Hold, None] = {}
+        self._ends: dict[records.Hold, int] = {}  # of the thread: when each lease is over unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -84,11 +90,26 @@ class Keeper:
 
     def _renew_all(self) -> None:
         while not self._clock.wait(self._stop, self._lease_ms // 3):
-            holds = list(self._holds)
-            if holds:
-                # Tried again a third of a lease later; a lease that ended is noticed when the call is recorded.
-                with suppress(errors.OnefoldError):
-                    self._store.renew(holds, self._clock.now_ms() + self._lease_ms)
+            if self._holds:
+                self._renew(list(self._holds), self._clock.now_ms())
+
+    def _renew(self, holds: list[records.Hold], now_ms: int) -> None:
+        until_ms = now_ms + self._lease_ms
+        self._ends = {hold: self._ends.get(hold, until_ms) for hold in holds}
+        try:
+            kept = self._store.renew(holds, until_ms)
+        except errors.OnefoldError as error:  # tried again a third of a lease later
+            for hold in holds:
+                if self._ends[hold] <= now_ms:
+                    text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
+                    _log.warning(text, hold.key.job, hold.key.key, error)
+            return
+        for hold, is_kept in zip(holds, kept, strict=True):
+            self._ends[hold] = until_ms
+            if not is_kept and hold in self._holds:  # else the call has ended meanwhile
+                self.remove(hold)
+                text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
+                _log.warning(text, hold.key.job, hold.key.key)
 
 
 class Guard:
@@ -106,11 +127,15 @@ class Guard:
         lease_ms: int,
         on_unknown: Literal["rerun", "hold"],
         on_running: Literal["wait", "raise"],
+        wait_ms: int,
+        crashes: int,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
         check_choice(on_running, ("wait", "raise"), "on_running")
+        once_refusals.check_crashes(crashes)
+        once_refusals.check_function(function, name)
         self.name = name
         self.store = store
         self.clock = clock
@@ -123,10 +148,12 @@ class Guard:
         )
         self._key = key_rule(key, Any, what=f"key of {name}")
         self._tenant = key_rule(tenant, Any, what=f"tenant of {name}") if tenant else None
-        self._result = payload_type(Any, result=_returned(function))
+        self._result = payload_type(Any, result=once_refusals.returned(function))
         self._keep_ms = keep_ms
         self._lease_ms = lease_ms
         self._on_unknown = on_unknown
+        self._crashes = crashes
+        self._wait_ms = wait_ms
         self.on_running = on_running
         self._owner = entropy.token()
         self._keeper = Keeper(store, clock, lease_ms)
@@ -169,10 +196,14 @@ class Guard:
             self._asking.pop(call, None)
             raise
         match found:
-            case Claimed() | Completed() | Running():
+            case Claimed() | Completed():
                 return found  # without another call in between, which an exception could follow
+            case Running():
+                if self.on_running == "wait" and records.Hold(ask.key, found.owner, found.fence) in _inside.get():
+                    raise once_refusals.own_call(self.name, ask.key.key)
+                return found
             case Held():
-                raise self._unknown(ask.key)
+                raise self._unknown(ask.key, now_ms)
             case Conflict():
                 raise errors.ConflictError(
                     f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
@@ -181,13 +212,18 @@ class Guard:
                 )
 
     def _claimed(self, found: Claimed, now_ms: int) -> Claimed:
+        if found.crashed:
+            _log.warning(
+                "%s %r: the call of %s ended with its process (%d of at most %d); whether it took effect is not known.",
+                self.name, found.hold.key.key, found.previous_owner, found.crashes, self._crashes,
+            )  # fmt: skip
         if not found.started:
-            if found.doubt and self._on_unknown == "hold":
-                failure = Failure(kind="unknown", error="CallerDied", summary="An earlier call ended without a word.")
-                expires_at_ms = now_ms + self._keep_ms
-                parked = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True)
+            if found.doubt and (self._on_unknown == "hold" or found.crashes >= self._crashes):
+                why = "on_unknown is hold" if self._on_unknown == "hold" else f"crashes is {self._crashes}"
+                failure = Failure(kind="unknown", error="CallerDied", summary=once_refusals.died(found, why))
+                parked = Unknown(failure=failure, expires_at_ms=now_ms + self._keep_ms, parked=True)
                 self.store.write([(found.hold, parked)], now_ms)
-                raise self._unknown(found.hold.key)
+                raise self._unknown(found.hold.key, now_ms)
             if not self.store.start([found.hold], now_ms)[0]:
                 raise errors.LeaseLost(f"{self.name} {found.hold.key.key!r} was taken over.", todo="Call again.")
         self._keeper.add(found.hold)
@@ -211,6 +247,7 @@ class Guard:
 
         Raises:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
+            UsageError: the result is an iterator or has to be awaited; the key is free.
             LeaseLost: someone else took the operation over; their result counts.
             OutcomeUnknown: the store could not write for a while; the effect happened, and nothing says so.
         """
@@ -220,6 +257,11 @@ class Guard:
         try:
             result = self._result.encode_result(value)
         except errors.PayloadError as error:
+            if isinstance(value, once_refusals.LAZY):
+                refused = once_refusals.lazy_result(self.name, value)
+                reason = Failure(kind="permanent", error="UsageError", summary=refused.what)
+                self._write(claimed, Fail(failure=reason, expires_at_ms=expires_at_ms))
+                raise refused from None
             failure = Failure(kind="unknown", error="PayloadError", summary=str(error)[:500])
             self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True))
             raise
@@ -275,31 +317,22 @@ class Guard:
         """The result of the call that completed, as the function would have returned it."""
         return self._result.decode_result(found.result)
 
-    def wait_for(self, found: Running) -> None:
-        """Wait a moment for a call with the same key.
+    def wait_from(self, found: Running, since_ms: int | None) -> int:
+        """Since when a duplicate that has met a running call waits; None: until now it has not.
 
         Raises:
-            TransientError: duplicates are not to wait.
+            TransientError: it does not want to wait, or has waited for as long as it may.
         """
-        if self.on_running == "raise":
-            raise self.busy(found)
-        self.clock.wait(self.never, _WAIT_MS)
+        waits, now_ms = self.on_running == "wait", self.clock.monotonic_ms()
+        since_ms = now_ms if since_ms is None else since_ms
+        if not waits or now_ms - since_ms >= self._wait_ms:
+            waited_ms = self._wait_ms if waits else None
+            own = found.owner == self._owner
+            raise once_refusals.running(self.name, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
+        return since_ms
 
-    def busy(self, found: Running) -> errors.TransientError:
-        """The error for a duplicate that does not want to wait."""
-        left_ms = max(found.until_ms - self.clock.now_ms(), 0)
-        return errors.TransientError(
-            f"{self.name} runs with the same key in another call (owner {found.owner}, fence {found.fence}).",
-            todo='Try again later, or let calls wait with on_running="wait".',
-            retry_in_ms=left_ms,
-        )
-
-    def _unknown(self, key: records.RecordKey) -> errors.OutcomeUnknown:
-        return errors.OutcomeUnknown(
-            f"Whether {self.name} {key.key!r} took effect is not known.",
-            meaning="An earlier call ended without a word, and on_unknown is hold.",
-            todo="Find out, then settle it: `onefold held settle`.",
-        )
+    def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
+        return once_refusals.held(self.name, self.store.read([key], now_ms)[0], key)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         if self._plain and not kwargs and len(args) == len(self._names):
@@ -307,16 +340,6 @@ class Guard:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
-
-
-def _returned(function: Callable[..., Any]) -> Any:
-    try:
-        return typing.get_type_hints(function).get("return", Any)
-    except NameError as error:
-        raise errors.UsageError(
-            f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
-            todo="Define the types of a function under @once at module level.",
-        ) from error
 
 
 def once(
@@ -329,6 +352,8 @@ def once(
     lease: Duration = "60s",
     on_unknown: Literal["rerun", "hold"] = "rerun",
     on_running: Literal["wait", "raise"] = "wait",
+    wait: Duration = "10m",
+    crashes: int = 3,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> Callable[[Callable[A, R]], Callable[A, R]]:
@@ -344,14 +369,17 @@ def once(
         lease: how long a call holds its key between two renewals.
         on_unknown: after a crash in the middle: `rerun`, or `hold` for a person.
         on_running: a call whose key runs elsewhere waits for it, or raises TransientError.
+        wait: how long such a call waits before it raises TransientError all the same.
+        crashes: calls with one key that may end with their process; then it is held, whatever `on_unknown` says.
         clock, entropy: where time and chance come from.
 
     Raises:
-        UsageError: an option that cannot be right, when it decorates.
+        UsageError: an option that cannot be right, or a generator function, when it decorates.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
         ConflictError: the key came with other arguments.
         OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
+        UsageError: called from within its own call; or it returned an iterator, or what has to be awaited.
         Exception: whatever the function raised; the key is free again.
     """
 
@@ -366,6 +394,8 @@ def once(
             lease_ms=duration.to_ms(lease, "lease", least_ms=1_000),
             on_unknown=on_unknown,
             on_running=on_running,
+            wait_ms=duration.to_ms(wait, "wait", least_ms=0),
+            crashes=crashes,
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
         )
@@ -382,15 +412,19 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
         found: Claimed | Completed | Running | None = None
         values: list[R] = []
         runs = False
+        since_ms: int | None = None
+        outside = _inside.get()
         try:
             found = guard.claim(args, kwargs)
             while isinstance(found, Running):
-                guard.wait_for(found)
+                since_ms = guard.wait_from(found, since_ms)
+                guard.clock.wait(guard.never, _WAIT_MS)
                 found = guard.claim(args, kwargs)
             if isinstance(found, Completed):
                 answer: R = guard.stored(found)
                 return answer
             call = functools.partial(function, **kwargs) if kwargs else function
+            _inside.set((*outside, found.hold))
             runs = True
             values.extend(starmap(call, (args,)))  # in C: no exception of a signal between the effect and its result
             guard.finished(found, values[0])
@@ -399,6 +433,9 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
             if isinstance(found, Claimed) and not (values and isinstance(error, errors.OnefoldError)):
                 _record(guard, found, values, error, runs=runs)
             raise
+        finally:
+            if runs:
+                _inside.set(outside)
         return values[0]
 
     return guarded
@@ -441,18 +478,22 @@ def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:
     @functools.wraps(function)
     async def guarded(*args: A.args, **kwargs: A.kwargs) -> Any:
         found = await claim(args, kwargs)
+        since_ms: int | None = None
         while isinstance(found, Running):
-            if guard.on_running == "raise":
-                raise guard.busy(found)
+            since_ms = guard.wait_from(found, since_ms)
             await asyncio.to_thread(guard.clock.wait, guard.never, _WAIT_MS)
             found = await claim(args, kwargs)
         if isinstance(found, Completed):
             return guard.stored(found)
+        outside = _inside.get()
+        _inside.set((*outside, found.hold))
         try:
             value = await function(*args, **kwargs)
         except BaseException as error:
             guard.failed(found, error)
             raise
+        finally:
+            _inside.set(outside)
         await asyncio.to_thread(guard.finished, found, value)
         return value
 

@@ -1,0 +1,112 @@
+"""What `@once` refuses, and how it says so: functions and results whose work is done later, waits without end, held keys.
+
+Each function here answers an error or raises one, and changes no record. Never here: when a call is refused (`once.py`).
+Invariant: a text says what happened to the call, and what is true of its key afterwards.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+from onefold import duration, errors
+from onefold.contracts.store import Claimed, Record, RecordKey, Running
+
+LAZY = (Iterator, AsyncIterator, Awaitable)
+"""What a call may return before it has done its work."""
+
+
+def check_function(function: Callable[..., Any], name: str) -> None:
+    """Refuse a function whose call does nothing yet.
+
+    Raises:
+        UsageError: it is a generator function.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise errors.UsageError(
+            f"{name} is a generator function.",
+            meaning="Its call does nothing: the work is done when the caller goes through it, unseen by onefold.once.",
+            todo="Decorate a function that returns a list of what it yields.",
+        )
+
+
+def check_crashes(crashes: object) -> None:
+    """Refuse a bound of deaths that is none.
+
+    Raises:
+        UsageError: not a whole number of 1 or more.
+    """
+    if type(crashes) is not int or crashes < 1:
+        raise errors.UsageError(f"crashes is {crashes!r}.", todo="Give the number of calls that may die: 1 or more.")
+
+
+def returned(function: Callable[..., Any]) -> Any:
+    """The type a function says it returns.
+
+    Raises:
+        UsageError: its annotations name something that is not defined.
+    """
+    try:
+        return typing.get_type_hints(function).get("return", Any)
+    except NameError as error:
+        raise errors.UsageError(
+            f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
+            todo="Define the types of a function under @once at module level.",
+        ) from error
+
+
+def lazy_result(name: str, value: object) -> errors.UsageError:
+    """The error for a result that is only a promise of its work."""
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will await it
+    return errors.UsageError(
+        f"{name} returned a {type(value).__name__}.",
+        meaning="Its work is done when the caller goes through it or awaits it, unseen by onefold.once. The key is free.",
+        todo="Return the values themselves, for example a list, or decorate an `async def`.",
+    )
+
+
+def own_call(name: str, key: str) -> errors.UsageError:
+    """The error for a call from within the call of the same key."""
+    return errors.UsageError(
+        f"{name} {key!r} was called from within its own call.",
+        meaning="The inner call would wait for the outer one, which waits for it. Nothing was done.",
+        todo="Call the function without onefold.once inside, or give the inner call a key of its own.",
+    )
+
+
+def running(name: str, found: Running, now_ms: int, *, waited_ms: int | None, own: bool) -> errors.TransientError:
+    """The error for a duplicate of a running call that does not want to wait, or has waited for as long as it may.
+
+    Args:
+        waited_ms: how long it has waited; None: it does not want to.
+        own: the running call is one of this process.
+    """
+    meaning, todo = "", 'Try again later, or let calls wait with on_running="wait".'
+    if waited_ms is not None:
+        meaning = f"This call has waited for it for {duration.to_text(waited_ms)}."
+        meaning += " It is a call of this process, and may itself wait for this one." if own else ""
+        todo = "Try again later, or give `wait` a longer time."
+    return errors.TransientError(
+        f"{name} runs with the same key in another call (owner {found.owner}, fence {found.fence}).",
+        meaning=meaning,
+        todo=todo,
+        retry_in_ms=max(found.until_ms - now_ms, 0),
+    )
+
+
+def died(found: Claimed, why: str) -> str:
+    """What is recorded of a key that is held because its calls died."""
+    return f"Earlier calls that ended with their process: {found.crashes}, and {why}."
+
+
+def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
+    """The error for a key that is held, with what its record says about it."""
+    failure = record.failure if record is not None else None
+    return errors.OutcomeUnknown(
+        f"Whether {name} {key.key!r} took effect is not known.",
+        meaning=failure.summary if failure is not None else "An earlier call ended without a word.",
+        todo="Find out, then settle it: `onefold held settle KEY --done` (or --not-done) --url URL, the store's.",
+    )
