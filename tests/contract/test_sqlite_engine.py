@@ -335,3 +335,47 @@ def test_processes_that_open_one_file_by_several_names_see_each_other_live_and_d
     by_folder.close()
     assert os.listdir(tmp_path / "real" / "q.db.owners") == []
     assert sorted(os.listdir(tmp_path)) == ["folder", "link.db", "real"]
+
+
+def log_bytes(engine: SqliteEngine) -> int:
+    return Path(f"{engine.database.path}-wal").stat().st_size
+
+
+def test_a_log_shrinks_once_a_long_reader_has_gone(tmp_path: Path) -> None:
+    settings = FileSettings(log_bytes=200_000)
+    path = str(tmp_path / "q.db")
+    engine = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path, settings=settings)
+    engine.queues.create(QueueSettings(name="q"))
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM onefold_message").fetchone()
+    queue = engine.queues.open("q")
+    for _ in range(20):
+        queue.send([Entry(body="x" * 100_000)])
+    engine.maintain(lambda _: None)
+    assert log_bytes(engine) > 2_000_000
+    assert reader.execute("SELECT count(*) FROM onefold_message").fetchone() == (0,)
+    reader.execute("COMMIT")
+    engine.maintain(lambda _: None)
+    assert log_bytes(engine) <= 200_000
+    assert engine.queues.depth("q").visible == 20
+    reader.close()
+    engine.close()
+
+
+def test_what_a_drained_queue_took_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    engine = opened(str(tmp_path / "q.db"))
+    engine.queues.create(QueueSettings(name="q"))
+    queue = engine.queues.open("q")
+    for _ in range(40):
+        queue.send([Entry(body="x" * 100_000)] * 5)
+    while deliveries := queue.receive(10):
+        assert all(queue.delete([one.receipt for one in deliveries]))
+    pages = engine.database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    assert pages > 4_000
+    for _ in range(20):  # ten seconds of a worker
+        engine.maintain(lambda _: None)
+    pages = engine.database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    assert pages < 600
+    engine.close()
+    assert (tmp_path / "q.db").stat().st_size < 600 * 4_096

@@ -30,7 +30,8 @@ from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
-from onefold.backends.sqlite.refusals import primary, translate
+from onefold.backends.sqlite.refusals import DiskFull, primary, translate
+from onefold.backends.sqlite.space import Space
 from onefold.backends.sqlite.turn import Batch, Turn, Work
 from onefold.clock import Never, SystemClock
 from onefold.contracts.admin import Transferred
@@ -78,17 +79,21 @@ class Engine:
         self._writer = self._connect_writer()
         self._seen_version = _data_version(self._writer)
         self._file.note()
+        self._space = Space(self._writer, self.place, settings.log_bytes)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
-    def write(self, run: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+    def write(self, run: Callable[[sqlite3.Connection], T], *, synced: bool = True, adds: bool = False) -> T:
         """Run `run(connection)` in a transaction and return its answer once it is durable.
 
         Args:
             synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
                 every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
                 makes it durable too, since the write-ahead log is synced as a whole.
+            adds: True for what only takes space (a send): it is refused while there is still room for the work on what was
+                accepted, which frees space.
 
+        On a full disk the log is written into the file and `run` is called again, once.
         Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
         `run` must not commit, roll back, wait, or call `write` of another engine.
 
@@ -101,6 +106,15 @@ class Engine:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
+        try:
+            return self._write(run, synced)
+        except DiskFull:
+            if self.in_memory:
+                raise
+        self._with_writer(lambda _: self._space.make_room(reserved=not adds))
+        return self._write(run, synced)
+
+    def _write(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
         try:
@@ -257,7 +271,9 @@ class Engine:
         self._check_open()
         return self._writer
 
-    def _begin(self) -> None:
+    def _begin(self, *, reserved: bool = False) -> None:
+        if not self.in_memory:
+            self._space.watch(reserved=reserved)
         end_ms: int | None = None
         while True:
             try:
@@ -285,6 +301,15 @@ class Engine:
             _, held, written = self._writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             is_saved = held == written
         raise self._file.refusal(is_saved=is_saved, log=self._file.move_old_log())
+
+    def tend(self) -> None:
+        """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
+        if self.in_memory:
+            return
+        self._check_open()
+        self._with_writer(lambda _: self._space.shorten_log())
+        if self.read(Space.has_many_free_pages):
+            self.write(Space.give_back_in, synced=False)
 
     def check_file(self) -> None:
         """Look whether the file is still the one that was opened; for processes that write seldom.
@@ -317,7 +342,7 @@ class Engine:
             self._take_turn()
             self._ready()
             self._sync(synced)
-            self._begin()
+            self._begin(reserved=True)
             self._held_by = me  # the last: nothing is called between here and the caller's own note of it
         except BaseException as error:
             if self._turn.is_mine():
@@ -369,7 +394,7 @@ class Engine:
             try:
                 with self._ready():
                     self._sync(synced)
-                    self._begin()
+                    self._begin(reserved=True)
                     self._held_by = me
                     answers = [self._written(call) for call in calls]
                     self._writer.execute(_COMMIT)
@@ -455,7 +480,7 @@ class Engine:
 # Where a thread has the turn until the call returns; level 4 goes on outside of one.
 _TAKES_TURN = frozenset(
     one.__code__
-    for one in (Engine.write, Engine.together, Engine.begin_exclusive, Engine.check_file, Engine._with_writer)  # noqa: SLF001
+    for one in (Engine._write, Engine.together, Engine.begin_exclusive, Engine.check_file, Engine._with_writer)  # noqa: SLF001
 )
 
 

@@ -125,6 +125,7 @@ class SqliteEngine:
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""
         self.database.check_file()
+        self.database.tend()
         done = self.queues.step_moves()
         if self._presence is not None:
             for owner in self._presence.find_dead():

@@ -41,6 +41,8 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
         if place is not None:
             refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
             connection.execute(f"PRAGMA page_size={settings.page_bytes}")
+            if not connection.execute("PRAGMA page_count").fetchone()[0]:
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps what it has
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise errors.StorageError(
@@ -49,8 +51,8 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
                     todo="Put the file on a local disk; network file systems cannot hold it.",
                 )
         connection.execute("PRAGMA synchronous=FULL")
-        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]  # an older file's own
-        connection.execute(f"PRAGMA wal_autocheckpoint={settings.log_bytes // page_bytes}")
+        # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
+        connection.execute("PRAGMA secure_delete=FAST")
         connection.execute("PRAGMA busy_timeout=0")
     except (sqlite3.Error, OSError) as error:
         raise translate(error, path) from error

@@ -15,7 +15,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +57,8 @@ class Presence:
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
-        os.write(file, f"{os.getpid()}\n".encode())
+        with suppress(OSError):  # for people only; on a full disk there is no block for it, and the lock needs none
+            os.write(file, f"{os.getpid()}\n".encode())
         unnamed.rename(self.lock_file)
         return file
 

@@ -95,7 +95,7 @@ class SqliteQueue:
             NotFoundError: the queue was dropped.
         """
         return self._engine.write(
-            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms())
+            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms()), adds=True
         )
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:

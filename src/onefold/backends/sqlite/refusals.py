@@ -10,6 +10,10 @@ import sqlite3
 from onefold import errors
 
 
+class DiskFull(errors.StorageBusy):
+    """The file could not be written. The engine makes room and tries again once; then it is a StorageBusy like any other."""
+
+
 def primary(error: sqlite3.Error) -> int:
     """SQLite's primary result code (extended codes carry it in the low byte); 0 when there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -31,10 +35,10 @@ def translate(error: BaseException, path: str) -> BaseException:
             todo="Look for a program that holds a transaction open on this file (`fuser` names it), then try again.",
         )
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return errors.StorageBusy(
+        return DiskFull(
             f"{path} could not be written: {error}.",
             meaning="Nothing of this call was stored; what was accepted before is safe.",
-            todo="Free space on the disk, then try again.",
+            todo="Free space on the disk, or let workers finish what is there; then try again.",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return errors.StorageError(
