@@ -1,4 +1,4 @@
-"""How answers are drawn: tables that fit 80 columns, ages like `3m12s`, local time, colours only on a terminal.
+"""How answers are drawn: tables that fit any terminal, ages like `3m12s`, local time, colours only on a terminal.
 
 Cells fold instead of being cut, so that an id can always be copied. rich is imported when something is first drawn: a
 command with --json never pays for it. Never here: what is worth drawing, decisions.
@@ -22,12 +22,16 @@ from onefold import redact
 from onefold.watch.wording import age
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 NOTHING = "-"
 _WIDTH = 80  # where COLUMNS says 0, as some terminals of CI do
-_WHOLE_CHARACTERS = 24  # cells up to this long are never broken
+_WHOLE_CHARACTERS = 24  # cells up to this long are never broken in a table
+_LEAST_CHARACTERS = 8  # of a column whose text folds: narrower ones are hard to read
 
 Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
 
@@ -60,24 +64,94 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
-    """A table without lines; None is shown as a dash."""
-    from rich import box
-    from rich.table import Table
+class Drawn:
+    """A table that fits the width it is drawn at: long text folds, and where that is not enough each row is a block.
 
-    cells = [[NOTHING if cell is None else shown(str(cell)) for cell in row] for row in rows]
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    for place, column in enumerate(columns):
-        widest = max([len(column.head), *(len(row[place]) for row in cells)])
-        drawn.add_column(
-            column.head,
-            justify="right" if column.right else "left",
-            style=column.style or None,
-            overflow="fold",
-            min_width=len(column.head) if column.folds else min(widest, _WHOLE_CHARACTERS),
-            no_wrap=not column.folds and widest <= _WHOLE_CHARACTERS,  # so that what may fold gives way first
+    Nothing is ever cut off: every head and every cell is there at any width.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._rows: list[list[Text]] = []
+
+    def add_row(self, *cells: object) -> None:
+        """One more row; None is shown as a dash."""
+        from rich.text import Text
+
+        self._rows.append(
+            [cell if isinstance(cell, Text) else Text(NOTHING if cell is None else shown(str(cell))) for cell in cells]
         )
-    for row in cells:
+
+    def __rich_console__(self, drawing: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Draw it at the width there is."""
+        from rich.cells import cell_len
+
+        room = options.max_width - 2 * len(self._columns) + 1  # two spaces between columns, and rich pads the last
+        widest = [
+            max([cell_len(column.head), *(_widest_line(row[place]) for row in self._rows)])
+            for place, column in enumerate(self._columns)
+        ]
+        least = [
+            min(full, max(cell_len(column.head), _LEAST_CHARACTERS)) if column.folds else min(full, _WHOLE_CHARACTERS)
+            for column, full in zip(self._columns, widest, strict=True)
+        ]
+        if sum(least) <= room:
+            yield self._as_table(_shared(least, widest, room))
+        else:
+            yield from self._as_blocks()
+
+    def _as_table(self, widths: Sequence[int]) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+        for column, width in zip(self._columns, widths, strict=True):
+            justify: Literal["left", "right"] = "right" if column.right else "left"
+            drawn.add_column(column.head, justify=justify, style=column.style, overflow="fold", width=width)
+        for row in self._rows:
+            drawn.add_row(*row)
+        return drawn
+
+    def _as_blocks(self) -> Iterator[RenderableType]:
+        from rich.padding import Padding
+        from rich.text import Text
+
+        if not self._rows:
+            yield Text(", ".join(column.head for column in self._columns if column.head), style="bold")
+        for number, row in enumerate(self._rows):
+            if number:
+                yield Text()
+            for place, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
+                block = Text(overflow="fold", style=column.style)
+                if column.head:
+                    block.append(f"{column.head}: ", style="bold")
+                block.append_text(cell)
+                yield Padding(block, (0, 0, 0, 2 if place else 0))
+
+
+def _widest_line(cell: Text) -> int:
+    from rich.cells import cell_len
+
+    return max((cell_len(line) for line in cell.plain.splitlines()), default=0)
+
+
+def _shared(least: Sequence[int], widest: Sequence[int], room: int) -> list[int]:
+    """Widths of columns: at least the least, and what is left over goes to those that still have text, evenly."""
+    widths = list(least)
+    left = room - sum(widths)
+    while left > 0 and (short := [place for place, width in enumerate(widths) if width < widest[place]]):
+        share = max(left // len(short), 1)
+        for place in short[:left]:
+            more = min(share, widest[place] - widths[place])
+            widths[place] += more
+            left -= more
+    return widths
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Drawn:
+    """A table without lines; None is shown as a dash."""
+    drawn = Drawn(columns)
+    for row in rows:
         drawn.add_row(*row)
     return drawn
 
