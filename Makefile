@@ -10,8 +10,8 @@ SHELL := /bin/bash
 ARGS ?=
 # Test processes; the default is what two cores carry. JOBS=0 runs the tests in one process.
 JOBS ?= 2
-# The lock is made with the oldest Python that `make setup` must work with (Debian 12: 3.11.2): packages drop patch releases.
-LOCK_PYTHON ?= /usr/bin/python3.11
+# The oldest Python that the locks must work with: packages drop patch releases of Python as well.
+LOCK_PYTHON_VERSION := 3.11
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +20,14 @@ TOOLS := .venv-tools
 TOOL_PACKAGES := 'moto[server]' ministack cfn-lint checkov
 READY := $(VENV)/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# $(call install,directory,lock): exactly the files that a lock names by hash, and nothing that they would build or ask for.
+install = $(1)/bin/python $(PIP_INSTALL) --require-hashes --no-deps --only-binary :all: --requirement $(2)
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# One lock for all Pythons and platforms, with markers where they differ. uv reads no configuration of pip's; its own
+# variables (UV_INDEX_URL, SSL_CERT_FILE) say where another index is, and none of that is written into the lock.
+UV_LOCK := build/lock/bin/uv pip compile --quiet --universal --python-version $(LOCK_PYTHON_VERSION) --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 # The first Python that is new enough.
 define find_python
@@ -42,7 +49,7 @@ $$sudo apt-get update -qq; \
 $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null
 endef
 
-# $(call environment,directory): a virtual environment with the locked pip; kept when it is there and works.
+# $(call environment,directory,lock): a virtual environment with what the lock names; kept when it is there and works.
 define environment
 $(find_python); \
 if ! $(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -50,7 +57,7 @@ if ! $(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 
     if ! "$$python" -c 'import ensurepip' 2>/dev/null; then $(call debian_package,python$$version-venv); fi; \
     "$$python" -m venv --clear $(1); \
 fi; \
-$(1)/bin/python $(PIP_INSTALL) --constraint constraints.txt pip setuptools
+$(call install,$(1),$(2))
 endef
 
 # $(call needs,program,package): install a Debian package when a program is not there.
@@ -67,16 +74,16 @@ setup: $(READY) $(TOOLS)/.ready ## The environments with pinned packages, and se
 
 $(TOOLS)/.ready: constraints-tools.txt
 	@echo "setting up $(TOOLS)"
-	@$(call environment,$(TOOLS))
-	@$(TOOLS)/bin/python $(PIP_INSTALL) --constraint constraints-tools.txt $(TOOL_PACKAGES)
+	@$(call environment,$(TOOLS),constraints-tools.txt)
 	@$(call needs,redis-server,redis-server)
 	@$(call needs,postgres,postgresql)
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@echo "setting up $(VENV)"
-	@$(call environment,$(VENV))
-	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[all]' --group dev
+	@$(call environment,$(VENV),constraints.txt)
+	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --no-index --editable .
+	@$(BIN)/python -m pip --disable-pip-version-check check
 	@cd tests/clients/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@
 
@@ -137,20 +144,16 @@ bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside o
 	$(BIN)/python -m benchmarks.peers --date $$(date +%F) $(ARGS)
 
 .PHONY: lock
-lock: ## Renew constraints.txt: the newest of everything, in a clean environment
-	@rm -rf build/lock; $(LOCK_PYTHON) -m venv build/lock
-	@build/lock/bin/python $(PIP_INSTALL) --upgrade pip setuptools
-	@build/lock/bin/python $(PIP_INSTALL) --no-build-isolation --editable '.[all]' --group dev
-	@build/lock/bin/python -m pip freeze --all --exclude-editable | LC_ALL=C sort --ignore-case >build/constraints.txt
-	@if grep --invert-match --extended-regexp --line-regexp '[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+' build/constraints.txt; then \
-	    echo "These lines are no name==version; constraints.txt is as it was." >&2; exit 1; fi
-	@mv build/constraints.txt constraints.txt
-	@$(LOCK_PYTHON) -m venv --clear build/lock
-	@build/lock/bin/python $(PIP_INSTALL) --upgrade pip setuptools
-	@build/lock/bin/python $(PIP_INSTALL) $(TOOL_PACKAGES)
-	@build/lock/bin/python -m pip freeze --all | LC_ALL=C sort --ignore-case >constraints-tools.txt
+lock: ## Renew constraints.txt and constraints-tools.txt: the newest of everything, each file with its hash
+	@$(find_python); rm -rf build/lock; "$$python" -m venv build/lock
+	@build/lock/bin/python $(PIP_INSTALL) uv
+	@printf '%s\n' pip setuptools >build/lock/base.in
+	@printf '%s\n' pip setuptools $(TOOL_PACKAGES) >build/lock/tools.in
+	@$(UV_LOCK) --extra all --group dev pyproject.toml build/lock/base.in --output-file build/lock/constraints.txt
+	@$(UV_LOCK) build/lock/tools.in --output-file build/lock/constraints-tools.txt
+	@mv build/lock/constraints.txt build/lock/constraints-tools.txt .
 	@rm -rf build/lock
-	@echo "constraints.txt: $$(wc -l <constraints.txt) packages, chosen by $$($(LOCK_PYTHON) --version)"
+	@echo "constraints.txt: $$(grep --count == constraints.txt) packages, for Python $(LOCK_PYTHON_VERSION) and later"
 
 .PHONY: clean
 clean: ## Remove what the targets above wrote, except the environments and the benchmarks' results

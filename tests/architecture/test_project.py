@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
 from tests.architecture.source import ROOT
 
-PINNED = re.compile(r"([A-Za-z0-9._-]+)==[A-Za-z0-9.+!-]+")
+LOCKED = re.compile(
+    r"([a-z0-9._-]+)==[A-Za-z0-9.+!-]+"
+    r"(?: ; [A-Za-z0-9_.'<>=! ]+)?"
+    r"(?: +--hash=sha256:[0-9a-f]{64})+"
+)
 DECISION_LINES_MAX = 60
 DECISION_PARTS = ["Question", "Choice", "Alternatives", "What we gave up", "How we would notice it was wrong"]
 
@@ -27,10 +32,44 @@ def test_the_lock_is_plain_and_covers_what_is_asked_for() -> None:
         *project["build-system"]["requires"],
         "pip",
     ]
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    assert [line for line in lines if not PINNED.fullmatch(line)] == []
-    locked = {normal(line) for line in lines}
+    locked = {normal(name) for name in locked_names("constraints.txt")}
     assert {normal(each) for each in asked} - locked == {"onefold"}, "run `make lock`"
+
+
+def test_the_lock_of_the_tools_is_plain_and_has_what_is_installed_first() -> None:
+    assert {"pip", "setuptools", "moto", "ministack", "cfn-lint", "checkov"} <= set(
+        locked_names("constraints-tools.txt")
+    )
+
+
+def locked_names(lock: str) -> list[str]:
+    """The packages of a lock, of which each line names a version with the hashes of its files, and nothing else."""
+    text = (ROOT / lock).read_text()
+    assert "://" not in text, "a lock names no registry"
+    found = [LOCKED.fullmatch(entry) for entry in text.replace(" \\\n", "").splitlines()]
+    assert found != []
+    assert all(found), [entry for entry, match in zip(text.splitlines(), found, strict=False) if match is None][:3]
+    return [match[1] for match in found if match is not None]
+
+
+def test_what_is_installed_is_what_was_locked() -> None:
+    """Only a file whose hash the lock has is installed by `make setup`; the project itself is built from this folder."""
+    makefile = (ROOT / "Makefile").read_text()
+    installs = [line for line in makefile.splitlines() if "$(PIP_INSTALL)" in line]
+    assert [line.split("$(PIP_INSTALL)")[1].strip() for line in installs] == [
+        "--require-hashes --no-deps --only-binary :all: --requirement $(2)",
+        "--no-deps --no-build-isolation --no-index --editable .",
+        "uv",  # by `make lock`, which chooses anew
+    ]
+
+
+def test_the_lock_of_the_javascript_client_has_hashes_and_names_no_registry() -> None:
+    lock = json.loads((ROOT / "tests" / "clients" / "js" / "package-lock.json").read_text())
+    packages = {name: one for name, one in lock["packages"].items() if name}
+    assert packages
+    for name, one in packages.items():
+        assert one["integrity"].startswith("sha512-"), name
+        assert "resolved" not in one, name
 
 
 def test_ci_runs_what_the_readme_and_contributing_say() -> None:
