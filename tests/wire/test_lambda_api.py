@@ -22,6 +22,12 @@ def echo(event, context):
 def count(event, context):
     return len(event)
 
+def keep(event, context):
+    import json
+    with open("seen", "a") as file:
+        for record in event["Records"]:
+            print(json.dumps([record["body"], record["attributes"].get("AWSTraceHeader")]), file=file)
+
 def fail(event, context):
     raise ValueError("no")
 
@@ -34,7 +40,13 @@ def poison(event, context):
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     (tmp_path / "shop.py").write_text(HANDLER)
     monkeypatch.chdir(tmp_path)
-    functions = {"echo": "shop:echo", "count": "shop:count", "fail": "shop.fail", "poison": "shop:poison"}
+    functions = {
+        "echo": "shop:echo",
+        "count": "shop:count",
+        "keep": "shop:keep",
+        "fail": "shop.fail",
+        "poison": "shop:poison",
+    }
     with onefold.testing.sqs(clock="virtual", functions=functions) as served:
         yield served
 
@@ -225,12 +237,8 @@ def test_invoke(functions: Any) -> None:
     operation="GetFunction", case="configuration of a registered function, by name, ARN and list", source="2.7"
 )
 def test_functions(functions: Any) -> None:
-    assert [one["FunctionName"] for one in functions.list_functions()["Functions"]] == [
-        "count",
-        "echo",
-        "fail",
-        "poison",
-    ]
+    found = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
+    assert found == ["count", "echo", "fail", "keep", "poison"]
     found = functions.get_function(FunctionName="echo:$LATEST")["Configuration"]
     assert (found["Handler"], found["Timeout"], found["MemorySize"]) == ("shop:echo", 3, 128)
     assert functions.get_function_configuration(FunctionName="000000000000:function:echo")["FunctionName"] == "echo"
@@ -451,3 +459,52 @@ def test_unknown_parameters(endpoint: Endpoint, functions: Any) -> None:
 def test_a_page_size_that_is_no_number_is_refused(endpoint: Endpoint, text: str) -> None:
     assert asked(endpoint, "GET", f"event-source-mappings?MaxItems={text}", b"")[::2] == (400, "ValidationException")
     assert asked(endpoint, "GET", "event-source-mappings?MaxItems=10000", b"")[0] == 200
+
+
+@pytest.mark.conformance(
+    operation="SendMessage",
+    case="the header X-Amzn-Trace-Id becomes AWSTraceHeader, and reaches a mapping's record",
+    source="1.6 [O]",
+)
+def test_the_trace_of_a_request(endpoint: Endpoint, functions: Any, tmp_path: Path) -> None:
+    root = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Parent=7fa8c0f79203be72;Sampled=1"
+    own = "Root=1-00000000-000000000000000000000001"
+    sqs = endpoint.boto3("sqs")
+
+    def traced(request: Any, **_: Any) -> None:
+        request.headers["X-Amzn-Trace-Id"] = root
+
+    source = arn(endpoint)
+    sqs.meta.events.register("before-send.sqs", traced)
+    sent = sqs.send_message(
+        QueueUrl="orders", MessageBody="a", MessageAttributes={"n": {"DataType": "Number", "StringValue": "1"}}
+    )
+    assert "MD5OfMessageSystemAttributes" not in sent
+    named = {"AWSTraceHeader": {"DataType": "String", "StringValue": own}}
+    entries = [{"Id": "b", "MessageBody": "b"}, {"Id": "c", "MessageBody": "c", "MessageSystemAttributes": named}]
+    answers = sqs.send_message_batch(QueueUrl="orders", Entries=entries)["Successful"]
+    assert [one["Id"] for one in answers if "MD5OfMessageSystemAttributes" in one] == ["c"]
+    found = sqs.receive_message(
+        QueueUrl="orders", MaxNumberOfMessages=10, MessageSystemAttributeNames=["AWSTraceHeader"], VisibilityTimeout=0
+    )["Messages"]
+    wanted = {"a": root, "b": root, "c": own}
+    assert {one["Body"]: one["Attributes"]["AWSTraceHeader"] for one in found} == wanted
+    functions.create_event_source_mapping(EventSourceArn=source, FunctionName="keep")
+    endpoint.advance("2s")
+    assert dict(json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()) == wanted
+
+
+def test_a_trace_that_cannot_be_an_attribute_is_left_out(endpoint: Endpoint) -> None:
+    sqs = endpoint.boto3("sqs")
+    sqs.create_queue(QueueName="orders")
+    for number, value in enumerate((b"", b"Root=" + b"a" * 2_000, "Root=é".encode("latin-1"))):
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+        body = json.dumps({"QueueUrl": "orders", "MessageBody": str(number)})
+        headers = {"X-Amz-Target": "AmazonSQS.SendMessage", "Content-Type": "application/x-amz-json-1.0"}
+        connection.request("POST", "/", body, {**headers, "X-Amzn-Trace-Id": value})
+        assert connection.getresponse().status == 200
+        connection.close()
+    found = sqs.receive_message(QueueUrl="orders", MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"])[
+        "Messages"
+    ]
+    assert [one["Body"] for one in found if "AWSTraceHeader" not in one["Attributes"]] == ["0", "1", "2"]

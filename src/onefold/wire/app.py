@@ -38,6 +38,8 @@ _QUERY_JSON = ((b"content-type", query_protocol.JSON_TYPE),)
 _DOCKER = ".docker.internal"  # what a container calls the machine it runs on
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VIA = "sqs"
+_SENDS = frozenset({"SendMessage", "SendMessageBatch"})
+_TRACE_CHARS_MAX = 1_024  # ours: X-Ray's own headers are shorter than 300
 _WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
 
 Part = Callable[[Request, str], Awaitable[Response]]
@@ -132,11 +134,13 @@ class App:
         plan = self._plan(name, ask) if desk.queues.faults.active else None
         if plan is not None and plan.before is not None:
             raise errors.internal_failure() if plan.before == "error" else errors.request_throttled()
-        gone = None
+        gone = trace = None
         if name == _WAITS:
             request.abandoned = True
             gone = self._gone_of(request)
-        caller = Caller(protocol="query" if query else "json", host=request.header(b"host"), gone=gone)
+        elif name in _SENDS:
+            trace = _trace(request.headers.get(b"x-amzn-trace-id"))
+        caller = Caller(protocol="query" if query else "json", host=request.header(b"host"), gone=gone, trace=trace)
         try:
             result = await OPERATIONS[name](desk, ask, caller)
         except ours.OnefoldError as error:
@@ -227,6 +231,14 @@ class App:
     def _request_id(self) -> str:
         self._count += 1
         return f"{self._ids}{self._count:012x}"
+
+
+def _trace(header: bytes | None) -> str | None:
+    """The trace of a request; one that cannot be a message's attribute is left out, as it is not the sender's own word."""
+    if header is None or not 0 < len(header) <= _TRACE_CHARS_MAX:
+        return None
+    text = header.decode("latin-1")
+    return text if text.isascii() and text.isprintable() else None
 
 
 def is_local(origin: str) -> bool:

@@ -26,11 +26,13 @@ class Caller(Struct, frozen=True):
         protocol: what it is written in; a few texts differ.
         host: the host that the client called.
         gone: whether the client has hung up.
+        trace: the X-Ray trace that the request belongs to; None where it names none.
     """
 
     protocol: Literal["json", "query"] = "json"
     host: str = ""
     gone: Callable[[], bool] | None = None
+    trace: str | None = None
 
     @property
     def query(self) -> bool:

@@ -29,25 +29,25 @@ _DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
 _FIFO = ".fifo"
 
 
-async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001 - as every operation
+async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """SendMessage."""
-    entry, sent_attributes = _entry(ask)
+    entry, sent_attributes = _entry(ask, caller.trace)
     (answer,) = await desk.queues.send(name_of_url(ask.QueueUrl), (entry,), via="sqs")
     if isinstance(answer, Refused):
         raise refusal(answer)
-    return _accepted(entry, sent_attributes, answer, {})
+    return _accepted(ask, entry, sent_attributes, answer, {})
 
 
-async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """SendMessageBatch."""
     asks: Sequence[Any] = ask.Entries
     queue = name_of_url(ask.QueueUrl)
     check_entries(asks)
     failed: list[dict[str, Any]] = []
-    made: list[tuple[str, Entry, Mapping[str, Attribute]]] = []
+    made: list[tuple[Any, Entry, Mapping[str, Attribute]]] = []
     for each in asks:
         try:
-            made.append((each.Id, *_entry(each)))
+            made.append((each, *_entry(each, caller.trace)))
         except AwsError as error:
             failed.append(error.entry(each.Id))
     _check_size(desk, ask, made)
@@ -55,19 +55,19 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
         _check_fifo(desk, ask, [entry for _, entry, _ in made])
     answers = await desk.queues.send(queue, [entry for _, entry, _ in made], via="sqs")
     successful = []
-    for (entry_id, entry, attributes), answer in zip(made, answers, strict=True):
+    for (each, entry, attributes), answer in zip(made, answers, strict=True):
         if isinstance(answer, Refused):
             refused = refusal(answer)
             refused.message = refused.message.replace(
                 "are invalid", "cannot be validated"
             )  # AWS's text in a batch (recorded)
-            failed.append(refused.entry(entry_id))
+            failed.append(refused.entry(each.Id))
         else:
-            successful.append(_accepted(entry, attributes, answer, {"Id": entry_id}))
+            successful.append(_accepted(each, entry, attributes, answer, {"Id": each.Id}))
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
 
 
-def _check_size(desk: Desk, ask: Any, made: Sequence[tuple[str, Entry, Mapping[str, Attribute]]]) -> None:
+def _check_size(desk: Desk, ask: Any, made: Sequence[tuple[Any, Entry, Mapping[str, Attribute]]]) -> None:
     chars = sum([len(entry.body) for _, entry, _ in made])
     if chars * _CHAR_BYTES_MAX <= BATCH_BYTES_MAX and not any(attributes for _, _, attributes in made):
         return
@@ -90,14 +90,22 @@ def _check_fifo(desk: Desk, ask: Any, entries: Sequence[Entry]) -> None:
             )
 
 
-def _entry(ask: Any) -> tuple[Entry, Mapping[str, Attribute]]:
-    """The entry an ask describes, and its attributes as the client wrote them."""
+def _entry(ask: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]:
+    """The entry an ask describes, and its attributes as the client wrote them.
+
+    Args:
+        trace: of the request; a message that names its own has that.
+    """
     given = ask.MessageAttributes
     system = ask.MessageSystemAttributes
     delay_s = ask.DelaySeconds
     if given is None and system is None and delay_s is None:
         plain = Entry(
-            body=ask.MessageBody, group=ask.MessageGroupId, dedup_id=ask.MessageDeduplicationId, trusted=False
+            body=ask.MessageBody,
+            group=ask.MessageGroupId,
+            dedup_id=ask.MessageDeduplicationId,
+            trace=trace,
+            trusted=False,
         )
         return plain, {}
     attributes = {name: _attribute(name, value) for name, value in (given or {}).items()}
@@ -108,7 +116,7 @@ def _entry(ask: Any) -> tuple[Entry, Mapping[str, Attribute]]:
         delay_ms=None if delay_s is None else delay_s * limits.SECOND_MS,
         group=ask.MessageGroupId,
         dedup_id=ask.MessageDeduplicationId,
-        trace=_trace(system or {}),
+        trace=_trace(system or {}) or trace,
         trusted=False,
     )
     return entry, attributes
@@ -163,13 +171,15 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
     return size
 
 
-def _accepted(entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]) -> dict[str, Any]:
+def _accepted(
+    ask: Any, entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]
+) -> dict[str, Any]:
     """The answer to one accepted message, added to what it begins with."""
     found["MessageId"] = message_uuid(answer.message_id)
     found["MD5OfMessageBody"] = digests.body_md5(entry.body)
     if attributes:
         found["MD5OfMessageAttributes"] = digests.attributes_md5(attributes) or ""
-    if entry.trace is not None:
+    if ask.MessageSystemAttributes and entry.trace is not None:  # not for a trace of the request
         found["MD5OfMessageSystemAttributes"] = digests.trace_md5(entry.trace) or ""
     if answer.sequence is not None:
         found["SequenceNumber"] = sequence_number(answer.sequence)
