@@ -12,7 +12,6 @@ from onefold.lambdas.records import WireForm, event_bytes, event_size, record_by
 from onefold.wire.digests import attributes_md5, body_md5
 
 FORM = WireForm(
-    region="us-east-1",
     queue_arn=lambda name: f"arn:aws:sqs:us-east-1:123456789012:{name}",
     message_id=lambda message_id: f"uuid of {message_id}",
     receipt=lambda delivery: f"handle of {delivery.receipt}",

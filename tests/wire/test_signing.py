@@ -14,7 +14,8 @@ from onefold.wire import signing
 from onefold.wire.errors import AwsError
 from onefold.wire.signing import Key, Signed
 
-KEY = Key("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "us-east-1")
+REGION = "us-east-1"
+KEY = Key("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 MINUTE_MS = 60_000
 BODY = b'{"QueueUrl":"http://127.0.0.1:9324/000000000000/orders"}'
 
@@ -27,15 +28,16 @@ def signed(
     body: bytes = BODY,
     service: str = "sqs",
     presigned_s: int | None = None,
+    region: str = REGION,
     **headers: str,
 ) -> Signed:
     """A request that botocore signed now, as a server gets it."""
     request = AWSRequest(method=method, url=url, data=body, headers=headers)
     credentials = Credentials(key.access_key, key.secret_key)
     auth = (
-        SigV4Auth(credentials, service, key.region)
+        SigV4Auth(credentials, service, region)
         if presigned_s is None
-        else SigV4QueryAuth(credentials, service, key.region, expires=presigned_s)
+        else SigV4QueryAuth(credentials, service, region, expires=presigned_s)
     )
     auth.add_auth(request)
     parts = urlsplit(request.url)
@@ -111,10 +113,16 @@ def test_whatever_was_changed_afterwards_is_found(change: Callable[[Signed], Sig
     assert (error.code, error.status) == ("SignatureDoesNotMatch", 403)
 
 
-def test_another_secret_access_key_or_region_is_refused() -> None:
-    assert refusal(signed(), key=Key(KEY.access_key, "other", KEY.region)).code == "SignatureDoesNotMatch"
-    assert refusal(signed(), key=Key("OTHER", KEY.secret_key, KEY.region)).code == "InvalidClientTokenId"
-    assert "valid region" in refusal(signed(), key=Key(KEY.access_key, KEY.secret_key, "eu-west-1")).message
+def test_another_secret_or_access_key_is_refused() -> None:
+    assert refusal(signed(), key=Key(KEY.access_key, "other")).code == "SignatureDoesNotMatch"
+    assert refusal(signed(), key=Key("OTHER", KEY.secret_key)).code == "InvalidClientTokenId"
+
+
+def test_any_region_may_be_named_and_what_is_none_may_not() -> None:
+    request = signed(region="eu-west-1")
+    signing.verify(request, KEY, now_ms(request))
+    for region in ("", "EU_WEST", "a" * 33):
+        assert "valid region" in refusal(signed(region=region)).message
     assert "correct service" in refusal(signed(service="s3")).message
 
 
@@ -173,3 +181,18 @@ def test_a_presigned_request_lives_as_long_as_it_says() -> None:
 )
 def test_what_cannot_be_read_is_refused(headers: dict[bytes, bytes], query: str, code: str) -> None:
     assert refusal(Signed("POST", "/", query, headers, b""), 0).code == code
+
+
+def test_the_region_of_a_signature() -> None:
+    request = signed(region="eu-west-1")
+    assert signing.region_of(request.headers, request.query) == "eu-west-1"
+    request = signed(region="ap-southeast-2", presigned_s=60)
+    assert signing.region_of(request.headers, request.query) == "ap-southeast-2"
+    for header in (
+        b"",
+        b"Bearer x",
+        b"AWS4-HMAC-SHA256 Credential=a/b",
+        b"AWS4-HMAC-SHA256 Credential=" + b"a/" * 100_000,
+    ):
+        assert signing.region_of({b"authorization": header}, "") == ""
+    assert signing.region_of({}, "Action=ListQueues&X-Amz-Credential=" + "a%2F" * 50_000) == ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REDRIVE_SOURCES_MAX: Final = 10  # SQS CreateQueue, RedriveAllowPolicy.sourceQueueArns
 _NAME_SIGNS: Final = frozenset(string.ascii_letters + string.digits + "-_")
+_REGION_SIGNS: Final = frozenset(string.ascii_lowercase + string.digits + "-")
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
@@ -60,14 +61,20 @@ def check_settings(settings: QueueSettings, *, advised: bool = True) -> None:
     """Refuse settings that SQS would refuse, looking at this queue alone.
 
     Args:
-        advised: False takes what SQS takes though nobody should want it: a queue that is its own dead-letter queue.
+        advised: False takes what a local SQS has: a queue that is its own dead-letter queue, as SQS takes it though nobody
+            should want it, and a name behind a region's, `eu-west-1/orders`, which keeps regions apart in one file.
 
     Raises:
         UsageError: names the setting, its value and its range.
     """
-    name = settings.name
+    region, _, name = ("", "", settings.name) if advised else settings.name.rpartition("/")
     stem = name.removesuffix(".fifo")
-    if not stem or len(name) > limits.QUEUE_NAME_CHARS_MAX or not _NAME_SIGNS.issuperset(stem):
+    if (
+        not _REGION_SIGNS.issuperset(region)
+        or not stem
+        or len(name) > limits.QUEUE_NAME_CHARS_MAX
+        or not _NAME_SIGNS.issuperset(stem)
+    ):
         raise errors.UsageError(
             f"{name!r} cannot be the name of a queue.",
             meaning="A name has 1 to 80 of A-Z a-z 0-9 - _; that of a FIFO queue ends in .fifo, which counts too.",

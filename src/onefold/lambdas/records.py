@@ -29,7 +29,6 @@ class WireForm(Struct, frozen=True, kw_only=True):
     """How AWS's wire writes what a delivery holds.
 
     Args:
-        region: of the queue.
         queue_arn: of a queue by its name.
         message_id: as the wire has it, of the engine's.
         receipt: the receipt handle of a delivery.
@@ -38,7 +37,6 @@ class WireForm(Struct, frozen=True, kw_only=True):
         body_md5, attributes_md5: the digests; the second None without attributes.
     """
 
-    region: str
     queue_arn: Callable[[str], str]
     message_id: Callable[[str], str]
     receipt: Callable[[Delivery], str]
@@ -62,8 +60,8 @@ def record_of(delivery: Delivery, form: WireForm) -> dict[str, Any]:
         record["md5OfMessageAttributes"] = digest
     record["md5OfBody"] = form.body_md5(delivery.body)
     record["eventSource"] = EVENT_SOURCE
-    record["eventSourceARN"] = form.queue_arn(delivery.queue)
-    record["awsRegion"] = form.region
+    record["eventSourceARN"] = arn = form.queue_arn(delivery.queue)
+    record["awsRegion"] = arn.split(":", 4)[3]
     return record
 
 

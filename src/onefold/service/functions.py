@@ -80,7 +80,6 @@ class RunReport(Struct, frozen=True, kw_only=True):
 def wire_form(address: addresses.Address, sender_id: str = SENDER_ID) -> WireForm:
     """How a server at `address` writes what a delivery holds."""
     return WireForm(
-        region=address.region,
         queue_arn=address.arn,
         message_id=addresses.message_uuid,
         receipt=lambda delivery: addresses.handle_of(delivery.queue, delivery.receipt),

@@ -221,7 +221,7 @@ class Serving:
         )
         key = None
         if settings.access_key is not None and settings.secret_key is not None:
-            key = Key(settings.access_key, settings.secret_key, settings.region)
+            key = Key(settings.access_key, settings.secret_key)
         facts = Facts(
             data=None if settings.data is None else str(Path(settings.data).resolve()),
             started_at_ms=self.clock.now_ms(),
@@ -233,7 +233,7 @@ class Serving:
         reset = self.reset if settings.data is None else None
         self._registry = registry = self._functions(addresses)
         peek = Peek(self.queues, facts, mappings=self._mappings, reset=reset)
-        api = LambdaApi(registry, addresses, self.queues.pace)
+        api = LambdaApi(registry, desk, self.queues.pace)
         parts = {OURS: peek.handle, LAMBDA: api.handle}
         self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open)
         self._server = server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
@@ -357,6 +357,7 @@ class Serving:
         for name in names:
             cards.forget(name)
             queues.dropped(name)
+        self._desk.forget_names()
         queues.faults.clear()
         queues.history.clear()
 

@@ -13,12 +13,14 @@ import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
+from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
 
 from onefold.wire import errors
 
+_REGIONAL = re.compile(r"/queue/([a-z0-9-]{1,32})/[0-9]{12}/[^/]+/?$")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _UUID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-4([0-9a-f]{3})-([89ab][0-9a-f]{3})-([0-9a-f]{12})")
 _RECEIPT = re.compile(r"[0-9]{1,18}:[0-9]{1,18}(:[0-9]{1,18})?")
@@ -36,24 +38,36 @@ class Address(Struct, frozen=True):
         account: 12 digits.
         region: for example `us-east-1`.
         host: host and port of URLs, where a request named none.
+        resolve: the engine's name of a queue of this region; None: the name itself, as in the server's own region.
     """
 
     account: str
     region: str
     host: str
+    resolve: Callable[[str], str] | None = None
 
     def queue_url(self, name: str, host: str = "") -> str:
-        """The URL of a queue, on the host that the client called: one that it can reach."""
-        return f"http://{host or self.host}/{self.account}/{name}"
+        """The URL of a queue by the engine's name, on the host that the client called: one that it can reach."""
+        region, _, bare = name.rpartition("/")
+        return f"http://{host or self.host}/{f'queue/{region}/' if region else ''}{self.account}/{bare}"
 
     def arn(self, name: str) -> str:
-        """The ARN of a queue."""
-        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+        """The ARN of a queue by the engine's name."""
+        region, _, bare = name.rpartition("/")
+        return f"arn:aws:sqs:{region or self.region}:{self.account}:{bare}"
 
     def name_of_arn(self, arn: str) -> str | None:
-        """The queue of an ARN; None when it is no ARN of this account's queues in this region."""
+        """The engine's name of an ARN's queue; None when it is no ARN of this account's queues in this region."""
         start, _, name = arn.rpartition(":")
-        return name if name and start == f"arn:aws:sqs:{self.region}:{self.account}" else None
+        if not name or start != f"arn:aws:sqs:{self.region}:{self.account}":
+            return None
+        return name if self.resolve is None else self.resolve(name)
+
+
+def region_of_url(url: str) -> str:
+    """The region that a queue's URL or path names, `/queue/REGION/ACCOUNT/NAME`; empty where it names none."""
+    found = _REGIONAL.search(url) if "/queue/" in url else None
+    return "" if found is None else found[1]
 
 
 def name_of_url(url: str) -> str:

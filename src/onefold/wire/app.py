@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from onefold import errors as ours
 from onefold.decide.faults import OnRequest
 from onefold.wire import errors, json_protocol, query_protocol, signing
+from onefold.wire.addresses import region_of_url
 from onefold.wire.connection import Request, Response
 from onefold.wire.desk import Caller, Desk
 from onefold.wire.errors import AwsError
@@ -129,9 +130,11 @@ class App:
     # -------------------------------------------------------------------------------------------- one operation
 
     async def _perform(self, operation: Operation, ask: Any, request: Request, request_id: str) -> Response | None:
-        desk, name = self._desk, operation.name
+        name = operation.name
         query = b"x-amz-target" not in request.headers
-        plan = self._plan(name, ask) if desk.queues.faults.active else None
+        region = signing.region_of(request.headers, request.query)
+        desk = self._in_region(region, getattr(ask, "QueueUrl", None))
+        plan = self._plan(desk, name, ask) if desk.queues.faults.active else None
         if plan is not None and plan.before is not None:
             raise errors.internal_failure() if plan.before == "error" else errors.request_throttled()
         gone = trace = None
@@ -140,7 +143,9 @@ class App:
             gone = self._gone_of(request)
         elif name in _SENDS:
             trace = _trace(request.headers.get(b"x-amzn-trace-id"))
-        caller = Caller(protocol="query" if query else "json", host=request.header(b"host"), gone=gone, trace=trace)
+        caller = Caller(
+            protocol="query" if query else "json", host=request.header(b"host"), gone=gone, trace=trace, region=region
+        )
         try:
             result = await OPERATIONS[name](desk, ask, caller)
         except ours.OnefoldError as error:
@@ -157,14 +162,20 @@ class App:
             return Response(200, query_protocol.encode(operation, result, request_id), _XML, request_id)
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
+    def _in_region(self, region: str, url: str | None) -> Desk:
+        """The desk of the region that a request is for: its signature's, or that of the queue's URL where it has none."""
+        named = region_of_url(url) if url else ""
+        if named and region and named != region:
+            raise errors.invalid_address(str(url))
+        return self._desk.in_region(region or named)
+
     def _gone_of(self, request: Request) -> Callable[[], bool]:
         return lambda: request.gone or self._stopping.is_set()
 
-    def _plan(self, name: str, ask: Any) -> OnRequest | None:
+    def _plan(self, desk: Desk, name: str, ask: Any) -> OnRequest | None:
         """What a fault does to this request; told to the history."""
-        desk = self._desk
         url = getattr(ask, "QueueUrl", None) or getattr(ask, "QueueName", None) or ""
-        queue = url.rstrip("/").rpartition("/")[2]
+        queue = desk.queue(url) if url else ""
         plan = desk.queues.faults.requested(name, queue)
         if plan is not None:
             desk.queues.history.told(

@@ -31,6 +31,7 @@ class Card(Struct, frozen=True, kw_only=True):
         by_group: FifoThroughputLimit is `perMessageGroupId`.
         kept: attributes that are stored and given back: Policy, the KMS settings, SqsManagedSseEnabled.
         tags: by key.
+        region: whose client made it; empty for one of every region: made by an app, a template, or an unsigned request.
     """
 
     created_at_ms: int
@@ -39,6 +40,7 @@ class Card(Struct, frozen=True, kw_only=True):
     by_group: bool = False
     kept: Mapping[str, str] = {}
     tags: Mapping[str, str] = {}
+    region: str = ""
 
 
 class Cards:

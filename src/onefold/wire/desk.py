@@ -6,16 +6,19 @@ Never here: an operation, a protocol. Invariant: an operation sees nothing of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from copy import copy
+from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from onefold import errors as ours
 from onefold.contracts.settings import QueueSettings
 from onefold.local.queues import LocalQueues
 from onefold.wire.addresses import Address, name_of_url
 from onefold.wire.attempts import Attempts
 from onefold.wire.cards import Card, Cards
 
+_REGIONS_MAX: Final = 64  # of which a desk is kept; one for a further region is made anew each time
 SENDER_ID = "AIDAONEFOLDLOCAL00000"  # the form of an IAM user's id; there are no users here
 
 
@@ -26,6 +29,7 @@ class Caller(Struct, frozen=True):
         protocol: what it is written in; a few texts differ.
         host: the host that the client called.
         gone: whether the client has hung up.
+        region: that its signature names; empty for an unsigned one.
         trace: the X-Ray trace that the request belongs to; None where it names none.
     """
 
@@ -33,6 +37,7 @@ class Caller(Struct, frozen=True):
     host: str = ""
     gone: Callable[[], bool] | None = None
     trace: str | None = None
+    region: str = ""
 
     @property
     def query(self) -> bool:
@@ -41,7 +46,10 @@ class Caller(Struct, frozen=True):
 
 
 class Desk:
-    """One server's queues, as operations see them.
+    """One server's queues in one region, as operations see them.
+
+    In the server's own region queues have their names in the engine too. One that a client makes in another region is
+    `region/name` there. Queues that no client of a certain region made are in every region under their names.
 
     Args:
         queues: the queues.
@@ -66,6 +74,53 @@ class Desk:
         self.sender_id = sender_id
         self.recreate_wait = recreate_wait
         self.attempts = Attempts()
+        self._names: dict[tuple[str, str], str] = {}  # the engine's, by region and name; of other regions than our own
+        self._regions: dict[str, Desk] = {}
+
+    def in_region(self, region: str) -> Desk:
+        """The same server as a client of that region sees it; itself for its own."""
+        if not region or region == self.addresses.region:
+            return self
+        found = self._regions.get(region)
+        if found is None:
+            found = copy(self)
+            found.addresses = structs.replace(self.addresses, region=region, resolve=found.resolve)
+            if len(self._regions) < _REGIONS_MAX:
+                self._regions[region] = found
+        return found
+
+    def queue(self, url: str) -> str:
+        """The engine's name of the queue that a URL names, or would have."""
+        name = name_of_url(url)
+        return name if self.addresses.resolve is None else self.resolve(name)
+
+    def resolve(self, name: str) -> str:
+        """The engine's name of a queue of another region than the server's own, there or not."""
+        region = self.addresses.region
+        known = self._names.get((region, name))
+        if known is not None:
+            return known
+        own = f"{region}/{name}"
+        for candidate in (own, name):
+            if self._is_there(candidate) and (candidate is own or self.is_everywhere(name)):
+                self._names[region, name] = candidate
+                return candidate
+        return own
+
+    def _is_there(self, queue: str) -> bool:
+        try:
+            self.queues.engine.queues.setting(queue)
+        except ours.NotFoundError:
+            return False
+        return True
+
+    def is_everywhere(self, name: str) -> bool:
+        """Whether a queue that exists under its own name is this region's too."""
+        return self.card(name).region in ("", self.addresses.region)
+
+    def forget_names(self) -> None:
+        """A queue was made, or is gone: names may mean others now."""
+        self._names.clear()
 
     def settings(self, url: str) -> QueueSettings:
         """The settings of the queue that a URL names.
@@ -73,7 +128,7 @@ class Desk:
         Raises:
             NotFoundError: there is none.
         """
-        return self.queues.engine.queues.setting(name_of_url(url))
+        return self.queues.engine.queues.setting(self.queue(url))
 
     def card(self, queue: str) -> Card:
         """The card of a queue.
@@ -83,5 +138,5 @@ class Desk:
         """
         known = self.cards.known(queue)
         if known is None:
-            known = self.cards.of(self.settings(queue).name, self.queues.pace.now_ms())
+            known = self.cards.of(self.queues.engine.queues.setting(queue).name, self.queues.pace.now_ms())
         return known

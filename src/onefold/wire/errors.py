@@ -137,6 +137,11 @@ def unsupported_operation(message: str) -> AwsError:
     return _legacy("UnsupportedOperation", message)
 
 
+def invalid_address(url: str) -> AwsError:
+    """A queue's URL that is of another region than the request."""
+    return AwsError("InvalidAddress", f"The address {url} is not valid for this endpoint.", status=404)
+
+
 # ------------------------------------------------------------------------------------------- messages, handles
 
 

@@ -24,8 +24,9 @@ from onefold.lambdas.outcomes import Answered, Throttled
 from onefold.lambdas.registry import Entry, Registry
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
 from onefold.local.pace import Pace
-from onefold.wire.addresses import Address
+from onefold.wire import signing
 from onefold.wire.connection import Request, Response
+from onefold.wire.desk import Desk
 
 ROOT: Final = "/2015-03-31/"
 ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation
@@ -71,21 +72,22 @@ class LambdaApi:
 
     Args:
         registry: functions and mappings.
-        addresses: queues' ARNs.
-        pace: for invocations that nobody waits for.
+        desk: queues' names, in each region.
+        pace: for invocations that nobody waits for; running: those.
     """
 
-    def __init__(self, registry: Registry, addresses: Address, pace: Pace) -> None:
+    def __init__(self, registry: Registry, desk: Desk, pace: Pace, running: set[Any] | None = None) -> None:
         self._registry = registry
-        self._addresses = addresses
+        self._desk = desk
+        self._addresses = desk.addresses
         self._pace = pace
-        self._running: set[Any] = set()
+        self._running: set[Any] = set() if running is None else running
 
     async def handle(self, request: Request, request_id: str) -> Response:
         """The answer to one request below `/2015-03-31/`."""
         parts = [unquote(part) for part in request.path.removeprefix(ROOT).strip("/").split("/")]
         try:
-            answer = await self._route(request, parts)
+            answer = await self._in_region(signing.region_of(request.headers, request.query)).route(request, parts)
         except _Refused as refused:
             return _error(refused, request_id)
         except errors.ConflictError as error:
@@ -102,7 +104,13 @@ class LambdaApi:
         status, value = answer
         return Response(status, msgspec.json.encode(value), _JSON, request_id)
 
-    async def _route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
+    def _in_region(self, region: str) -> LambdaApi:
+        """The same for clients of another region: its queues, and all functions, which no region owns here."""
+        desk = self._desk.in_region(region)
+        return self if desk is self._desk else LambdaApi(self._registry, desk, self._pace, self._running)
+
+    async def route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
+        """The answer to a request whose path has these parts."""
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
         routes: Mapping[tuple[str, str, int], Callable[[], Awaitable[tuple[int, Any] | Response]]] = {
             ("POST", "event-source-mappings", 1): lambda: self._create(_body(request)),
@@ -153,7 +161,7 @@ class LambdaApi:
         queue = None
         if "EventSourceArn" in query:
             queue = self._addresses.name_of_arn(query["EventSourceArn"]) or ""
-        entries = self._registry.entries(queue=queue, function=function)
+        entries = [one for one in self._registry.entries(queue=queue, function=function) if self._is_here(one)]
         marker = query.get("Marker", "")
         left = [one for one in entries if one.settings.uuid > marker]
         page = left[: _items_max(query.get("MaxItems", str(LIST_MAX)))]
@@ -161,6 +169,10 @@ class LambdaApi:
         if len(page) < len(left):
             found["NextMarker"] = page[-1].settings.uuid
         return 200, found
+
+    def _is_here(self, entry: Entry) -> bool:
+        """Whether a mapping's queue is this region's."""
+        return self._desk.queue(entry.settings.queue) == entry.settings.queue
 
     async def _get(self, uuid: str) -> tuple[int, Any]:
         return 200, self._shown(self._registry.entry(uuid))

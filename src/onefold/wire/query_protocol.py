@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from onefold.wire import errors, query_names
+from onefold.wire.addresses import region_of_url
 from onefold.wire.errors import AwsError
 from onefold.wire.json_protocol import Headers
 from onefold.wire.model import Model, Operation, Shape
@@ -69,7 +70,7 @@ def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[O
         raise errors.unknown_operation(action)
     members = _members(operation.input, tree)
     if "QueueUrl" in operation.input.members and "QueueUrl" not in members:
-        members["QueueUrl"] = path.rstrip("/").rpartition("/")[2] or None
+        members["QueueUrl"] = path if region_of_url(path) else path.rstrip("/").rpartition("/")[2] or None
     ask = operation.input_type(**members)
     operation.check(ask, query=True)
     return operation, ask

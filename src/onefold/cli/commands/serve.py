@@ -35,7 +35,7 @@ from onefold.service.serving import ServeSettings, Serving
 @click.option("--data", metavar="FILE", help=f"Keep the queues in this file.  [default: {serving.DATA}]")
 @click.option("--memory", is_flag=True, help="Keep the queues in memory; they end with the server.")
 @click.option("--account", default=serving.ACCOUNT, show_default=True, help="Account id in URLs and ARNs.")
-@click.option("--region", default=serving.REGION, show_default=True, help="Region in ARNs.")
+@click.option("--region", default=serving.REGION, show_default=True, help="Region of unsigned requests.")
 @click.option("--access-key", metavar="ID", help="Take only requests signed with this key.")
 @click.option(
     "--secret-key", metavar="SECRET", help="Its secret; better set ONEFOLD_SECRET_KEY.", envvar="ONEFOLD_SECRET_KEY"

@@ -40,7 +40,8 @@ async def create_queue(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     fifo = _type_of(name, given)
     check_tags(ask.tags or {})
     now_ms = desk.queues.pace.now_ms()
-    blank = Card(created_at_ms=now_ms, changed_at_ms=now_ms, tags=ask.tags or {})
+    name = desk.queue(name)
+    blank = Card(created_at_ms=now_ms, changed_at_ms=now_ms, tags=ask.tags or {}, region=caller.region)
     wanted = attributes.apply(Wanted(QueueSettings(name=name, fifo=fifo), blank), given, desk.addresses, creates=True)
 
     def create() -> bool:
@@ -57,6 +58,7 @@ async def create_queue(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
 
     if await _told_as_redrive(desk, create, given):
         desk.cards.keep(name, wanted.card)
+        desk.forget_names()
     return {"QueueUrl": desk.addresses.queue_url(name, caller.host)}
 
 
@@ -113,7 +115,7 @@ async def _told_as_redrive(desk: Desk, run: Any, given: Mapping[str, str]) -> An
 
 async def delete_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001 - every operation takes the same
     """DeleteQueue."""
-    name = name_of_url(ask.QueueUrl)
+    name = desk.queue(ask.QueueUrl)
     now_ms = desk.queues.pace.now_ms()
 
     def drop() -> None:
@@ -122,6 +124,7 @@ async def delete_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: A
 
     await desk.queues.call(drop)
     desk.cards.forget(name)
+    desk.forget_names()
     desk.queues.dropped(name)
 
 
@@ -168,14 +171,25 @@ async def set_queue_attributes(desk: Desk, ask: Any, caller: Caller) -> None:  #
 async def list_queues(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """ListQueues."""
     prefix = ask.QueueNamePrefix or ""
-    names = [one.name for one in desk.queues.engine.queues.settings() if one.name.startswith(prefix)]
+    names = [name for name in _names(desk) if name.startswith(prefix)]
     page, token = paged(names, ask.MaxResults, ask.NextToken)
     found: dict[str, Any] = {}
     if page:
-        found["QueueUrls"] = [desk.addresses.queue_url(name, caller.host) for name in page]
+        found["QueueUrls"] = [desk.addresses.queue_url(desk.queue(name), caller.host) for name in page]
     if token is not None:
         found["NextToken"] = token
     return found
+
+
+def _names(desk: Desk) -> list[str]:
+    """The names of a region's queues, sorted."""
+    stored = [one.name for one in desk.queues.engine.queues.settings()]
+    plain = [name for name in stored if "/" not in name]
+    if desk.addresses.resolve is None:
+        return plain
+    start = f"{desk.addresses.region}/"
+    own = {name.removeprefix(start) for name in stored if name.startswith(start)}
+    return sorted(own.union(name for name in plain if desk.is_everywhere(name)))
 
 
 async def list_dead_letter_source_queues(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
@@ -219,6 +233,6 @@ async def purge_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: AR
     except ours.NotFoundError:
         raise
     except ours.UsageError as error:
-        raise errors.purge_queue_in_progress(name) from error
+        raise errors.purge_queue_in_progress(name_of_url(name)) from error
     desk.queues.faults.forget(name)
     desk.queues.history.told(name, "", "purged", at_ms=desk.queues.pace.now_ms(), via="sqs")

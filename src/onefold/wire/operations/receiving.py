@@ -14,7 +14,7 @@ from typing import Any, Final
 from onefold import limits
 from onefold.contracts.queue import Attribute, Delivery, RetryIn
 from onefold.wire import digests, errors
-from onefold.wire.addresses import handle_of, message_uuid, name_of_url, receipt_of, sequence_number
+from onefold.wire.addresses import handle_of, message_uuid, receipt_of, sequence_number
 from onefold.wire.attributes import WAIT_S_MAX
 from onefold.wire.desk import Caller, Desk
 from onefold.wire.errors import AwsError
@@ -27,7 +27,7 @@ _FIFO = ".fifo"
 
 async def receive_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """ReceiveMessage."""
-    queue = name_of_url(ask.QueueUrl)
+    queue = desk.queue(ask.QueueUrl)
     count_max = _within(ask.MaxNumberOfMessages, "MaxNumberOfMessages", 1, limits.BATCH_ENTRIES_MAX) or 1
     wait_s = _within(ask.WaitTimeSeconds, "WaitTimeSeconds", 0, WAIT_S_MAX)
     visible_s = _within(ask.VisibilityTimeout, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
@@ -153,7 +153,7 @@ def _is_chosen(name: str, chosen: Sequence[str]) -> bool:
 
 async def delete_message(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001 - as every operation
     """DeleteMessage."""
-    queue, handle = name_of_url(ask.QueueUrl), ask.ReceiptHandle
+    queue, handle = desk.queue(ask.QueueUrl), ask.ReceiptHandle
     receipt = _receipt(desk, ask.QueueUrl, handle)
     (done,) = await desk.queues.delete(queue, (receipt,), via="sqs")
     desk.attempts.touched(queue, receipt)
@@ -163,7 +163,7 @@ async def delete_message(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa:
 
 async def delete_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
     """DeleteMessageBatch."""
-    queue = name_of_url(ask.QueueUrl)
+    queue = desk.queue(ask.QueueUrl)
     check_entries(ask.Entries)
     good, failed = _receipts(desk, ask, lambda entry: entry.ReceiptHandle)
     answers = await desk.queues.delete(queue, [receipt for _, receipt in good], via="sqs") if good else []
@@ -179,7 +179,7 @@ async def delete_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str
 
 def _receipt(desk: Desk, url: str, handle: str) -> str:
     try:
-        return receipt_of(handle, name_of_url(url))
+        return receipt_of(handle, desk.queue(url))
     except AwsError:
         desk.settings(url)  # a queue that is not there is the greater mistake
         raise
@@ -212,7 +212,7 @@ def _answer(successful: list[dict[str, Any]], failed: list[dict[str, Any]]) -> d
 
 async def change_message_visibility(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
     """ChangeMessageVisibility."""
-    queue, handle, seconds = name_of_url(ask.QueueUrl), ask.ReceiptHandle, ask.VisibilityTimeout
+    queue, handle, seconds = desk.queue(ask.QueueUrl), ask.ReceiptHandle, ask.VisibilityTimeout
     receipt = _receipt(desk, ask.QueueUrl, handle)
     _within(seconds, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
     (done,) = await desk.queues.set_visible_in(queue, [(receipt, RetryIn(seconds * limits.SECOND_MS))], via="sqs")
@@ -223,7 +223,7 @@ async def change_message_visibility(desk: Desk, ask: Any, caller: Caller) -> Non
 
 async def change_message_visibility_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
     """ChangeMessageVisibilityBatch."""
-    queue = name_of_url(ask.QueueUrl)
+    queue = desk.queue(ask.QueueUrl)
     check_entries(ask.Entries)
     good, failed = _receipts(desk, ask, lambda entry: entry.ReceiptHandle)
     ready = []

@@ -17,7 +17,7 @@ from onefold import limits
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
 from onefold.wire import digests, errors
-from onefold.wire.addresses import message_uuid, name_of_url, sequence_number
+from onefold.wire.addresses import message_uuid, sequence_number
 from onefold.wire.desk import Caller, Desk
 from onefold.wire.errors import AwsError
 from onefold.wire.operations.batches import check_entries
@@ -32,7 +32,7 @@ _FIFO = ".fifo"
 async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """SendMessage."""
     entry, sent_attributes = _entry(ask, caller.trace)
-    (answer,) = await desk.queues.send(name_of_url(ask.QueueUrl), (entry,), via="sqs")
+    (answer,) = await desk.queues.send(desk.queue(ask.QueueUrl), (entry,), via="sqs")
     if isinstance(answer, Refused):
         raise refusal(answer)
     return _accepted(ask, entry, sent_attributes, answer, {})
@@ -41,7 +41,7 @@ async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
 async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
     """SendMessageBatch."""
     asks: Sequence[Any] = ask.Entries
-    queue = name_of_url(ask.QueueUrl)
+    queue = desk.queue(ask.QueueUrl)
     check_entries(asks)
     failed: list[dict[str, Any]] = []
     made: list[tuple[Any, Entry, Mapping[str, Attribute]]] = []
