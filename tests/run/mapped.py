@@ -35,7 +35,6 @@ REGION = "eu-west-1"
 VISIBLE_MS = 300_000
 
 FORM = WireForm(
-    region=REGION,
     queue_arn=lambda name: f"arn:aws:sqs:{REGION}:123456789012:{name}",
     message_id=lambda text: text,
     receipt=lambda delivery: delivery.receipt,
