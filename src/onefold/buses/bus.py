@@ -217,13 +217,13 @@ class Bus:
             else:
                 answers.append(PutAnswer(made.id))
                 taken.append(made)
-        inside = context.current.get()
+        inside = context.of_this_thread()
         if home.engine.archive is None:
             return self._put_elsewhere(home, answers, taken, inside)
         parcels = [parcel for event in taken for parcel in self.parcels(event, now_ms)]
         kept = self._kept(taken, now_ms)
         if inside is not None:
-            inside.outbox.extend(self._outbox(parcels, kept))
+            inside.keep(self._outbox(parcels, kept))
         elif taken:
             self._store(home, parcels, kept)
         return answers
@@ -235,7 +235,7 @@ class Bus:
         place = bus_place(self.name)
         entries = [Entry(body=request_of(event), key=event.id) for event in taken]
         if inside is not None:
-            inside.outbox.extend(OutboxItem(queue=place, body=one.body, key=one.key) for one in entries)
+            inside.keep(OutboxItem(queue=place, body=one.body, key=one.key) for one in entries)
             return [one if one.error_code is not None else PutAnswer() for one in answers]
         sent = iter(home.engine.queues.open(place).send(entries) if entries else ())
         return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]

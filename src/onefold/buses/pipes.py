@@ -306,7 +306,7 @@ def _forward(way: _Way, ctx: Context, value: Any) -> dict[str, Any]:
             f"Queue {pipe.target} does not take what pipe {pipe.name} forwards: {refused.message}",
             todo="Mend the message or the pipe's transform, then redrive it.",
         )
-    ctx.outbox.append(OutboxItem(queue=pipe.target, body=text, group=group, dedup_id=dedup_id, key=key))
+    ctx.keep([OutboxItem(queue=pipe.target, body=text, group=group, dedup_id=dedup_id, key=key)])
     return {"forwarded": 1}
 
 

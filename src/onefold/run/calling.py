@@ -35,6 +35,7 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
         return raised(job, error, clock)
     finally:
         context.current.reset(token)
+        ctx.end()
     return returned(job, value, ctx)
 
 

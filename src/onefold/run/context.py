@@ -1,13 +1,17 @@
 """What a handler sees of its run, and what it may ask for: identity, time left, own writes with its record, retries, sends.
 
 A `Context` belongs to one run of one handler, in one thread or task. Messages that the handler sends through
-`job.send(...)` are noted here and leave if, and only if, the run completes (outbox).
+`job.send(...)` are noted here and leave if, and only if, the run completes (outbox). So do those of its tasks and of the
+threads that it starts; what these send after it has ended is refused.
 Never here: settling, heartbeats, policies. Invariant: nothing that a handler does with its context is visible to others
 before its record is written.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
@@ -15,12 +19,13 @@ from onefold import errors
 from onefold.decide.keys import idempotency_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from onefold.contracts.queue import Delivery
     from onefold.contracts.store import Hold, OutboxItem
     from onefold.contracts.verbs import EffectTransaction
     from onefold.outside import Clock, Entropy
+    from onefold.run.outgoing import Receipt, Sends
     from onefold.run.retrying import Retrying
 
 P = ParamSpec("P")
@@ -28,6 +33,44 @@ T = TypeVar("T")
 
 
 current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
+_KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
+_PARENT = "_onefold_run"  # of a thread: the run whose handler started it
+_start: Any = None  # what `Thread.start` was, once it is watched
+
+
+def _after_fork() -> None:
+    global _KEEPING  # noqa: PLW0603 - it may have been held in the moment of the fork
+    _KEEPING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def of_this_thread() -> Context | None:
+    """The run that this thread, task, or the handler that started this thread works for; None for none."""
+    found = current.get()
+    return found if found is not None else getattr(threading.current_thread(), _PARENT, None)
+
+
+def watch_threads() -> None:
+    """From now on note which threads handlers start in this process: they inherit no context before Python 3.14.
+
+    Called by who performs runs. `Thread.start` is wrapped once for the life of the process, as tracing libraries do: Python
+    3.11 says nowhere who started a thread, and what it sends would leave before its run completes, or although it fails.
+    """
+    global _start  # noqa: PLW0603 - of the process, as the class is
+    if _start is not None:
+        return
+    start = _start = threading.Thread.start
+
+    @functools.wraps(start)
+    def noting(self: threading.Thread) -> None:
+        run = of_this_thread()
+        if run is not None and not self.name.startswith("onefold-"):
+            setattr(self, _PARENT, run)
+        start(self)
+
+    threading.Thread.start = noting  # type: ignore[method-assign]
 
 
 class Context:
@@ -64,6 +107,7 @@ class Context:
         self.attempts_max = attempts_max
         self.message = message
         self.outbox: list[OutboxItem] = []
+        self.ended = False
         self.lease_lost = False
         self._clock = clock
         self._entropy = entropy
@@ -83,6 +127,38 @@ class Context:
         if self._deadline_ms is None:
             return None
         return max(self._deadline_ms - self._clock.monotonic_ms(), 0)
+
+    def keep(self, items: Iterable[OutboxItem]) -> None:
+        """Add messages to the outbox. From any thread, while the handler runs.
+
+        Raises:
+            UsageError: it has ended; they were not sent.
+        """
+        with _KEEPING:
+            if self.ended:
+                raise errors.UsageError(
+                    f"A thread or task of the run of {self.job} {self.key!r} sends after its handler has ended.",
+                    meaning="What belongs to the run has left with it. This was not sent.",
+                    todo="Wait for them in the handler; to send apart from the run, job.deliver([job.message(payload)]).",
+                )
+            self.outbox.extend(items)
+
+    def end(self) -> None:
+        """The handler has ended: its outbox is what it is."""
+        with _KEEPING:
+            self.ended = True
+
+    def send(self, job: Sends, payload: Any, **options: Any) -> Receipt:
+        """As `job.send(payload, **options)`, from any thread: the message leaves if, and only if, this run completes.
+
+        For threads that the handler did not start itself, such as those of a pool of the process.
+
+        Raises:
+            as `Job.send`; UsageError: the handler has ended, and nothing was sent.
+        """
+        from onefold.run.outgoing import keep
+
+        return keep([job.outgoing(payload, **options)], self.keep)[0]
 
     def check(self) -> None:
         """Call it between steps of long work: raises when going on makes no sense.

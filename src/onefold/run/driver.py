@@ -24,7 +24,7 @@ from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.run import calling
-from onefold.run.context import Context
+from onefold.run.context import Context, watch_threads
 from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
@@ -97,6 +97,7 @@ class Driver:
         closer: Closing,
         hand: Hand | None = None,
     ) -> None:
+        watch_threads()
         self._backend = backend
         self._job_of = job_of
         self.clock = clock

@@ -155,12 +155,12 @@ class Job(Generic[P, R]):
         return self._send([self.outgoing(payload) for payload in payloads])
 
     def _send(self, outgoing: list[Outgoing]) -> list[Receipt]:
-        inside = context.current.get()
+        inside = context.of_this_thread()
         if inside is None:
             return self._sender.deliver(outgoing)
         from onefold.run.outgoing import keep  # here and below: only who sends pays for it
 
-        return keep(outgoing, inside.outbox)
+        return keep(outgoing, inside.keep)
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None

@@ -54,6 +54,7 @@ async def _call(run: Run, ctx: Context, clock: Clock) -> Outcome:
         return run.cut or calling.raised(run.job, error, clock)
     finally:
         context.current.reset(token)
+        ctx.end()
     return calling.returned(run.job, value, ctx)
 
 

@@ -9,7 +9,7 @@ Invariant: one operation with one payload is one deduplication id, whoever sends
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -64,6 +64,14 @@ class Sender(Protocol):
         ...
 
 
+class Sends(Protocol):
+    """What makes messages; a job is one."""
+
+    def outgoing(self, payload: Any, **options: Any) -> Outgoing:
+        """The message for a payload."""
+        ...
+
+
 def message(
     policy: Policy,
     record: RecordKey,
@@ -114,9 +122,9 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
     return duration.instant_ms(run_at, "run_at")
 
 
-def keep(outgoing: Sequence[Outgoing], outbox: list[OutboxItem]) -> list[Receipt]:
-    """Put messages into the outbox of a run; they leave when it completes."""
-    outbox.extend(_outbox_item(one) for one in outgoing)
+def keep(outgoing: Sequence[Outgoing], kept: Callable[[list[OutboxItem]], None]) -> list[Receipt]:
+    """Put messages into the outbox of a run; they leave when it completes. `kept`: its `Context.keep`; errors as there."""
+    kept([_outbox_item(one) for one in outgoing])
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
 

@@ -1,0 +1,136 @@
+"""Messages sent by threads and tasks of a handler belong to its run: they leave when it completes, or are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import onefold
+from onefold import errors
+from onefold.testing import inline
+
+
+@dataclass
+class Order:
+    order_id: str
+
+
+class Shop:
+    """A job that fails or not after what `act` did, and a job that is sent meanwhile."""
+
+    def __init__(self) -> None:
+        self.app = onefold.App("shop")
+        queue, mails = self.app.queue("orders"), self.app.queue("mails")
+        self.act: Callable[[onefold.Context], None] = lambda ctx: None
+        self.fails = False
+        self.mailed: list[str] = []
+
+        @self.app.job(mails, key="{order_id}")
+        def mail(order: Order) -> None:
+            self.mailed.append(order.order_id)
+
+        @self.app.job(queue, key="{order_id}", retry=onefold.Retry(attempts=1))
+        def book(order: Order, ctx: onefold.Context) -> None:
+            self.act(ctx)
+            if self.fails:
+                raise ValueError("no room")
+
+        self.mail, self.book = mail, book
+
+
+def in_thread(shop: Shop, ctx: onefold.Context) -> None:
+    thread = threading.Thread(target=shop.mail.send, args=[Order("m")])
+    thread.start()
+    thread.join()
+
+
+def in_thread_of_thread(shop: Shop, ctx: onefold.Context) -> None:
+    thread = threading.Thread(target=in_thread, args=[shop, ctx])
+    thread.start()
+    thread.join()
+
+
+def in_pool(shop: Shop, ctx: onefold.Context) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(shop.mail.send, Order("m")).result()
+
+
+def in_older_pool_by_context(shop: Shop, ctx: onefold.Context) -> None:
+    POOL.submit(ctx.send, shop.mail, Order("m")).result()
+
+
+def in_older_pool_by_copy(shop: Shop, ctx: onefold.Context) -> None:
+    POOL.submit(contextvars.copy_context().run, shop.mail.send, Order("m")).result()
+
+
+def in_task(shop: Shop, ctx: onefold.Context) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(shop.mail.send, Order("m"))
+
+    asyncio.run(main())
+
+
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()  # its thread is older than any handler
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    "way", [in_thread, in_thread_of_thread, in_pool, in_older_pool_by_context, in_older_pool_by_copy, in_task]
+)
+def test_what_a_handlers_threads_send_leaves_with_its_run_or_not_at_all(way: Any, fails: bool) -> None:
+    shop = Shop()
+    shop.act, shop.fails = (lambda ctx: way(shop, ctx)), fails
+    with inline(shop.app) as world:
+        shop.book.send(Order("o-1"))
+        world.run()
+        assert shop.mailed == ([] if fails else ["m"])
+        assert world.depth("mails").visible == 0
+
+
+def test_a_thread_that_outlives_its_run_is_refused_and_says_so() -> None:
+    shop = Shop()
+    over, threads, told = threading.Event(), [], []
+
+    def later() -> None:
+        over.wait(30)
+        for send in (lambda: shop.mail.send(Order("late")), lambda: told[0].send(shop.mail, Order("late"))):
+            with pytest.raises(errors.UsageError, match="after its handler has ended"):
+                send()
+        shop.mail.deliver([shop.mail.message(Order("meant"))])
+
+    def act(ctx: onefold.Context) -> None:
+        told.append(ctx)
+        threads.append(threading.Thread(target=later))
+        threads[0].start()
+
+    shop.act = act
+    failures: list[Any] = []
+    hook, threading.excepthook = threading.excepthook, failures.append
+    try:
+        with inline(shop.app) as world:
+            shop.book.send(Order("o-1"))
+            world.run()
+            over.set()
+            threads[0].join()
+            world.run()
+    finally:
+        threading.excepthook = hook
+    assert failures == []
+    assert shop.mailed == ["meant"]
+
+
+def test_threads_that_no_handler_started_send_at_once() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        thread = threading.Thread(target=shop.mail.send, args=[Order("m")])
+        thread.start()
+        thread.join()
+        assert world.depth("mails").visible == 1
