@@ -215,7 +215,7 @@ def test_targets_that_cannot_be(shell: Shell) -> None:
     assert not (shell.folder / "nowhere.db").exists()
     assert "lives inside one process" in shell.fails("status", "--url", "sqlite://:memory:")
     assert "there is no engine 'kafka'" in shell.fails("status", "--url", "kafka://x")
-    assert "an app needs queues too" in shell.fails("status", "--url", "redis://x")
+    assert "has no queues" in shell.fails("dlq", "list", "--url", "redis://x")
 
 
 def test_a_key_that_looks_like_an_app_is_a_key(shell: Shell) -> None:

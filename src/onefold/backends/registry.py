@@ -36,11 +36,20 @@ _EXTRAS: Final = {
 }
 
 
-def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: FileSettings | None = None) -> Engine:
+def open_engine(
+    url: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    owner: str,
+    file: FileSettings | None = None,
+    records_alone: bool = False,
+) -> Engine:
     """Open the backend a URL names, creating its file when it is not there.
 
     Args:
         file: what may be chosen about an embedded engine's file; None: what workers have.
+        records_alone: a store for records is opened too, as an engine without queues: for who looks at it and settles.
 
     Raises:
         UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
@@ -57,6 +66,8 @@ def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: F
         )  # fmt: skip
     if scheme == "aws":
         return _open_aws(url, clock, entropy)
+    if scheme in STORES and records_alone:
+        return _open_alone(url, clock, entropy)
     if scheme in STORES:
         raise errors.UsageError(
             f"{url!r} is a store for records; an app needs queues too.",
@@ -66,6 +77,23 @@ def open_engine(url: str, *, clock: Clock, entropy: Entropy, owner: str, file: F
         f"{url!r}: there is no engine {scheme!r}.",
         meaning=f"Known schemes: {', '.join(ENGINES)}.",
         todo="Use a sqlite:/// or an aws:// URL.",
+    )
+
+
+def is_records_alone(url: str) -> bool:
+    """Whether a URL is that of a store for records, which has no queues."""
+    scheme = url.partition("://")[0]
+    return scheme in STORES and scheme not in ENGINES
+
+
+def _open_alone(url: str, clock: Clock, entropy: Entropy) -> Engine:
+    """A store for records as an engine. Nothing is made in it, and until something is settled nothing is written."""
+    from onefold.backends import joined, no_queues
+
+    books, _ = _open_books(url, clock, entropy)
+    queues: Any = no_queues.NoQueues(url)
+    return joined.JoinedEngine(
+        url, lambda: queues, books, known_queue=queues.open, provisioned=True, close_queues=lambda: None
     )
 
 

@@ -24,25 +24,33 @@ from typing import Any, TypeVar
 import click
 
 from onefold.app import App
+from onefold.backends.no_queues import NoQueues
+from onefold.backends.registry import is_records_alone
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.service.desk import Desk, Jobs, open_desk
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_URL = re.compile(r"(?:sqlite|aws|dynamodb|rediss?|postgres(?:ql)?)://")
 _FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MEMORY = "sqlite://:memory:"
 
 
 def by_url(function: F) -> F:
     """Add --url, for commands that need no app."""
-    text = "An engine instead of an app, for example sqlite:///.onefold/shop.db"
+    text = "An engine or store instead of an app: sqlite:///.onefold/shop.db, redis://host/0"
     return click.option("--url", metavar="URL", help=text)(function)
 
 
 def is_app(word: str) -> bool:
-    """Whether a word has the form of an app: module:attribute."""
-    return _FORM.fullmatch(word) is not None
+    """Whether a word has the form of what a command is about: an app (module:attribute), or a URL."""
+    return _FORM.fullmatch(word) is not None or is_url(word)
+
+
+def is_url(word: str) -> bool:
+    """Whether a word has the form of an engine's or a store's URL."""
+    return _URL.match(word) is not None
 
 
 def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None, list[str]]:
@@ -61,7 +69,7 @@ def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None,
         return words[0], []
     if len(words) == wanted + 1:
         forms = [place for place, word in enumerate(words) if is_app(word)]
-        there = [place for place in forms if _is_module(words[place].partition(":")[0])]
+        there = [place for place in forms if is_url(words[place]) or _is_module(words[place].partition(":")[0])]
         chosen = there or forms
         if chosen:
             place = chosen[-1]
@@ -126,13 +134,19 @@ class Target:
         return self._desk
 
 
-def find(app: str | None, url: str | None = None) -> Target:
+def find(app: str | None, url: str | None = None, *, records: bool = False) -> Target:
     """The target of a command, from its words, then the environment, then the folder.
 
+    Args:
+        app: module:attribute, or a URL.
+        records: the command is about records; a store for records alone will do.
+
     Raises:
-        UsageError: both an app and a URL, or an engine that only its own process can see.
+        UsageError: both an app and a URL, an engine that only its own process can see, or a store without queues.
         NotFoundError: no target was given and none is here; the app cannot be found.
     """
+    if app is not None and url is None and is_url(app):
+        app, url = None, app
     if app is not None and url is not None:
         raise UsageError(f"Both an app ({app}) and --url {url} were given.", todo="Give one of them.")
     words = app or (f"--url {url}" if url is not None else "")
@@ -144,6 +158,8 @@ def find(app: str | None, url: str | None = None) -> Target:
         return Target(loaded, None, words)
     url = url or os.environ.get("ONEFOLD_URL") or _only_here()
     _refuse_memory(url)
+    if is_records_alone(url) and not records:
+        NoQueues(url).refuse()
     return Target(None, url, words)
 
 

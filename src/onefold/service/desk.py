@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from onefold import errors, redact
+from onefold.backends.registry import is_records_alone
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
@@ -57,6 +58,9 @@ class Desk:
         runtime: the opened engine.
         jobs: of the app, or None where only the engine is known.
         actor: who acts, as the ledger names them: `person:<login>`.
+
+    Attributes:
+        has_queues: False for a store for records.
     """
 
     def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
@@ -67,6 +71,7 @@ class Desk:
         self.never = runtime.never()
         self.jobs = jobs
         self.actor = actor
+        self.has_queues = not is_records_alone(runtime.url)
         self._runtime = runtime
 
     def now_ms(self) -> int:
@@ -134,7 +139,7 @@ class Desk:
 
 
 def open_desk(url: str, *, actor: str, clock: Clock | None = None, entropy: Entropy | None = None) -> Desk:
-    """A desk on an engine alone, without an app; the engine must be there.
+    """A desk on an engine alone, without an app, or on a store for records; it must be there.
 
     Raises:
         NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: it cannot be used.
@@ -146,7 +151,7 @@ def open_desk(url: str, *, actor: str, clock: Clock | None = None, entropy: Entr
             meaning=f"{url} is looked up from {os.getcwd()}." if not path.startswith("/") else "",
             todo="Check the URL; the file is made when an app first sends or a worker first runs.",
         )
-    runtime = Runtime(url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy())
+    runtime = Runtime(url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True)
     return Desk(runtime, actor=actor)
 
 

@@ -204,6 +204,12 @@ def settle(
     for source, group in stopped:
         groups.check_can_start(desk, source, group, idle=idle)
     run = next((name for name in map(run_of, messages) if name is not None), None)
+    if not desk.has_queues and before is not None and before.message_id is not None:
+        raise errors.UsageError(
+            f"{operation(record_key)} is held with the message {before.message_id}, and this URL has no queues.",
+            meaning="Settled here, its message would stay in the held queue. Nothing was changed.",
+            todo="Settle it by naming the app, or the URL that its queues are in.",
+        )
     if held.state == "held":
         _settle_record(desk, record_key, done=done, result=stored, run=run, reason_text=reason_text)
     elif (before is not None and before.status == "completed") != done:

@@ -69,7 +69,7 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
         code: stable name, for machines. text: what. todo: the next command.
     """
 
-    code: Literal["group-stopped", "job-paused", "expires-soon", "held", "nobody-works"]
+    code: Literal["group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works"]
     text: str
     todo: str
 
@@ -108,6 +108,7 @@ def status(desk: Desk, queue: str | None = None) -> Status:
     found = _jobs(desk, queue)
     warnings = (
         *_held(queues),
+        *_held_calls(desk, queue),
         *_stopped(desk, kinds, [one for one in stopped if one.queue in names]),
         *_paused(desk, {one.job for one in found}),
         *_expiring(queues),
@@ -176,6 +177,24 @@ def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
         )
         for one in queues
         if one.held
+    ]
+
+
+def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
+    """Operations without a message (calls under @once), or all that are held where there are no queues."""
+    if queue is not None:
+        return []
+    parked = desk.engine.records.scan(parked=True, limit=_LOOKED_AT)
+    count = sum(1 for one in parked if one.message_id is None or not desk.has_queues)
+    if not count:
+        return []
+    what = "call" if desk.has_queues else "operation"
+    return [
+        Warning(
+            code="held-calls",
+            text=f"{counted(count, what)} held: whether their effect happened is not known.",
+            todo="onefold held list",
+        )
     ]
 
 

@@ -68,13 +68,22 @@ class Runtime:
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
         queues: declared queues, created now if they are not there, unless a deployment makes them.
         clock, entropy: where time and chance come from.
+        records_alone: the URL may be that of a store for records, which has no queues.
 
     Raises:
         UsageError: unknown scheme, or a queue that exists with other settings (ConflictError).
         StorageError: the file cannot be used.
     """
 
-    def __init__(self, url: str, queues: Sequence[QueueSettings], *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        url: str,
+        queues: Sequence[QueueSettings],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        records_alone: bool = False,
+    ) -> None:
         self.url = url
         self.clock = clock
         self.entropy = entropy
@@ -82,7 +91,9 @@ class Runtime:
         self.settings = {one.name: one for one in queues}
         self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
-        self.engine: Engine = registry.open_engine(url, clock=clock, entropy=entropy, owner=self.owner)
+        self.engine: Engine = registry.open_engine(
+            url, clock=clock, entropy=entropy, owner=self.owner, records_alone=records_alone
+        )
         self.backend = backend_of(self.engine)
         try:
             for settings in queues if not self.engine.provisioned else ():

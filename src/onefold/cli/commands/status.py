@@ -34,7 +34,7 @@ def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: b
     when the first of them expires; held messages. Per job: how many were done in the last minute and hour.
     """
     app, _ = target.split(words, 0, names="")
-    found = target.find(app, url)
+    found = target.find(app, url, records=True)
     if watch and not render.is_quiet():
         _watch(found, queue)
         return Answer(None)

@@ -23,7 +23,7 @@ def command(words: tuple[str, ...], url: str | None) -> Answer:
     taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
     """
     app, _ = target.split(words, 0, names="")
-    found = target.find(app, url)
+    found = target.find(app, url, records=True)
     silent = stories.silent(found.desk)
     return Answer({"stuck": silent}, draw=lambda: _draw(silent))
 

@@ -42,7 +42,7 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     if sum(not target.is_app(word) for word in words) == 2:
         return _of_day(words, url, job, tenant)
     app, (key,) = target.split(words, 1, names="KEY")
-    found = target.find(app, url)
+    found = target.find(app, url, records=True)
     say = instant if render.is_quiet() else render.local
     answer = stories.why(found.desk, key, job=job, tenant=tenant, say=say)
     return Answer(answer, draw=lambda: _draw(answer, found.words))

@@ -1,0 +1,152 @@
+"""The guard's records on Redis, PostgreSQL and DynamoDB, looked at and settled by the store's own URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import botocore.client
+import pytest
+from msgspec import Struct
+
+import onefold
+from onefold.service import held, status, stories
+from onefold.service.desk import Desk, open_desk
+from tests.emulators import servers
+from tests.faces.processes import Commands
+from tests.stores import postgres_books, redis_books
+from tests.stores.postgres_books import shared_server, sql
+
+pytestmark = pytest.mark.slow
+
+ACTOR = "person:ada"
+READS = {"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"}
+
+
+class Place(Struct, frozen=True):
+    """A store: its URL, and one by which nothing can be written."""
+
+    url: str
+    reading: str
+
+
+@contextmanager
+def on_redis() -> Iterator[Place]:
+    with servers.redis() as url, redis_books.client(url) as direct:
+        direct.execute_command("ACL", "SETUSER", "looker", "on", ">secret", "~*", "+@read", "+@connection")
+        yield Place(url, url.replace("redis://", "redis://looker:secret@"))
+
+
+@contextmanager
+def on_postgres() -> Iterator[Place]:
+    with shared_server() as server, postgres_books.database(server) as url, postgres_books.books(url):
+        sql(url, "CREATE ROLE looker LOGIN")
+        sql(url, "GRANT USAGE ON SCHEMA onefold TO looker")
+        sql(url, "GRANT SELECT ON ALL TABLES IN SCHEMA onefold TO looker")
+        sql(url, "ALTER ROLE looker SET default_transaction_read_only = on")
+        yield Place(url, url.replace("postgres@", "looker@"))
+
+
+@contextmanager
+def on_dynamodb() -> Iterator[Place]:
+    with servers.moto() as endpoint, pytest.MonkeyPatch.context() as patch:
+        for name, value in servers.CREDENTIALS.items():
+            patch.setenv(name, value)
+        url = f"dynamodb://eu-west-1/records?endpoint={endpoint}&batch=no"
+        with desk(f"{url}&create=yes"):
+            pass
+        yield Place(url, url)
+
+
+@contextmanager
+def desk(url: str) -> Iterator[Desk]:
+    opened = open_desk(url, actor=ACTOR)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+PLACES = {"redis": on_redis, "postgres": on_postgres, "dynamodb": on_dynamodb}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with PLACES[request.param]() as place:
+        yield place
+
+
+@pytest.fixture
+def only_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DynamoDB user who may only read; emulators believe everybody."""
+    real = botocore.client.BaseClient._make_api_call
+
+    def refuse(self: Any, operation: str, arguments: Any) -> Any:
+        assert operation in READS, operation
+        return real(self, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", refuse)
+
+
+@pytest.fixture
+def charge(place: Place) -> Iterator[Any]:
+    """A function with one call that is done and one that is held."""
+    with desk(place.url) as owner:
+
+        @onefold.once(key="{order}", store=owner.engine.store, name="charge", on_unknown="hold")
+        def charge(order: str) -> str:
+            if order.startswith("bad"):
+                raise onefold.OutcomeUnknown("the bank did not answer")
+            return f"charged {order}"
+
+        charge("o-1")
+        with pytest.raises(onefold.OutcomeUnknown):
+            charge("bad-1")
+        yield charge
+
+
+def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_reading: None) -> None:
+    with desk(place.reading) as looking:
+        (done,) = stories.why(looking, "o-1").stories
+        assert (done.job, done.place, done.result) == ("charge", "done", '"charged o-1"')
+        (bad,) = stories.why(looking, "bad-1").stories
+        assert (bad.place, bad.messages) == ("held", ())
+        assert stories.why(looking, "o-2").near == ("o-1",)
+        (one,) = held.listed(looking)
+        assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)
+        assert stories.silent(looking) == []
+        stands = status.status(looking)
+        assert stands.queues == ()
+        assert [(warning.code, warning.text) for warning in stands.warnings] == [
+            ("held-calls", "1 operation held: whether their effect happened is not known.")
+        ]
+
+
+def test_a_held_call_is_settled_where_it_lives(place: Place, charge: Any) -> None:
+    with pytest.raises(onefold.OutcomeUnknown):
+        charge("bad-2")
+    with desk(place.url) as deciding:
+        held.settle(deciding, "bad-1", done=True, result='"by hand"', reason_text="the bank says so")
+        held.settle(deciding, "bad-2", done=False)
+        assert held.listed(deciding) == []
+        (story,) = stories.why(deciding, "bad-1").stories
+        assert [(line.event, line.actor) for line in story.lines if line.event == "settled"] == [("settled", ACTOR)]
+    assert charge("bad-1") == "by hand"
+    with pytest.raises(onefold.OutcomeUnknown):
+        charge("bad-2")  # it was called again
+
+
+def test_commands_take_the_url_of_a_store(place: Place, charge: Any, tmp_path: Path) -> None:
+    commands = Commands(tmp_path)
+    story = commands.run("why", "o-1", place.reading, "--json")
+    assert story.returncode == 0, story.stderr
+    assert json.loads(story.stdout)["stories"][0]["place"] == "done"
+    listed = commands.run("held", "list", "--url", place.reading)
+    assert "bad-1" in listed.stdout
+    assert "secret" not in listed.stdout
+    refused = commands.run("dlq", "list", "--url", place.url)
+    assert refused.returncode != 0
+    assert "is a store for records; it has no queues" in refused.stderr
