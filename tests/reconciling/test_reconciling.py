@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import onefold
+from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Ask, Claimed, Hold, RecordKey
@@ -151,6 +152,35 @@ def test_a_message_that_is_gone_is_missing(shop: Shop, world: World) -> None:
     assert (found.verdict, found.done, found.missing) == ("disagrees", 2, 1)
     assert found.findings == ("1 missing: dispatched, not done, and no message of it is left.",)
     assert found.examples[0].why == "its message is gone, and nothing ever claimed it"
+
+
+@pytest.mark.parametrize("table", ["onefold_message", "onefold_waiting"])
+def test_a_message_whose_row_was_deleted_by_hand_is_missing(shop: Shop, world: World, table: str) -> None:
+    """Whichever of the file's two rows of a message somebody deletes, nobody can receive it any more."""
+    dispatch(world, ["a", "b", "c"], shop.charge)
+    delete_by_hand(world, table, "SELECT id FROM onefold_message WHERE key = 'b'")
+    world.run()
+    found = look(world)
+    assert (found.verdict, found.done, found.missing, found.waiting) == ("disagrees", 2, 1, 0)
+    assert found.examples[0].why == "its message is gone, and nothing ever claimed it"
+
+
+def test_a_dead_letter_whose_row_was_deleted_by_hand_is_missing(shop: Shop, world: World) -> None:
+    dispatch(world, ["a", "b"], shop.charge)
+    shop.ill["b"] = onefold.PermanentError("no such card")
+    world.run()
+    delete_by_hand(world, "onefold_received", "SELECT id FROM onefold_message WHERE key = 'b'")
+    found = look(world)
+    assert (found.missing, found.dead, found.examples[0].place) == (1, 0, "missing")
+
+
+def delete_by_hand(world: World, table: str, which: str) -> None:
+    engine = world.app.runtime().engine
+    assert isinstance(engine, SqliteEngine)
+    count = engine.database.write(
+        lambda connection: connection.execute(f"DELETE FROM {table} WHERE id IN ({which})").rowcount
+    )
+    assert count == 1
 
 
 def test_a_dead_letter_is_named_with_its_queue_reason_and_owner(shop: Shop, world: World) -> None:

@@ -49,11 +49,17 @@ def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> l
 
 
 def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
-    """One message wherever it stands; None when it is gone or has expired."""
+    """One message wherever it stands; None when it is gone or has expired.
+
+    Outside groups a message that is neither waiting nor received is gone: nobody can receive it, so somebody took it out of
+    its queue by hand.
+    """
     found = connection.execute(
         "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
         "m.position, m.dedup_id, g.name, r.receives, r.first_received_at_ms, r.owner FROM onefold_message m "
-        "LEFT JOIN onefold_received r ON r.id = m.id LEFT JOIN onefold_group g ON g.id = m.grp WHERE m.id = ?",
+        "LEFT JOIN onefold_received r ON r.id = m.id LEFT JOIN onefold_group g ON g.id = m.grp WHERE m.id = ? AND ("
+        "m.grp IS NOT NULL OR r.id IS NOT NULL OR EXISTS (SELECT 1 FROM onefold_waiting w "
+        "WHERE w.queue = m.queue AND w.visible_at_ms = m.visible_at_ms AND w.id = m.id))",
         (number,),
     ).fetchone()
     if found is None:
