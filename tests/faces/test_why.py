@@ -7,7 +7,7 @@ import pytest
 import onefold
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Failure, RecordKey, Release
-from onefold.service import editing, held, redrive, stories
+from onefold.service import editing, held, queues, redrive, stories
 from onefold.service.dead_letters import Select, find, one_of
 from tests.faces.office import START_MS, Office, Open, Order
 
@@ -97,6 +97,7 @@ def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> Non
     there.world.run()
     found = story(there, "a")
     assert [line.event for line in found.lines] == [
+        "sent",
         "claimed",
         "dead-letter",
         "edit",
@@ -104,11 +105,76 @@ def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> Non
         "started",
         "completed",
     ]
-    assert found.lines[2].text == "payload changed in the dead-letter queue (city)"
-    assert found.lines[2].rule == "reason given: typo"
-    assert found.lines[2].actor == "person:ada"
-    assert found.lines[4].rule == "fence 2; 1 run before this budget"
+    assert found.lines[0].message_id == found.lines[2].message_id != found.lines[6].message_id
+    assert found.lines[3].text == "payload changed in the dead-letter queue (city)"
+    assert found.lines[3].rule == "reason given: typo"
+    assert found.lines[3].actor == "person:ada"
+    assert found.lines[5].text == "run 2 started"
+    assert found.lines[5].rule == "fence 2; 1 run before this budget"
     assert found.text.endswith("with 2 runs.")
+
+
+def test_runs_are_counted_on_through_redrives(there: Open) -> None:
+    there.office.ill["a"] = ValueError("odd")
+    there.office.book.send(Order("a"))
+    there.world.run_for(30_000)
+    before = [line.text for line in story(there, "a").lines if line.event != "started"]
+    for number in range(1, 3):
+        redrive.Redrive(there.desk, list(find(there.desk, Select())), watch=False).run(lambda _: None)
+        there.world.run_for(30_000)
+        after = [line.text for line in story(there, "a").lines if line.event != "started"]
+        assert after[: len(before)] == before, "what the story said before a redrive it says after it"
+        assert [text.split(":")[0] for text in after[len(before) + 1 :]] == [
+            f"run {2 * number + 1} failed",
+            f"run {2 * number + 2} failed",
+        ]
+        before = after
+
+
+def test_a_move_by_a_task_is_told_where_it_happened(there: Open) -> None:
+    there.office.ill["a"] = onefold.PermanentError("no such city")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    task = there.desk.engine.queues.start_move("orders-dead")
+    there.clock.advance(1_000)
+    there.desk.engine.maintain(lambda _: None)
+    there.clock.advance(1_000)
+    there.world.run()
+    lines = story(there, "a").lines
+    assert [line.event for line in lines] == ["sent", "claimed", "dead-letter", "redrive", "started", "dead-letter"]
+    assert (lines[3].actor, lines[3].at_ms) == (f"move-task:{task.handle}", START_MS + 1_000)
+
+
+@pytest.mark.parametrize("queue", ["orders", "orders-dead"])
+def test_a_purge_is_told_of_each_message(there: Open, queue: str) -> None:
+    there.office.ill["a"] = onefold.PermanentError("no such city")
+    there.office.book.send(Order("a"))
+    if queue == "orders-dead":
+        there.world.run()
+    there.clock.advance(60_000)
+    before = told(story(there, "a"))
+    assert queues.purge(there.desk, queue, reason_text="a mistake") == 1
+    found = story(there, "a")
+    assert found.place == "gone"
+    assert found.text.endswith("person:ada removed it at 2023-11-14T22:14:20.000Z.")
+    assert (found.lines[-1].event, found.lines[-1].at_ms) == ("removed", START_MS + 60_000)
+    assert told(found)[:-1] == (before if queue == "orders-dead" else [])
+    row = there.desk.engine.ledger.of_key(RecordKey("", "book", "a"))[-1]
+    assert row.detail == {"reason_text": "a mistake"}
+
+
+def test_a_run_after_a_settlement_as_not_done_is_told(there: Open) -> None:
+    there.office.ill["p"] = onefold.OutcomeUnknown("no answer")
+    there.office.pay.send(Order("p"))
+    there.world.run()
+    there.office.ill.clear()
+    there.clock.advance(1_000)
+    held.settle(there.desk, "p", done=False)
+    there.clock.advance(1_000)
+    there.world.run()
+    lines = story(there, "p").lines
+    assert [line.event for line in lines[-4:]] == ["settled", "redrive", "started", "completed"]
+    assert lines[-1].text == "run 2 completed; the record stands"
 
 
 def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:

@@ -183,7 +183,7 @@ def _gone(record: Record | None, evidence: Evidence) -> Standing:
             todo=("See below for what that can mean.",),
         )
     who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
-    status = f"its record says {record.status}" if record is not None else "its record has expired"
+    status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return Standing(
         place="gone",
         text=f"Not done, and no message is left: {status}.{who}",

@@ -59,7 +59,9 @@ def told(row: Row, evidence: Evidence) -> Told:
     if row.event in _TELLINGS:
         return _TELLINGS[row.event](row.detail)
     meaning = EVENTS.get(row.event)
-    numbers = ", ".join(f"{name} {value}" for name, value in row.detail.items() if value is not None)
+    numbers = ", ".join(
+        f"{name} {value}" for name, value in row.detail.items() if value is not None and name != "number"
+    )
     return meaning.text if meaning is not None else row.event, numbers
 
 
@@ -74,8 +76,8 @@ def _word(detail: Detail, name: str, otherwise: str) -> str:
 
 
 def _run(detail: Detail) -> str:
-    attempt = detail.get("attempt")
-    return f"run {attempt}" if attempt else "the run"
+    number = detail.get("number") or detail.get("attempt")
+    return f"run {number}" if number else "the run"
 
 
 def _sent(detail: Detail) -> Told:

@@ -8,9 +8,11 @@ Never here: reading anything, rendering. Invariant: a line states only what a re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
@@ -43,9 +45,28 @@ class Line(Struct, frozen=True, kw_only=True):
 
 def lines(evidence: Evidence) -> list[Line]:
     """The story, oldest first."""
-    told = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in evidence.rows]
+    rows = _counted_on(evidence.rows)
+    told = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in rows]
     told += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
     return [line for _, line in sorted(told, key=lambda one: (one[1].at_ms, one[0]))]
+
+
+def _counted_on(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the number of each run in the whole story: sent back, a message may begin at attempt 1 again."""
+    found: list[Row] = []
+    before, last, sent_back = 0, 0, False
+    for row in rows:
+        attempt = row.detail.get("attempt")
+        if row.event in ("redrive", "settled"):
+            sent_back = True
+        elif isinstance(attempt, int):
+            if sent_back and attempt <= last:
+                before, last = before + last, 0
+            last, sent_back = max(last, attempt), False
+            found.append(replace(row, detail={**row.detail, "number": before + attempt}))
+            continue
+        found.append(row)
+    return found
 
 
 def _rank(event: str, *, of_run: bool = True) -> int:
@@ -123,18 +144,25 @@ def _of_record(evidence: Evidence) -> list[Line]:
         message_id, owner = (record.message_id, record.owner) if known else (None, None)
         told.append(_line(at_ms, event, text, rule, message_id, owner, "record"))
 
-    sent_back = {row.detail.get("new_message_id") for row in evidence.rows if row.event == "redrive"}
+    moves = [row for row in evidence.rows if row.event == "redrive"]
+    sent_back = {row.detail.get("new_message_id") for row in moves}
+    first = next((row.message_id for row in moves if row.message_id not in sent_back), None)
     if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
         tell(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
+    elif "sent" not in names and first is not None:
+        rule = "at this time or before: the record keeps only when it was sent last"
+        at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
+        told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "no record of this key stood before"
         tell(record.created_at_ms, "claimed", "claimed for the first time", rule, last=False)
-    run = f"run {record.attempts}" if record.attempts else "the run"
+    run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts
         earlier = f"; {counted(before, 'run')} before this budget" if before else ""
         tell(record.started_at_ms, "started", f"{run} started", f"fence {record.started_fence}{earlier}")
-    if record.status == "completed" and not names & {"completed", "settled"}:
+    by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)
+    if record.status == "completed" and "completed" not in names and not by_hand:
         tell(record.updated_at_ms, "completed", f"{run} completed; the record stands", lifetime(evidence))
     failed = record.status in ("failed", "unknown") and record.failure is not None
     since_ms = record.started_at_ms or record.created_at_ms

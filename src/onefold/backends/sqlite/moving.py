@@ -16,6 +16,7 @@ from typing import Any, Final
 from onefold import errors, limits
 from onefold.backends.sqlite import browse, groups
 from onefold.backends.sqlite.catalogue import Catalogue, stored_in
+from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.rows import (
     Meta,
@@ -28,6 +29,10 @@ from onefold.backends.sqlite.rows import (
     packed,
 )
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Transferred
+from onefold.contracts.identity import key_range
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
+from onefold.contracts.store import RecordKey
 
 _MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
 _COLUMNS: Final = "handle, source, target, per_second_max, status, to_move, moved, started_at_ms, failure"
@@ -185,7 +190,10 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
     try:
         row = catalogue.row_in(connection, task.source)
         for number in _movable(connection, row, task.to, last_id, room, now_ms):
-            send_on_in(connection, catalogue, [(f"{row.token}-{number}", task.to, None)], now_ms)
+            standing = browse.look_in(connection, catalogue, number, now_ms)
+            (went,) = send_on_in(connection, catalogue, [(f"{row.token}-{number}", task.to, None)], now_ms)
+            if standing is not None and went is not None:
+                _note(connection, standing, went, handle, now_ms)
             moved += 1
         done = moved < room
         if done and task.to is None:
@@ -198,6 +206,35 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
         (moved, status, failure, handle),
     )
     return moved
+
+
+def _note(connection: sqlite3.Connection, standing: Peeked, went: Moved, handle: str, now_ms: int) -> None:
+    """Write into the operation's history that a task sent its message on.
+
+    The tenant of an operation does not travel with its message, but its record knows it; where several tenants have the
+    key, or the message names no operation, nothing is written.
+    """
+    job = standing.attributes.get(JOB_ATTRIBUTE)
+    if standing.key is None or job is None:
+        return
+    scopes = connection.execute(
+        "SELECT DISTINCT scope FROM onefold_record WHERE ident >= ? AND ident < ? AND key = ? AND job = ?",
+        (*key_range(standing.key), standing.key, job.value),
+    ).fetchall()
+    if len(scopes) != 1:
+        return
+    run = standing.attributes.get(RUN_ATTRIBUTE)
+    row = Row(
+        at_ms=now_ms,
+        event="redrive",
+        key=RecordKey(scopes[0][0], str(job.value), standing.key),
+        queue=standing.queue,
+        message_id=standing.message_id,
+        run=None if run is None else str(run.value),
+        actor=f"move-task:{handle}",
+        detail={"to": went.queue, "new_message_id": went.new_message_id},
+    )
+    append_in(connection, [row])
 
 
 def _movable(
