@@ -139,8 +139,10 @@ def send_and_print(
     else:
         for text in texts:
             send(text)
-    seconds = time.monotonic() - started
-    print(json.dumps({"per_s": options.count / seconds, "us": seconds / options.count * 1e6}))
+    ended = time.monotonic()
+    seconds = ended - started
+    figures = {"per_s": options.count / seconds, "us": seconds / options.count * 1e6}
+    print(json.dumps({**figures, "started_at": started, "ended_at": ended}))
 
 
 def main() -> None:

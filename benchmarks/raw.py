@@ -18,6 +18,8 @@ import hashlib
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -260,7 +262,8 @@ def timed(work: Callable[[], int]) -> Figures:
     ended = time.monotonic()
     if done == 0:
         raise SystemExit("nothing was there to be measured")
-    return {"done": done, "per_s": done / (ended - started), "us": (ended - started) / done * 1e6}
+    per_s = done / (ended - started)
+    return {"done": done, "per_s": per_s, "us": 1e6 / per_s, "started_at": started, "ended_at": ended}
 
 
 def figure_enqueue(options: argparse.Namespace) -> Figures:
@@ -306,6 +309,31 @@ def figure_drain(options: argparse.Namespace) -> Figures:
     """Lease, claim, run, complete, delete what `load` put into the file, in batches of `--batch`."""
     queue = open_queue(options)
     return timed(lambda: drain_queue(queue, options.count, options.batch))
+
+
+def figure_stream(options: argparse.Namespace) -> Figures:
+    """One process inserts, a commit each; another leases, claims, runs, completes and deletes up to `--batch` at a time.
+
+    Timed from the first insert to the last delete. Both wait for the file as SQLite does; with nothing to do the one that
+    runs looks again after 1 ms, without asking for the writer's turn.
+    """
+    open_queue(options).connection.close()
+    producer = [sys.executable, "-m", "benchmarks.raw", "enqueue", *sys.argv[2:]]
+    queue = open_queue(options)
+    with subprocess.Popen(producer, stdout=subprocess.PIPE, text=True) as sending:
+        done = 0
+        ready = queue.connection.execute
+        while done < options.count:
+            if ready("SELECT 1 FROM messages WHERE queue = 1 AND visible_at_ms <= ? LIMIT 1", (now_ms(),)).fetchone():
+                done += drain_queue(queue, options.batch, options.batch)
+            elif sending.poll():
+                raise SystemExit("the sending process failed")
+            else:
+                time.sleep(0.001)
+        ended = time.monotonic()
+        sent: Figures = json.loads(sending.communicate()[0])
+    seconds = max(ended, sent["ended_at"]) - sent["started_at"]
+    return {"done": done, "per_s": done / seconds, "us": seconds / done * 1e6, "sent_per_s": sent["per_s"]}
 
 
 def figure_history(options: argparse.Namespace) -> Figures:
@@ -361,6 +389,7 @@ FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "bulk": figure_bulk,
     "load": figure_load,
     "drain": figure_drain,
+    "stream": figure_stream,
     "history": figure_history,
     "backlog": figure_backlog,
     "record": figure_record,

@@ -36,6 +36,7 @@ HELD = THREADS * GROUP
 """Messages that a worker has in hand at once."""
 BACKLOGS = (1_000, 1_000_000)
 GROUPS = 10_000
+STREAMED = 6_000
 COPIED_MAX = 10_000
 """Files with a backlog up to this are copied for each run, larger ones used again: a run adds 2 % to their records."""
 IN_MEMORY = "Taskiq, Redis in memory"
@@ -81,6 +82,10 @@ def once(module: str, figure: str, bench: Bench, *, count: int, **options: int) 
     """Runs a figure that begins with an empty file."""
     with TemporaryDirectory(dir=bench.work) as directory:
         return program(module, figure, Path(directory) / "bench.db", count=bench.count(count), **options)
+
+
+def raw_stream(bench: Bench) -> Figures:
+    return once("raw", "stream", bench, count=STREAMED, batch=GROUP)
 
 
 def raw_drain(bench: Bench, batch: int, count: int = 100_000) -> Figures:
@@ -154,6 +159,18 @@ def taskiq(bench: Bench, trial: Measure) -> Figures:
 
 def taskiq_drain(bench: Bench) -> Figures:
     return trials.drain(TASKIQ, bench.work, bench.count(10_000))
+
+
+def onefold_stream(bench: Bench, workers: Sequence[int]) -> Figures:
+    """One process sends one by one while so many workers run what comes: `1_per_s`, `2_per_s`..."""
+    return {
+        f"{number}_per_s": trials.stream(ONEFOLD, bench.work, bench.count(STREAMED), number)["per_s"]
+        for number in workers
+    }
+
+
+def taskiq_stream(bench: Bench) -> Figures:
+    return trials.stream(TASKIQ, bench.work, bench.count(STREAMED))
 
 
 def powertools(bench: Bench) -> Figures:
@@ -267,7 +284,7 @@ class Pair:
 
 def pairs() -> list[Pair]:
     """Returns the whole benchmark in the order in which it is run; the page keeps it. What strains the disk comes last."""
-    return [*waiting(), *weighing(), *guarding(), *sending(), *draining(), *growing()]
+    return [*waiting(), *weighing(), *guarding(), *sending(), *streaming(), *draining(), *growing()]
 
 
 def draining() -> list[Pair]:
@@ -345,6 +362,41 @@ def sending() -> list[Pair]:
             {"onefold, one by one": one_by_one},
         ),
     ]
+
+
+def streaming() -> list[Pair]:
+    raw, alone = f"raw, a sender beside one that drains up to {GROUP}", "onefold, one worker"
+    about = (
+        "One process sends one by one, each send durable, while another runs what comes: from the first send to the last "
+        "job's start, external effects. Jobs that are sent and run a second."
+    )
+    return [
+        Pair(
+            partial(onefold_stream, workers=(1,)),
+            (
+                Planned(
+                    "send one by one beside a worker", "jobs/s", "1_per_s", ratio_at_least(0.6), raw, "per_s",
+                    f"{about} raw's second process makes two synced commits for all that it finds.",
+                ),
+                Planned(
+                    "send one by one beside a worker, and Taskiq", "jobs/s", "1_per_s", ratio_at_least(2), IN_MEMORY,
+                    "per_s", "The same run. Taskiq's Redis syncs nothing.",
+                ),
+            ),
+            {raw: raw_stream, IN_MEMORY: partial(taskiq, trial=taskiq_stream)},
+        ),
+        Pair(
+            partial(onefold_stream, workers=(2, 4)),
+            tuple(
+                Planned(
+                    f"send one by one beside {number} workers", "jobs/s", f"{number}_per_s", ratio_at_least(0.95), alone,
+                    "1_per_s", "One sender is the bound: a worker more must not take the file from it.",
+                )
+                for number in (2, 4)
+            ),
+            {alone: partial(onefold_stream, workers=(1,))},
+        ),
+    ]  # fmt: skip
 
 
 def guarding() -> list[Pair]:

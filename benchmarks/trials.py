@@ -218,6 +218,35 @@ def drain(tool: Tool, work: Path, count: int, workers: int = 1) -> Figures:
     }
 
 
+def stream(tool: Tool, work: Path, count: int, workers: int = 1) -> Figures:
+    """One process sends `count` jobs one by one while `workers` processes run them: `per_s`, and `sent_per_s` of the sender.
+
+    Timed from the first send to the last job's start, or to the last send's return where that is later. The workers
+    first run some jobs that do not count, so that their start is not measured.
+    """
+    every = max(1, count // (100 * workers))
+    warm = every * workers
+    with trial(tool, work, "noop", every) as opened:
+        for _ in range(workers):
+            opened.start_worker()
+
+        def done() -> int:
+            return int(sum(share["done"] for share in opened.shares()))
+
+        # Until each worker has reported: a worker that has not come yet would be started beside what is measured.
+        sent = 0
+        while len(opened.shares()) < workers:
+            opened.send(warm, "--first", str(sent))
+            sent += warm
+            opened.wait_for(lambda least=sent - every * workers: done() > least, 60, "the first jobs")  # type: ignore[misc]
+        figures = opened.send(count, "--first", str(sent))
+        enough = sent + count - every * workers + 1
+        opened.wait_for(lambda: done() >= enough, DRAIN_S, f"{count} jobs")
+        last_at = max(*(share["last_at"] for share in opened.shares()), figures["ended_at"])
+    seconds = last_at - figures["started_at"]
+    return {"per_s": count / seconds, "us": seconds / count * 1e6, "sent_per_s": figures["per_s"]}
+
+
 def latency(tool: Tool, work: Path, per_s: int = 100, seconds: int = 5, idle_s: float = 3.0) -> Figures:
     """Sends at a steady rate to a waiting worker: `p50_ms`, `p99_ms` from send to start, `idle_percent` of one core.
 

@@ -109,6 +109,18 @@ def test_raw_backlog_stays_as_deep_as_it_was(tmp_path: Path) -> None:
     connection.close()
 
 
+def test_raw_sender_and_drainer_do_the_whole_work_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "raw.db"
+    monkeypatch.setattr("sys.argv", ["raw", "stream", "--file", str(file), "--count", "60", "--batch", "7"])
+    raw.main()
+    connection = sqlite3.connect(file)
+    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM records WHERE status = 2").fetchone() == (60,)
+    connection.close()
+
+
 def test_bodies_are_200_bytes_of_json() -> None:
     for key, body in raw.bodies(2, first=999_999):
         assert len(body) == 200
