@@ -27,7 +27,7 @@ class SystemClock:
         """Monotonic time in milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
-    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+    def wait(self, waiter: Waiter, timeout_ms: float) -> bool:
         """Wait on `waiter` for at most `timeout_ms` milliseconds of real time."""
         return waiter.wait(max(timeout_ms, 0) / 1000)
 

@@ -62,10 +62,12 @@ class SqliteQueues:
         """The hot-path object of one queue.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: no such queue. One that another process has dropped meanwhile is noticed by the object's verbs.
         """
-        self._engine.read(lambda connection: self._catalogue.row_in(connection, queue))
-        return SqliteQueue(self._engine, self._catalogue, queue, self.owner)
+        row = self._catalogue.known(queue)
+        if row is None:
+            row = self._engine.read(lambda connection: self._catalogue.row_in(connection, queue))
+        return SqliteQueue(self._engine, self._catalogue, queue, self.owner, fifo=row.settings.fifo)
 
     def row_in(self, connection: sqlite3.Connection, queue: str) -> QueueRow:
         """The queue as the transaction open on `connection` sees it; for the functions that end in `_in`.

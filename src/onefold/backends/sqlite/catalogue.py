@@ -59,6 +59,10 @@ class Catalogue:
             row = known[1][name] = _load(connection, name, token)
         return row
 
+    def known(self, name: str) -> QueueRow | None:
+        """The queue as it was when anybody in this process last looked it up; None when nobody has."""
+        return self._known[1].get(name)
+
     def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:
         """The queue of that number in the file."""
         name = connection.execute("SELECT name FROM onefold_queue WHERE id = ?", (number,)).fetchone()[0]
@@ -72,6 +76,7 @@ class Catalogue:
     def changed_in(self, connection: sqlite3.Connection) -> None:
         """Tell everybody that settings changed in this transaction."""
         connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
+        self._known = ("", {})
 
 
 def names_in(connection: sqlite3.Connection, *, after: str = "", limit: int = -1) -> list[str]:

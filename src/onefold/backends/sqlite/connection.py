@@ -5,9 +5,9 @@ What lives here: the writer's turn, group commit, level 4, who reads on which co
 
 Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
 syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
-answer only after COMMIT returned, which in WAL mode with synchronous=FULL means: on disk.
-Between processes SQLite's own file lock decides; we ask for it again every millisecond, because SQLite's own waiting
-backs off up to 100 ms, which is what makes other tools stall under load.
+answer only after COMMIT returned, which in WAL mode with synchronous=FULL means: on disk; what may be seen before it is on
+disk is synced after COMMIT, when others have the turn (`log.py`).
+Between processes SQLite's own file lock decides (`turn.FileTurn`).
 Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
 
 An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from onefold import errors
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
+from onefold.backends.sqlite.log import Log
 from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
-from onefold.backends.sqlite.refusals import DiskFull, primary, translate
+from onefold.backends.sqlite.refusals import DiskFull, translate
 from onefold.backends.sqlite.space import Space
-from onefold.backends.sqlite.turn import Batch, Turn, Work
-from onefold.clock import Never, SystemClock
+from onefold.backends.sqlite.turn import Batch, FileTurn, Run, Turn, Work
 from onefold.contracts.admin import Transferred
 from onefold.interrupts import is_of_a_signal
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
-_BEGIN = "BEGIN IMMEDIATE /*onefold*/"
 _COMMIT = "COMMIT /*onefold*/"
 _ROLLBACK = "ROLLBACK /*onefold*/"
 
@@ -67,9 +66,7 @@ class Engine:
         self._file = OpenFile(path)
         self.place = path if self.in_memory else self._file.place
         self._settings = settings
-        self._real_clock = SystemClock()  # other processes hold the file in real time, whatever `clock` says
-        self._never = Never()
-        self._turn = Turn()
+        self._turn, self._file_turn = Turn(), FileTurn(settings.busy_ms)
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[Work[Any]] = deque()
         self._readers = Readers(self._connect_reader, self._check_open)
@@ -79,11 +76,12 @@ class Engine:
         self._writer = self._connect_writer()
         self._seen_version = _data_version(self._writer)
         self._file.note()
+        self._log = Log(None if self.in_memory else self._file.log)
         self._space = Space(self._writer, self.place, settings.log_bytes)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
-    def write(self, run: Callable[[sqlite3.Connection], T], *, synced: bool = True, adds: bool = False) -> T:
+    def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
         """Run `run(connection)` in a transaction and return its answer once it is durable.
 
         Args:
@@ -92,6 +90,8 @@ class Engine:
                 makes it durable too, since the write-ahead log is synced as a whole.
             adds: True for what only takes space (a send): it is refused while there is still room for the work on what was
                 accepted, which frees space.
+            early: other processes may see it before it is on disk, which this call waits for all the same: the turn is
+                free meanwhile. For what nobody answers from without a synced write of their own (docs/decisions/0017).
 
         On a full disk the log is written into the file and `run` is called again, once.
         Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
@@ -107,36 +107,40 @@ class Engine:
             with self._writer.engine_time():
                 return self._in_savepoint(run)
         try:
-            return self._write(run, synced)
+            return self._write(run, synced, early)
         except DiskFull:
             if self.in_memory:
                 raise
         self._with_writer(lambda _: self._space.make_room(reserved=not adds))
-        return self._write(run, synced)
+        return self._write(run, synced, early)
 
-    def _write(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
+    def _write(self, run: Run[T], synced: bool, early: bool) -> T:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
+        answer: tuple[T, bool] | None = None
         try:
             if self._turn.lock.acquire(blocking=False):
                 with self._turn.lock:
                     self._turn.lock.release()  # that of `acquire`; the end of the block releases the other
                     if not self._waiting:
-                        return self._run_alone(run, synced)
-            work = Work(run, synced)
-            with work.wanted:
-                self._waiting.append(work)
-                self._take_turn(lambda: not work.take())
-                with self._turn.lock:
-                    self._turn.lock.release()
-                    if not work.done:
-                        self._run_waiting(work)
+                        answer = self._run_alone(run, synced, early)
+            if answer is None:
+                work = Work(run, synced, early)
+                with work.wanted:
+                    self._waiting.append(work)
+                    self._take_turn(lambda: not work.take())
+                    with self._turn.lock:
+                        self._turn.lock.release()
+                        if not work.done:
+                            self._run_waiting(work)
+                answer = work.answer()
         except BaseException:
             self._turn.leave()
             raise
-        if work.error is not None:
-            raise work.error
-        return work.value  # type: ignore[return-value]  # done without error: run's own answer
+        value, is_late = answer
+        if is_late:
+            self._log.flush()
+        return value
 
     def _take_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> None:
         """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
@@ -163,20 +167,21 @@ class Engine:
             todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
         )
 
-    def _run_alone(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> T:
-        """As `_run_waiting`, for one caller that has met no other."""
+    def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
+        """As `_run_waiting`, for one caller that has met no other; its answer, and whether the log is to be synced yet."""
         try:
-            with self._ready():  # its end rolls back what an exception leaves
-                self._sync(synced)
+            with self._ready() as writer:  # its end rolls back what an exception leaves
+                self._sync(synced and not early)
                 self._begin()
-                value = run(self._writer)
-                self._writer.execute(_COMMIT)
+                changes = writer.total_changes
+                value = run(writer)
+                writer.execute(_COMMIT)
+                return value, early and writer.total_changes != changes
         except BaseException as error:
             self._writer.transferred = []  # that did not happen
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self.path) from None
             raise
-        return value
 
     def _waiting_now(self, own: Work[Any]) -> list[Work[Any]]:
         """All that waits and was not given up, taken out; `own` in any case."""
@@ -198,8 +203,9 @@ class Engine:
             work.batch = batch
         try:
             with self._ready():
-                self._sync(any(work.synced for work in works))
+                self._sync(any(work.synced and not work.early for work in works))
                 self._begin()
+                changes = self._writer.total_changes
                 if len(works) == 1:
                     own.value = own.run(self._writer)
                 else:
@@ -207,6 +213,9 @@ class Engine:
                         work.value, work.error = self._answer_of(work.run)
                 commits = True
                 self._writer.execute(_COMMIT)
+                if self._syncs or self._writer.total_changes == changes:
+                    for work in works:
+                        work.early = False  # it is on disk, or there was nothing to put there
             batch.over = True
         except (sqlite3.Error, errors.OnefoldError) as error:  # of all of it, or of the only one
             self._writer.transferred = []
@@ -221,7 +230,7 @@ class Engine:
                 self._writer.transferred = []
             raise
 
-    def _answer_of(self, run: Callable[[sqlite3.Connection], T]) -> tuple[T | None, Exception | None]:
+    def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
         """What a piece of work answered or raised, all of it undone then.
 
         Raises:
@@ -235,7 +244,7 @@ class Engine:
                 raise
             return None, error
 
-    def _in_savepoint(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def _in_savepoint(self, run: Run[T]) -> T:
         told = len(self._writer.transferred)
         self._depth = depth = self._depth + 1
         name = f"onefold_work_{depth}"  # of its own, so that none is taken for another that was not made yet
@@ -274,20 +283,9 @@ class Engine:
     def _begin(self, *, reserved: bool = False) -> None:
         if not self.in_memory:
             self._space.watch(reserved=reserved)
-        end_ms: int | None = None
-        while True:
-            try:
-                self._writer.execute(_BEGIN)
-            except sqlite3.OperationalError as error:
-                now_ms = self._real_clock.monotonic_ms()
-                end_ms = now_ms + self._settings.busy_ms if end_ms is None else end_ms
-                if primary(error) != sqlite3.SQLITE_BUSY or now_ms >= end_ms:
-                    raise
-                self._real_clock.wait(self._never, 1)
-            else:
-                if not self.in_memory and not self._file.is_there():
-                    self._refuse_lost_file()
-                return
+        self._file_turn.begin(self._writer)
+        if not self.in_memory and not self._file.is_there():
+            self._refuse_lost_file()
 
     def _refuse_lost_file(self) -> NoReturn:
         """End a transaction that would go where nobody looks for it; what can be saved is written into the file.
@@ -396,13 +394,18 @@ class Engine:
                     self._sync(synced)
                     self._begin(reserved=True)
                     self._held_by = me
+                    changes = self._writer.total_changes
                     answers = [self._written(call) for call in calls]
                     self._writer.execute(_COMMIT)
+                    # SQLite syncs nothing then, and what was read may be of an early write.
+                    is_late = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
                 self._writer.transferred = []
                 raise translate(error, self.path) from error
             finally:
                 self._held_by = None
+        if is_late:
+            self._log.flush()
         return answers
 
     def _written(self, call: Callable[[], object]) -> object:
@@ -426,7 +429,7 @@ class Engine:
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
-    def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def read(self, run: Run[T]) -> T:
         """Run `run(connection)` on a snapshot; never waits for writers and never blocks them.
 
         Raises:
@@ -438,7 +441,7 @@ class Engine:
         self._check_open()
         return self._translated(lambda: self._readers.read(run))
 
-    def _with_writer(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    def _with_writer(self, run: Run[T]) -> T:
         """Read with the writer's connection, inside the transaction of this thread if there is one."""
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
@@ -475,6 +478,7 @@ class Engine:
             with self._turn.lock:
                 self._turn.lock.release()
                 self._writer.close()
+        self._log.close()
 
 
 # Where a thread has the turn until the call returns; level 4 goes on outside of one.

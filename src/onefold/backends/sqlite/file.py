@@ -74,18 +74,18 @@ class OpenFile:
         self._path = path
         self._name = os.path.abspath(path)  # this process may change its folder
         self.place = os.path.realpath(path)
-        self._log = f"{self.place}-wal"
+        self.log = f"{self.place}-wal"
         self._index = f"{self.place}-shm"
         self._seen: list[tuple[int, int] | None] = []
 
     def note(self) -> None:
         """Remember which file and log this process has opened; called once, as soon as it has both."""
-        self._seen = [_inode(self._name), _inode(self._log), _inode(self._index)]
+        self._seen = [_inode(self._name), _inode(self.log), _inode(self._index)]
 
     def is_there(self) -> bool:
         """Whether file and log are still what this process has open, as far as it may look. 3 us; asked in every write."""
         try:
-            main, log = os.stat(self._name), os.stat(self._log)
+            main, log = os.stat(self._name), os.stat(self.log)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:  # this process has given up rights since it opened them
@@ -101,7 +101,7 @@ class OpenFile:
 
     def is_log_gone(self) -> bool:
         """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""
-        now = [_inode(self.place), _inode(self._log), _inode(self._index)]
+        now = [_inode(self.place), _inode(self.log), _inode(self._index)]
         return (
             now[0] == self._seen[0]
             and None in now
@@ -119,11 +119,11 @@ class OpenFile:
         if _inode(self._index) == self._seen[2]:
             with suppress(OSError):
                 os.unlink(self._index)
-        if _inode(self._log) != self._seen[1]:
+        if _inode(self.log) != self._seen[1]:
             return None
-        target = f"{self._log}-of-replaced-{os.getpid()}"
+        target = f"{self.log}-of-replaced-{os.getpid()}"
         try:
-            os.rename(self._log, target)
+            os.rename(self.log, target)
         except OSError:  # another process of the old file has done it
             return None
         return target
@@ -138,7 +138,7 @@ class OpenFile:
         if _inode(self.place) == self._seen[0] == _inode(self._name):
             saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
             return errors.StorageError(
-                f"The log of {self._path} ({self._log}, {self._index}) was removed or replaced while this process used it.",
+                f"The log of {self._path} ({self.log}, {self._index}) was removed or replaced while this process used it.",
                 meaning=f"Nothing was written; {saved}. Other processes would not have seen it.",
                 todo="Restart every process that uses the file, and keep its -wal and -shm files while one does.",
             )

@@ -75,12 +75,14 @@ class SqliteQueue:
         catalogue: the file's queues.
         name: of the queue.
         owner: id of the process that receives; None when its death cannot be noticed.
+        fifo: its type.
     """
 
     capabilities = CAPABILITIES
 
-    def __init__(self, engine: Engine, catalogue: Catalogue, name: str, owner: str | None) -> None:
+    def __init__(self, engine: Engine, catalogue: Catalogue, name: str, owner: str | None, *, fifo: bool) -> None:
         self.name = name
+        self._is_fifo = fifo
         self._catalogue = catalogue
         self._owner = owner
         self._engine = engine
@@ -95,7 +97,9 @@ class SqliteQueue:
             NotFoundError: the queue was dropped.
         """
         return self._engine.write(
-            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms()), adds=True
+            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms()),
+            early=not self._is_fifo,  # FIFO: a duplicate is answered with the first one's id, which must be on disk
+            adds=True,
         )
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:

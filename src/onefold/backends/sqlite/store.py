@@ -289,7 +289,7 @@ class SqliteStore:
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         """As the contract says, all asks and their rows in one transaction."""
-        return self._engine.write(lambda connection: claim_in(connection, asks, now_ms, rows_of))
+        return self._engine.write(lambda connection: claim_in(connection, asks, now_ms, rows_of), early=True)
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says, in one transaction."""

@@ -1,4 +1,4 @@
-"""The writer's turn among the threads of one process, and the work that waits for it.
+"""The writer's turn among the threads of one process, that among processes, and the work that waits for it.
 
 Taking a lock and entering the block that gives it back are two steps, and an exception out of a signal's handler may come
 between them. So: `take`, then at once `with turn.lock`, whose first statement is `turn.lock.release()`: the end of that
@@ -13,14 +13,22 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from types import CodeType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from onefold import errors
+from onefold.backends.sqlite.refusals import primary
+from onefold.clock import Never, SystemClock
 
 if TYPE_CHECKING:
     from types import FrameType
 
 T = TypeVar("T")
+Run = Callable[[sqlite3.Connection], T]
+
+_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # own spelling, see `connection.py`
+_ASK_MS: Final = 1  # how often the file's turn is asked for,
+_ASK_SOON_MS: Final = 0.1  # and how often for the first milliseconds: most transactions take 0.1 to 0.5 ms
+_SOON_MS: Final = 3
 
 
 class Turn:
@@ -67,6 +75,41 @@ class Turn:
         )
 
 
+class FileTurn:
+    """The turn among processes: SQLite's own lock on the file decides.
+
+    We ask for it again every 0.1 ms and later every millisecond, because SQLite's own waiting backs off up to 100 ms, which
+    is what makes other tools stall under load (docs/decisions/0017).
+
+    Args:
+        busy_ms: how long to ask.
+    """
+
+    def __init__(self, busy_ms: int) -> None:
+        self._busy_ms = busy_ms
+        self._clock = SystemClock()  # other processes hold the file in real time, whatever the engine's clock says
+        self._never = Never()
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction that writes.
+
+        Raises:
+            sqlite3.OperationalError: another process had the file for the whole time, or it cannot be written.
+        """
+        since_ms: int | None = None
+        while True:
+            try:
+                connection.execute(_BEGIN)
+            except sqlite3.OperationalError as error:
+                now_ms = self._clock.monotonic_ms()
+                since_ms = now_ms if since_ms is None else since_ms
+                if primary(error) != sqlite3.SQLITE_BUSY or now_ms - since_ms >= self._busy_ms:
+                    raise
+                self._clock.wait(self._never, _ASK_SOON_MS if now_ms - since_ms < _SOON_MS else _ASK_MS)
+            else:
+                return
+
+
 class Batch:
     """Pieces of work in one transaction; `over` says of all of them at once that they have their answers."""
 
@@ -82,13 +125,15 @@ class Work(Generic[T]):
     Attributes:
         wanted: locked while its caller waits for it; an exception may take the caller away at any moment.
         batch: what it was last performed with.
+        early: its caller has to sync the log yet.
     """
 
-    __slots__ = ("_ticket", "batch", "error", "run", "synced", "value", "wanted")
+    __slots__ = ("_ticket", "batch", "early", "error", "run", "synced", "value", "wanted")
 
-    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool) -> None:
+    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool, early: bool = False) -> None:
         self.run = run
         self.synced = synced
+        self.early = early
         self.value: T | None = None
         self.error: BaseException | None = None
         self.batch: Batch | None = None
@@ -99,6 +144,12 @@ class Work(Generic[T]):
     def done(self) -> bool:
         """Whether it has its answer."""
         return self.batch is not None and self.batch.over
+
+    def answer(self) -> tuple[T, bool]:
+        """What it answered, and `early`; raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value, self.early  # type: ignore[return-value]  # done without error: run's own answer
 
     def take(self) -> bool:
         """Whether it is the caller's to perform, or to give up: once only, whichever thread asks first."""

@@ -1,0 +1,87 @@
+"""The write-ahead log on its way to the disk, outside the writer's turn.
+
+SQLite syncs the log inside COMMIT, while the turn is held. What may be seen before it is on disk is committed without that
+(`Engine.write(early=True)`), the turn goes to whoever waits, and the caller syncs the log here before it answers. So a
+sender's sync and a worker's transaction happen at one time, and callers that come together share a sync.
+One sync covers every earlier commit of every process, as the log is one file and is read back up to its first gap.
+
+Never here: transactions. Invariant: `flush` returns when all that was committed before the call is on disk, or raises.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+from onefold import errors
+from onefold.interrupts import is_of_a_signal
+
+_SYNC: Final = getattr(os, "fdatasync", os.fsync)  # as SQLite does: macOS has no fdatasync
+
+
+class Log:
+    """The log of one database file.
+
+    Args:
+        path: of the log, which SQLite has opened; the same file is opened here. None in memory: nothing is ever synced.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        if path is not None:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._close_file = weakref.finalize(self, os.close, self._file)
+            self._close_file.atexit = False
+        self._tickets = count(1)  # of calls, in order; of syncs too
+        self._on_disk = 0  # all that was committed before that ticket
+        self._lock = threading.RLock()  # the handler of a signal may send while this thread is in here
+
+    def flush(self) -> None:
+        """Return once all that was committed before this call is on disk.
+
+        Raises:
+            StorageError: the disk did not take it. It can be seen, and may be gone after a power cut.
+        """
+        if self._path is None:
+            return
+        ticket = next(self._tickets)
+        with self._lock:
+            if self._on_disk > ticket:
+                return  # a sync that began after this call has ended
+            begun = next(self._tickets)
+            try:
+                self._sync(self._path)
+            except OSError as error:
+                if is_of_a_signal(error):
+                    raise
+                raise errors.StorageError(
+                    f"{self._path} could not be written to the disk: {error.strerror or error}.",
+                    meaning="What this call wrote can be seen, but a power cut may take it back.",
+                    todo="Check the disk; then make the same call again.",
+                ) from error
+            self._on_disk = max(self._on_disk, begun)
+
+    def _sync(self, path: str) -> None:
+        if self._close_file.alive:
+            _SYNC(self._file)
+            return
+        # The engine was closed between this commit and now. Who closes a file last writes its log into it and syncs that.
+        with suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _SYNC(file)
+            finally:
+                os.close(file)
+
+    def close(self) -> None:
+        """Close the file, after the sync that is under way."""
+        if self._path is not None:
+            with self._lock:
+                self._close_file()

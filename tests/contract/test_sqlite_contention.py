@@ -1,0 +1,324 @@
+"""Several processes and threads write to one file: nothing is lost or doubled, and nobody waits for ever.
+
+What was accepted is on disk, although others had their turn meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onefold import errors
+from onefold.backends.sqlite import log
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.file import FileSettings
+from onefold.backends.sqlite.opening import APPLICATION_ID
+from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
+from onefold.contracts.store import Claimed, Complete, Completed
+from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
+from onefold.testing.records import KEPT_MS, NOW, ask
+
+PATIENCE_S = 60
+BUSY_MS = 20_000
+OURS = f"PRAGMA application_id={APPLICATION_ID}"
+NOTED = "CREATE TABLE IF NOT EXISTS noted (name TEXT, thread INTEGER, number INTEGER)"
+
+WRITER = f"""
+import sqlite3, sys
+from threading import Thread
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.file import FileSettings
+from onefold.clock import SystemClock
+
+path, name, threads, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+engine = Engine(path, SystemClock(), settings=FileSettings(busy_ms={BUSY_MS}))
+
+def write_all(thread):
+    for number in range(count):
+        row = (name, thread, number)
+        engine.write(
+            lambda connection: connection.execute("INSERT INTO noted VALUES (?, ?, ?)", row),
+            synced=number % 3 != 0, early=number % 3 == 1,
+        )
+
+print("ready", flush=True)
+sys.stdin.readline()
+running = [Thread(target=write_all, args=(thread,)) for thread in range(threads)]
+for one in running:
+    one.start()
+for one in running:
+    one.join()
+print("done", flush=True)
+"""
+
+
+def opened(path: Path, busy_ms: int = BUSY_MS) -> Engine:
+    return Engine(str(path), ManualClock(), settings=FileSettings(busy_ms=busy_ms))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = opened(tmp_path / "q.db")
+    engine.write(lambda connection: connection.execute(OURS))
+    engine.write(lambda connection: connection.execute(NOTED))
+    yield engine
+    engine.close()
+
+
+def note(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO noted VALUES ('here', 0, 0)")
+
+
+def rows_of(engine: Engine, name: str) -> list[tuple[int, int]]:
+    query = "SELECT thread, number FROM noted WHERE name = ? ORDER BY 1, 2"
+    return engine.read(lambda connection: connection.execute(query, (name,)).fetchall())
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(name: str, threads: int = 1, count: int = 1) -> subprocess.Popen[str]:
+        program = [sys.executable, "-c", WRITER, str(tmp_path / "q.db"), name, str(threads), str(count)]
+        process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert said(process) == "ready"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def test_processes_and_their_threads_lose_and_double_nothing(
+    engine: Engine, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    processes = {name: start(name, threads=4, count=40) for name in ("a", "b", "c")}
+    for process in processes.values():
+        go(process)
+    for _ in range(40):
+        engine.write(note)  # as a process that does not know of `early`
+    for name, process in processes.items():
+        assert said(process) == "done"
+        assert rows_of(engine, name) == [(thread, number) for thread in range(4) for number in range(40)]
+    assert len(rows_of(engine, "here")) == 40
+
+
+@pytest.mark.parametrize("deadly", [signal.SIGSTOP, signal.SIGKILL])
+def test_who_is_stopped_or_killed_while_it_waits_for_its_turn_keeps_nobody_waiting(
+    engine: Engine, start: Callable[..., subprocess.Popen[str]], deadly: signal.Signals
+) -> None:
+    waits = [start(name) for name in ("a", "b")]
+    engine.begin_exclusive()
+    for process in waits:
+        go(process)
+    engine.end_exclusive(commit=False)
+    engine.begin_exclusive()  # at least one of them is asking for its turn by now, or has had it
+    waits[0].send_signal(deadly)
+    engine.end_exclusive(commit=False)
+    engine.write(note)
+    assert said(waits[1]) == "done"
+    assert rows_of(engine, "b") == [(0, 0)]
+    if deadly == signal.SIGSTOP:
+        waits[0].send_signal(signal.SIGCONT)
+        assert said(waits[0]) == "done"
+        assert rows_of(engine, "a") == [(0, 0)]
+
+
+def test_who_is_killed_with_the_turn_gives_it_back(engine: Engine, start: Callable[..., subprocess.Popen[str]]) -> None:
+    busy = start("a", threads=2, count=1_000_000)
+    go(busy)
+    engine.write(note)
+    busy.kill()
+    busy.wait()
+    for _ in range(10):
+        engine.write(note)
+    kept = rows_of(engine, "a")
+    for thread in (0, 1):  # a beginning of each thread's rows, without a gap
+        mine = [number for one, number in kept if one == thread]
+        assert mine == list(range(len(mine)))
+
+
+# -- what is seen before it is on disk -------------------------------------------------------------------------------
+
+
+class Disk:
+    """A disk that takes its time: a sync begins, and ends when the test lets it."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.inodes: set[int] = set()
+        self.begun, self.over = threading.Semaphore(0), threading.Event()
+        self.error: OSError | None = None
+
+    def sync(self, file: int) -> None:
+        self.syncs += 1
+        self.inodes.add(os.fstat(file).st_ino)
+        self.begun.release()
+        assert self.over.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(log, "_SYNC", disk.sync)
+    yield disk
+    disk.over.set()
+
+
+def in_threads(count: int, call: Callable[[], object]) -> tuple[list[threading.Thread], list[Any]]:
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(call())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, answers
+
+
+def test_an_early_write_is_seen_by_others_and_leaves_them_the_turn_but_answers_only_from_the_disk(
+    engine: Engine, disk: Disk
+) -> None:
+    other = opened(Path(engine.path), busy_ms=2_000)
+    (thread,), answers = in_threads(1, lambda: engine.write(note, early=True))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    assert len(rows_of(other, "here")) == 1
+    other.write(note)
+    engine.write(note)
+    assert answers == []
+    assert thread.is_alive()
+    disk.over.set()
+    thread.join(PATIENCE_S)
+    assert answers == [None]
+    assert disk.inodes == {os.stat(f"{engine.path}-wal").st_ino}
+    other.close()
+
+
+def test_early_writes_of_many_threads_share_syncs(engine: Engine, disk: Disk) -> None:
+    first, _ = in_threads(1, lambda: engine.write(note, early=True))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    others, answers = in_threads(20, lambda: engine.write(note, early=True))
+    while len(rows_of(engine, "here")) < 21:
+        assert answers == []
+    disk.over.set()
+    for thread in first + others:
+        thread.join(PATIENCE_S)
+    assert answers == [None] * 20
+    assert disk.syncs == 2
+
+
+def test_a_disk_that_fails_is_an_error_and_the_next_call_tries_again(engine: Engine, disk: Disk) -> None:
+    disk.over.set()
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(errors.StorageError, match="Input/output error") as caught:
+        engine.write(note, early=True)
+    assert "a power cut may take it back" in str(caught.value)
+    disk.error = None
+    engine.write(note, early=True)
+    assert disk.syncs == 2
+
+
+def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Engine, disk: Disk) -> None:
+    (thread,), answers = in_threads(1, lambda: engine.write(note, early=True))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    disk.over.set()
+    for one in (thread, closing):
+        one.join(PATIENCE_S)
+    assert answers == [None]
+    again = opened(Path(engine.path))
+    assert len(rows_of(again, "here")) == 1
+    again.close()
+
+
+def test_no_file_is_left_open(tmp_path: Path) -> None:
+    def opened_and_closed() -> None:
+        one = opened(tmp_path / "files.db")
+        one.write(lambda connection: connection.execute(OURS))
+        one.write(lambda connection: connection.execute(NOTED))
+        one.write(note, early=True)
+        one.close()
+
+    opened_and_closed()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        opened_and_closed()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- which writes are early ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wired(tmp_path: Path) -> Iterator[SqliteEngine]:
+    path = str(tmp_path / "wired.db")
+    wired = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path)
+    wired.queues.create(QueueSettings(name="q"))
+    wired.queues.create(QueueSettings(name="q.fifo", fifo=True))
+    yield wired
+    wired.close()
+
+
+def test_sends_and_claims_are_early_and_what_they_did_not_change_needs_no_sync(wired: SqliteEngine, disk: Disk) -> None:
+    disk.over.set()
+    wired.queues.open("q").send([Entry(body="a")])
+    assert disk.syncs == 1
+    (claimed,) = wired.store.claim([ask("one")], NOW)
+    assert isinstance(claimed, Claimed)
+    assert disk.syncs == 2
+    wired.store.claim([ask("one")], NOW)  # runs
+    wired.store.write([(claimed.hold, Complete(result=b"7", expires_at_ms=NOW + KEPT_MS))], NOW)  # synced by its commit
+    (answer,) = wired.store.claim([ask("one")], NOW)
+    assert isinstance(answer, Completed)
+    assert disk.syncs == 2
+    wired.queues.open("q").receive(1)
+    assert disk.syncs == 2
+
+
+def test_a_fifo_send_is_on_disk_before_its_duplicate_can_be_answered(wired: SqliteEngine, disk: Disk) -> None:
+    disk.over.set()
+    for _ in range(2):
+        wired.queues.open("q.fifo").send([Entry(body="a", group="g", dedup_id="d")])
+    assert disk.syncs == 0
+
+
+def test_a_transaction_that_only_read_what_others_sent_waits_until_that_is_on_disk(
+    wired: SqliteEngine, disk: Disk
+) -> None:
+    disk.over.set()
+    wired.together([lambda: None])
+    assert disk.syncs == 1
+    wired.together([lambda: None], synced=False)
+    wired.together([lambda: wired.queues.open("q").send([Entry(body="a")])])  # its commit is a synced one
+    assert disk.syncs == 1
