@@ -18,7 +18,7 @@ from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.run.executors import Unit
 from onefold.run.hand import Hand
-from onefold.run.poll import IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
+from onefold.run.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop, working
 
@@ -120,6 +120,79 @@ def test_a_wake_up_makes_every_look_due() -> None:
     supply.pause(Rung(), 1_000, lambda _: 5)
     supply.refill(lambda _: 5)
     assert len(shelf.asked) == 2
+
+
+class Stream(Shelf):
+    """A queue into which messages come one by one."""
+
+    def comes(self, count: int, *, sequence: str | None = None) -> None:
+        self._stock += [msgspec.structs.replace(one, sequence=sequence) for one in Shelf(self.name, count)._stock]
+
+
+def looks_in(poller: Poller, clock: ManualClock, stream: Stream, ms: int, **options: Any) -> int:
+    """How many looks there are in so many milliseconds, in each of which a message comes and wakes the worker."""
+    before = len(stream.asked)
+    for _ in range(ms):
+        stream.comes(1, **options)
+        poller.feeds[stream.name].due_at_ms = 0
+        poller.refill(lambda _: 100)
+        poller.withdraw()
+        clock.advance(1)
+    return len(stream.asked) - before
+
+
+def test_a_steady_stream_is_looked_at_every_five_milliseconds() -> None:
+    stream = Stream("orders")
+    supply, _, clock = poller(stream)
+    assert looks_in(supply, clock, stream, 19) == 19
+    assert looks_in(supply, clock, stream, 100) <= 100 / GATHER_MS + 1
+    assert len(stream._stock) < GATHER_MS  # all the others were received
+    clock.advance(100)
+    assert looks_in(supply, clock, stream, 10) == 10  # it had stopped: the next ones are received at once
+
+
+def test_single_messages_bursts_backlogs_and_fifo_queues_are_looked_at_at_once() -> None:
+    single = Stream("single")
+    supply, _, clock = poller(single)
+    for _ in range(20):
+        assert looks_in(supply, clock, single, 1) == 1
+        clock.advance(4)
+    clock.advance(100)
+    single.comes(90)  # at once
+    assert looks_in(supply, clock, single, 2) == 2
+
+    backlog = Stream("backlog", 10_000)
+    supply, _, clock = poller(backlog)
+    assert looks_in(supply, clock, backlog, 60) == 60
+
+    fifo = Stream("orders.fifo")
+    supply, _, clock = poller(fifo)
+    assert looks_in(supply, clock, fifo, 100, sequence="1") == 100
+
+
+def test_senders_do_not_wake_a_worker_that_gathers_and_has_nothing_in_hand() -> None:
+    stream = Stream("orders")
+    supply, hand, clock = poller(stream)
+    looks_in(supply, clock, stream, 60)
+    hand.over(Shelf("orders", 1)._stock)
+    waited: list[int] = []
+
+    class Woken:
+        def wait(self, _timeout_s: float) -> bool:
+            return True
+
+    class Clock(ManualClock):
+        def wait(self, waiter: Any, timeout_ms: float) -> bool:
+            waited.append(int(timeout_ms))
+            return bool(waiter.wait(0))
+
+    supply._clock = quick = Clock()
+    quick.advance(clock.monotonic_ms())
+    left_ms = supply.feeds["orders"].gathers_until_ms - clock.monotonic_ms()
+    assert left_ms > 0
+    supply.pause(Woken(), 1_000, lambda _: 100)
+    assert waited == [left_ms]
+    assert supply.feeds["orders"].due_at_ms > 0  # not woken
 
 
 def test_what_was_lost_in_the_buffer_is_not_begun() -> None:

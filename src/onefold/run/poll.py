@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onefold import errors
+from onefold.clock import Never
 from onefold.contracts.queue import Delivery
 from onefold.run.executors import GROUP_MS
 from onefold.run.hand import Hand
@@ -27,6 +28,9 @@ IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
 _PACE_RUNS = 8  # runs after which the pace is as good as replaced
+GATHER_MS = 5  # a look at a steady stream comes so long after the one before
+_STEADY_MS = 20  # a stream is steady that brought
+_STEADY = 20  # so many messages within that time, a few at a time
 
 
 class Feed:
@@ -37,6 +41,7 @@ class Feed:
         buffer: received and not begun, oldest first.
         credit: for the turns, see `Poller.turn_of`.
         due_at_ms: monotonic instant of the next look. dry: the last look found less than was asked for.
+        gathers_until_ms: no look before that monotonic instant, see `gather`.
     """
 
     def __init__(self, queue: Queue, weight: int) -> None:
@@ -46,12 +51,28 @@ class Feed:
         self.credit = 0
         self.due_at_ms = 0
         self.dry = False
+        self.gathers_until_ms = 0
+        self._found: deque[tuple[int, int]] = deque()
         self._pace_ms = float(GROUP_MS)
 
     def took(self, count: int, ms: int) -> None:
         """`count` runs took `ms` milliseconds together, one after the other."""
         share = min(count / _PACE_RUNS, 1.0)
         self._pace_ms += (ms / count - self._pace_ms) * share
+
+    def gather(self, count: int, now_ms: int) -> None:
+        """Decide when the next look may be, after one that found `count` messages and no more.
+
+        A steady stream of single messages, looked at whenever one comes, costs a receive, a claim and a settlement for every
+        two or three, and each takes the file from the sender. So it is looked at every GATHER_MS; a message that comes
+        now and then is received at once.
+        """
+        self._found.append((now_ms, count))
+        while self._found[0][0] < now_ms - _STEADY_MS:
+            self._found.popleft()
+        lasts = now_ms - self._found[0][0] >= _STEADY_MS // 2  # not all in one burst
+        if lasts and sum(found for _, found in self._found) >= _STEADY:
+            self.gathers_until_ms = now_ms + GATHER_MS
 
     def group_size(self, most: int) -> int:
         """How many runs one thread should be given at once: as many as take GROUP_MS together, 1 to `most`."""
@@ -84,6 +105,7 @@ class Poller:
         self._visible_ms = visible_ms
         self._hand = hand
         self._clock = clock
+        self._never = Never()
 
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
         """Whose turn it is among `feeds` (at least one): over many turns, each as often as its weight, well mixed."""
@@ -106,7 +128,7 @@ class Poller:
         self._turns.rotate(-1)
         for feed in self._turns:
             now_ms, room = self._clock.monotonic_ms(), wanted(feed)
-            if feed.due_at_ms <= now_ms and 2 * len(feed.buffer) < room:
+            if max(feed.due_at_ms, feed.gathers_until_ms) <= now_ms and 2 * len(feed.buffer) < room:
                 received += self._receive(feed, room - len(feed.buffer), now_ms)
         return received
 
@@ -120,6 +142,10 @@ class Poller:
         feed.buffer.extend(deliveries)
         feed.dry = len(deliveries) < count_max
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
+        if (
+            feed.dry and deliveries and deliveries[0].sequence is None
+        ):  # more of a FIFO group comes when these are settled
+            feed.gather(len(deliveries), now_ms)
         return len(deliveries)
 
     def first(self, feed: Feed) -> Delivery | None:
@@ -146,9 +172,14 @@ class Poller:
     def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int]) -> None:
         """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; woken: all looks are due."""
         now_ms = self._clock.monotonic_ms()
+        gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
+        if gathers_ms > 0 and not len(self._hand):  # nothing can end meanwhile, and senders need not wake it
+            self._clock.wait(self._never, min(gathers_ms, at_most_ms))
+            return
         for feed in self.feeds.values():
             if 2 * len(feed.buffer) < wanted(feed):
-                at_most_ms = min(at_most_ms, max(feed.due_at_ms - now_ms, 0))
+                due_at_ms = max(feed.due_at_ms, feed.gathers_until_ms)
+                at_most_ms = min(at_most_ms, max(due_at_ms - now_ms, 0))
         if self._clock.wait(waiter, at_most_ms):
             for feed in self.feeds.values():
                 feed.due_at_ms = 0
