@@ -560,6 +560,18 @@ def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
     assert there.office.ran == ["n-1", "n-2"]
 
 
+def test_a_move_task_is_refused_while_it_would_tear_a_stopped_group_apart(there: Open) -> None:
+    stop_group(there)
+    for target in (None, "lines.fifo"):
+        with pytest.raises(onefold.UsageError, match="holds messages of group 'c-1'") as told:
+            queues.start_move(there.desk, "lines-dead.fifo", to=target)
+        assert "--group c-1" in told.value.todo
+    assert there.desk.engine.queues.moves("lines-dead.fifo") == []
+    there.office.ill.clear()
+    carry(there, begin(there, Select(group="c-1")))
+    assert queues.start_move(there.desk, "lines-dead.fifo").to_move == 0
+
+
 # -- FIFO groups without transactions ----------------------------------------------------------------------------------
 
 
@@ -601,6 +613,18 @@ def test_without_transactions_a_long_group_goes_back_ten_at_a_time(
     groups.start_again(apart.desk, "lines.fifo", "c-1", idle=True)
     apart.world.run()
     assert apart.office.ran == [f"l-{number}" for number in range(35)] + [f"n-{number}" for number in range(23)]
+
+
+def test_without_transactions_an_edit_keeps_a_message_in_its_place_or_is_refused(apart: Open) -> None:
+    stop_group(apart)
+    for key, is_last in (("l-1", False), ("l-4", True)):
+        message = dead_letters.one_of(apart.desk, Select(key=key))
+        if is_last:
+            assert editing.edit(apart.desk, message, assignments=["city=Rome"]).written
+            continue
+        assert not editing.edit(apart.desk, message, assignments=["city=Rome"], dry_run=True).written
+        with pytest.raises(onefold.UsageError, match="has others of its group 'c-1' behind it"):
+            editing.edit(apart.desk, message, assignments=["city=Rome"])
 
 
 def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_idle(apart: Open) -> None:

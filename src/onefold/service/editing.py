@@ -65,7 +65,8 @@ def edit(
 
     Raises:
         PayloadError: the result does not fit the job's type; nothing was changed.
-        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere.
+        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere; on SQS, a message
+            with others of its FIFO group behind it.
         TransientError: the message is gone, or somebody holds it.
     """
     text = payloads.assigned(body if body is not None else message.body, assignments)
@@ -94,6 +95,7 @@ def edit(
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
     final = reading.read(desk, reading.as_if(message, text, attributes))
     if not dry_run:
+        _check_place(desk, message)
         row = desk.row(
             "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, reason_text=reason_text
         )
@@ -107,6 +109,20 @@ def edit(
         forecast=reading.foresee(desk, final, record),
         written=not dry_run,
     )
+
+
+def _check_place(desk: Desk, message: Peeked) -> None:
+    """Refuse an edit that would take a message out of its place in a FIFO group: where it is a copy, sent to the end."""
+    if desk.engine.commit is not None or message.group is None or message.sequence is None:
+        return
+    others = desk.engine.queues.of_group(message.queue, message.group)
+    if others[-1:] and others[-1].message_id != message.message_id:
+        raise errors.UsageError(
+            f"Message {message.message_id} has others of its group {message.group!r} behind it in {message.queue}.",
+            meaning="On SQS an edit is a new message at the queue's end, so that the group's order would be lost. "
+            "Nothing was changed.",
+            todo="Delete it with `onefold dlq purge`, redrive the group with --idle, and send the corrected message.",
+        )
 
 
 def _write(desk: Desk, message: Peeked, change: Edit, row: Row) -> None:

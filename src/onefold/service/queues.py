@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from onefold import errors
 from onefold.contracts.admin import MoveTask, Peeked
 from onefold.contracts.settings import QueueSettings, differences
 from onefold.service import groups, reading
@@ -164,9 +165,7 @@ def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
             for (one, key), there in zip(found, standing, strict=True)
             if there is not None and there.queue == queue and key is not None
         ]
-        desk.engine.ledger.append(
-            [*rows, desk.row("purge", queue=queue, count=purged, noted=len(rows), reason_text=reason_text)]
-        )
+        desk.engine.ledger.append([*rows, desk.row("purge", queue=queue, count=purged, reason_text=reason_text)])
         return purged
 
     purged = desk.together(write)
@@ -195,12 +194,26 @@ def start_move(
         per_second: 1 to 500; None as fast as it goes.
 
     Raises:
-        UsageError: not a dead-letter queue, a task runs already. NotFoundError: no such queue.
+        UsageError: not a dead-letter queue, a task runs already; it holds messages of a stopped group, whose order a task
+            would lose. NotFoundError: no such queue.
     """
-    task = desk.engine.queues.start_move(source, to, per_second)
-    where = to or "(where each came from)"
-    desk.record("redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text)
-    return task
+
+    def write() -> MoveTask:
+        for queue in roles(desk.settings()).dead.get(source, ()) if to is None else (to,):
+            for one in groups.stopped(desk, queue):
+                if desk.engine.queues.of_group(source, one.group, limit=1):
+                    raise errors.UsageError(
+                        f"{source} holds messages of group {one.group!r} of {queue}, which is stopped.",
+                        meaning="A task moves them while others arrive, so that the group's order would be lost. "
+                        "Nothing was moved.",
+                        todo=f"Send the group back with `onefold dlq redrive --group {one.group}` first.",
+                    )
+        task = desk.engine.queues.start_move(source, to, per_second)
+        where = to or "(where each came from)"
+        desk.record("redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text)
+        return task
+
+    return desk.together(write)
 
 
 def carry_move(desk: Desk, task: MoveTask, told: Callable[[MoveTask], None]) -> MoveTask:
