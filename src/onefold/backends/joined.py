@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from onefold.contracts.admin import QueueAdmin, RecordAdmin
     from onefold.contracts.archive import Archive
@@ -129,6 +129,10 @@ class JoinedEngine:
     def check(self) -> list[str]:
         """As the books say."""
         return self.books.check()
+
+    def dead(self, owners: Iterable[str]) -> frozenset[str]:  # noqa: ARG002 - the contract's
+        """None is known: processes may be on any host."""
+        return frozenset()
 
     def maintain(self, told: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
         """Carry message moves by copy forward, and sweep; the servers do the rest."""

@@ -6,7 +6,7 @@ Invariant: `appear` comes before this process's owner id is used in a claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
@@ -158,6 +158,13 @@ class Engine(Keeper, Protocol):
 
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked; wake-ups tell of sends only."""
+        ...
+
+    def dead(self, owners: Iterable[str]) -> frozenset[str]:
+        """Those of these owners whose processes are known to have ended; asking changes nothing.
+
+        An owner that is not among them may have ended on another host: there its lease decides.
+        """
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:

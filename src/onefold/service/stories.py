@@ -127,6 +127,7 @@ def _evidence(
         held=frozenset(kinds.held),
         now_ms=desk.now_ms(),
         paused_until_ms=paused.get(key.job),
+        owner_dead=record is not None and record.owner in desk.engine.dead([record.owner]),
         say=say,
     )
 
@@ -202,11 +203,12 @@ def _near(desk: Desk, key: str) -> tuple[str, ...]:
 
 
 class Silent(Struct, frozen=True, kw_only=True):
-    """A run that has stopped renewing its lease and was not taken over yet.
+    """A run whose process has ended, or that has stopped renewing its lease, and that was not taken over yet.
 
     Args:
         job, tenant, key: the operation. owner: id of the process that had it.
-        silent_ms: for how long. explanation: what happens next, and when.
+        silent_ms: since its lease was over; 0 when it is not, but its process has ended.
+        explanation: what happens next, and when.
         resolves: whether that happens by itself.
     """
 
@@ -220,21 +222,23 @@ class Silent(Struct, frozen=True, kw_only=True):
 
 
 def silent(desk: Desk) -> list[Silent]:
-    """Runs whose lease is over and that nobody has taken over: empty, or each explained. Longest first."""
+    """Runs whose process has ended or whose lease is over, and that nobody has taken over: each explained, longest first."""
     now_ms = desk.now_ms()
     found = []
-    for record in desk.engine.records.scan(status="in_progress", limit=1_000):
-        if record.lease_until_ms > now_ms:
+    records = desk.engine.records.scan(status="in_progress", limit=1_000)
+    dead = desk.engine.dead({record.owner for record in records})
+    for record in records:
+        if record.lease_until_ms > now_ms and record.owner not in dead:
             continue
         message = desk.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
-        text, resolves = _explained(message, now_ms)
+        text, resolves = _explained(message, now_ms, is_dead=record.owner in dead)
         found.append(
             Silent(
                 job=record.key.job,
                 tenant=record.key.scope,
                 key=record.key.key,
                 owner=record.owner,
-                silent_ms=now_ms - record.lease_until_ms,
+                silent_ms=max(now_ms - record.lease_until_ms, 0),
                 explanation=text,
                 resolves=resolves,
             )
@@ -242,9 +246,15 @@ def silent(desk: Desk) -> list[Silent]:
     return sorted(found, key=lambda one: -one.silent_ms)
 
 
-def _explained(message: Peeked | None, now_ms: int) -> tuple[str, bool]:
+def _explained(message: Peeked | None, now_ms: int, *, is_dead: bool) -> tuple[str, bool]:
     if message is None:
-        return "no message is left to take it over; call or send it again with the same key", False
+        ended = "its process has ended, and " if is_dead else ""
+        return f"{ended}no message is left to take it over; call or send it again with the same key", False
+    if is_dead and message.visible_at_ms > now_ms:
+        return (
+            "its process has ended: a worker on this machine frees its message and takes it over; is one running?",
+            True,
+        )
     if message.visible_at_ms > now_ms:
         wait = pause(message.visible_at_ms - now_ms)
         return f"its message is visible again in {wait}, and whoever receives it takes the run over", True

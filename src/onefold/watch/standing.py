@@ -1,7 +1,8 @@
 """Where an operation stands now, in one sentence, and what a person can do next.
 
 Pure, from the same evidence as the timeline. The words are few and distinct, so that "waiting" never also means "lost" or
-"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease is over), gone, unseen.
+"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease is over, or whose process has
+ended), gone, unseen.
 Never here: the story (`timeline.py`), reading anything. Invariant: every operation stands in exactly one place, and every
 place but done, running and waiting names a next step.
 """
@@ -89,6 +90,8 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
     started = record.started_fence == record.fence
     what = f"run {record.attempts}" if started else "a claim that has not started"
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
+    if evidence.owner_dead:
+        return _ended(what, record, live)
     if left_ms > 0:
         return Standing(
             place="running",
@@ -110,6 +113,22 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
+        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
+    )
+
+
+def _ended(what: str, record: Record, live: list[Peeked]) -> Standing:
+    """A run whose process is known to have ended, whatever its lease says."""
+    text = f"Silent: the process of {what}, owner {record.owner} (fence {record.fence}), has ended"
+    if live:
+        return Standing(
+            place="silent",
+            text=f"{text}; a worker on this machine frees its message {live[0].message_id} and takes it over.",
+            todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
+        )
+    return Standing(
+        place="silent",
+        text=f"{text}, and no message is left that would take it over.",
         todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
     )
 

@@ -35,6 +35,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         history: what the ledger keeps, where the app is known.
         dead, held: names of the queues that are dead-letter and held queues.
         paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
+        owner_dead: the process that has the record is known to have ended.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
     """
@@ -49,6 +50,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     held: frozenset[str]
     now_ms: int
     paused_until_ms: int | None = None
+    owner_dead: bool = False
     say: Callable[[int], str] = instant
 
 

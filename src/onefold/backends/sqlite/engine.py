@@ -7,7 +7,7 @@ and the presence lock is taken before the owner's id can appear in a claim.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onefold import private_files
@@ -18,9 +18,9 @@ from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.ledger import SqliteLedger
 from onefold.backends.sqlite.migrations import migrate
-from onefold.backends.sqlite.presence import Presence
+from onefold.backends.sqlite.presence import Presence, are_dead
 from onefold.backends.sqlite.state import SqliteState
-from onefold.backends.sqlite.store import SqliteStore
+from onefold.backends.sqlite.store import SqliteStore, dead_owners
 from onefold.backends.sqlite.sweep import sweep_in
 from onefold.backends.sqlite.wakeup import Wakeup
 from onefold.contracts.engine import WakeableWaiter
@@ -121,6 +121,12 @@ class SqliteEngine:
         """What makes the file less private than it should be. A file that opens is durable."""
         found = private_files.warning_of(self.database.path) if self.shared else None
         return [found] if found is not None else []
+
+    def dead(self, owners: Iterable[str]) -> frozenset[str]:
+        """Those of these owners that have been found dead, or whose presence locks nobody holds."""
+        asked = frozenset(owners)
+        known = asked & self.database.read(dead_owners) if asked else frozenset()
+        return known | are_dead(self.database.place, asked - known) if self.shared else known
 
     def maintain(self, told: Callable[[str], None]) -> int:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.backends.sqlite.refusals import translate
 from onefold.contracts.ledger import Row
 
+_OWNER: Final = re.compile(r"[A-Za-z0-9_-]+")
 _UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner
 
 
@@ -101,6 +103,21 @@ class Presence:
             self.lock_file.unlink(missing_ok=True)
             os.close(self._file)
             self._file = None
+
+
+def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
+    """Those of these owners of a file whose signs of life are there and held by nobody any more.
+
+    Args:
+        path: the database file.
+    """
+    found = set()
+    for owner in owners:
+        if _OWNER.fullmatch(owner):
+            with _grave(Path(f"{path}.owners") / owner) as is_dead:
+                if is_dead:
+                    found.add(owner)
+    return frozenset(found)
 
 
 def bury_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int) -> bool:

@@ -163,7 +163,7 @@ def claim_in(
     idents = [ident(ask.key) for ask in asks]
     records: dict[bytes, Record | None] = {**_find(connection, idents)}
     stored = set(records)
-    dead = _dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
+    dead = dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
     changed: dict[bytes, Record] = {}
     answers: list[Answer] = []
     rows: list[LedgerRow] = []
@@ -192,7 +192,8 @@ def _is_leased(record: Record | None) -> bool:
     return record is not None and record.status == "in_progress"
 
 
-def _dead_owners(connection: sqlite3.Connection) -> frozenset[str]:
+def dead_owners(connection: sqlite3.Connection) -> frozenset[str]:
+    """Owners that were found dead; their leases are over."""
     return frozenset(owner for (owner,) in connection.execute("SELECT owner FROM onefold_dead_owner"))
 
 
