@@ -29,7 +29,7 @@ from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
 from onefold.service import workers
 from onefold.service.desk import Desk, roles
 from onefold.watch.sinks import LogSink
-from onefold.watch.wording import counted
+from onefold.watch.wording import age, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -150,6 +150,9 @@ def command(
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
     else:
         sinks.append(Trouble())
+    quiet = no_progress or log is not None or render.is_quiet()
+    if not quiet and not render.console(stderr=True).is_terminal:
+        sinks.append(Failures())
     for warning in found.app.runtime().engine.check():
         render.note(f"warning: {warning}")
     worker = workers.make_worker(
@@ -162,7 +165,6 @@ def command(
         queues=[one.strip() for one in queues.split(",")] if queues is not None else None,
         target=name or os.environ.get("ONEFOLD_APP"),
     )
-    quiet = no_progress or log is not None or render.is_quiet()
     progress = nullcontext() if quiet else _progress(worker, found.desk)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
@@ -228,6 +230,22 @@ class Trouble:
             about = [str(event.detail[name]) for name in ("schedule", "summary") if event.detail.get(name)]
             about += [f"{event.key.job} {event.key.key}"] if event.key is not None else []
             render.note(f"warning: {': '.join([EVENTS[event.name].text, *about])}")
+
+
+class Failures:
+    """A sink for standard error without a terminal: says that a worker started, and each failure of a message."""
+
+    def emit(self, event: Event) -> None:
+        """Say it, if it is one."""
+        if event.name == "worker-started":
+            render.note(f"worker started: process {os.getpid()}, owner {event.actor}")
+        elif event.message_id is not None and event.severity in ("warning", "error"):
+            what = f"{event.key.job} {event.key.key}" if event.key is not None else f"message {event.message_id}"
+            detail = event.detail
+            why = ": ".join(str(detail[name]) for name in ("error", "summary") if detail.get(name))
+            delay_ms = detail.get("delay_ms")
+            again = f"; again in {age(int(delay_ms))}" if isinstance(delay_ms, int) and event.name == "retry" else ""
+            render.note(f"{event.name}: {what}: {why or EVENTS[event.name].text}{again}")
 
 
 # -- progress --------------------------------------------------------------------------------------------------------
