@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 import onefold
+from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.decide.breaker import Breaker
 from onefold.run.throttling import breaker_name
@@ -82,6 +84,16 @@ def test_held_outcomes_are_a_warning(there: Open) -> None:
     assert queue_of(there, "careful").held == 1
     (warning,) = status.status(there.desk).warnings
     assert (warning.code, warning.todo) == ("held", "onefold held list")
+
+
+def test_a_queue_that_is_its_own_dead_letter_queue_is_shown_with_a_warning(there: Open) -> None:
+    admin = there.desk.engine.queues
+    admin.create(QueueSettings(name="loop"))
+    admin.change(QueueSettings(name="loop", dead_letter="loop", receives_max=1), advised=False)
+    admin.open("loop").send([Entry(body="x")])
+    found = queue_of(there, "loop")
+    assert (found.visible, found.dead) == (1, 0)
+    assert codes(there) == ["own-dead-letters"]
 
 
 def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:

@@ -174,8 +174,8 @@ def roles(settings: Mapping[str, QueueSettings]) -> Roles:
     dead: dict[str, tuple[str, ...]] = {}
     held: dict[str, tuple[str, ...]] = {}
     for name, one in settings.items():
-        if one.dead_letter is not None:
-            dead[one.dead_letter] = (*dead.get(one.dead_letter, ()), name)
+        if one.dead_letter not in (None, name):  # SQS lets a queue be its own
+            dead[str(one.dead_letter)] = (*dead.get(str(one.dead_letter), ()), name)
         if one.held is not None:
             held[one.held] = (*held.get(one.held, ()), name)
     sources = {name: one for name, one in settings.items() if name not in dead and name not in held}

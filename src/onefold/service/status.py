@@ -69,7 +69,9 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
         code: stable name, for machines. text: what. todo: the next command.
     """
 
-    code: Literal["group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works"]
+    code: Literal[
+        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters"
+    ]
     text: str
     todo: str
 
@@ -109,6 +111,7 @@ def status(desk: Desk, queue: str | None = None) -> Status:
     warnings = (
         *_held(queues),
         *_held_calls(desk, queue),
+        *_endless([kinds.sources[name] for name in names]),
         *_stopped(desk, kinds, [one for one in stopped if one.queue in names]),
         *_paused(desk, {one.job for one in found}),
         *_expiring(queues),
@@ -120,10 +123,11 @@ def status(desk: Desk, queue: str | None = None) -> Status:
 def _queue(desk: Desk, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:
     queues = desk.engine.queues
     depth = queues.depth(settings.name)
-    dead = _count(desk, settings.dead_letter)
+    dead_letter = settings.dead_letter if settings.dead_letter != settings.name else None
+    dead = _count(desk, dead_letter)
     expires_ms = None
-    if dead and settings.dead_letter is not None:
-        oldest = queues.peek(settings.dead_letter, limit=_LOOKED_AT)
+    if dead and dead_letter is not None:
+        oldest = queues.peek(dead_letter, limit=_LOOKED_AT)
         expires_ms = min((one.expires_at_ms for one in oldest), default=None)
     return QueueStatus(
         queue=settings.name,
@@ -195,6 +199,18 @@ def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
             text=f"{counted(count, what)} held: whether their effect happened is not known.",
             todo="onefold held list",
         )
+    ]
+
+
+def _endless(sources: list[QueueSettings]) -> list[Warning]:
+    return [
+        Warning(
+            code="own-dead-letters",
+            text=f"{one.name} is its own dead-letter queue: a message that is never deleted is given again without end.",
+            todo="give it another dead-letter queue (SetQueueAttributes, RedrivePolicy)",
+        )
+        for one in sources
+        if one.dead_letter == one.name
     ]
 
 
