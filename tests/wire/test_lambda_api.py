@@ -298,7 +298,7 @@ def asked(endpoint: Endpoint, method: str, path: str, body: bytes, **headers: st
         ("POST", "event-source-mappings", b"[]", (400, "InvalidRequestContentException")),
         ("POST", "event-source-mappings", b"[" * 100_000, (400, "InvalidRequestContentException")),
         ("POST", "event-source-mappings", b"{}", (400, "ValidationException")),
-        ("POST", "event-source-mappings", b'{"FunctionName": "echo"}', (400, "ValidationException")),
+        ("POST", "event-source-mappings", b'{"FunctionName": "echo"}', (400, "InvalidParameterValueException")),
         ("POST", "event-source-mappings", b'{"FunctionName": 7}', (400, "ValidationException")),
         ("POST", "functions/echo/invocations", b'"\xff"', (400, "InvalidRequestContentException")),
         ("POST", "functions/echo/invocations", b"{", (400, "InvalidRequestContentException")),
@@ -431,6 +431,12 @@ def test_provisioned_pollers(endpoint: Endpoint, functions: Any) -> None:
     )
     assert "ProvisionedPollerConfig" not in changed
     assert changed["ScalingConfig"] == {"MaximumConcurrency": 2}
+
+
+@esm("without an event source: Unrecognized event source.", "2.1 [O]")
+def test_no_event_source(functions: Any) -> None:
+    code, status, text = refused(functions.create_event_source_mapping, FunctionName="echo")
+    assert (code, status, text) == ("InvalidParameterValueException", 400, "Unrecognized event source.")
 
 
 @esm("what other sources have, and unknown parameters, are refused", "2.1 [O]")

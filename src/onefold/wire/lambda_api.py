@@ -140,7 +140,7 @@ class LambdaApi:
         if not isinstance(function, str) or not function:
             raise _missing("functionName")
         if not isinstance(arn, str) or not arn:
-            raise _missing("eventSourceArn")
+            raise _Refused(400, "InvalidParameterValueException", "Unrecognized event source.")  # recorded
         queue = self._addresses.name_of_arn(arn)
         if queue is None:
             raise _Refused(400, "InvalidParameterValueException", f"Unrecognized event source: {arn}")
