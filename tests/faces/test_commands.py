@@ -402,7 +402,9 @@ def test_queues_are_listed_looked_at_and_moved(shell: Shell) -> None:
     moved = shell.json("queue", "move", "start", "orders-dead", "--rate", "10/s")
     assert (moved["status"], moved["moved"]) == ("COMPLETED", 1)
     assert "COMPLETED" in shell("queue", "move", "list")
-    begun = shell.json("queue", "move", "start", "lines-dead.fifo", "--no-wait", "--rate", "60/m")
+    assert "of lines.fifo, which is stopped" in shell.fails("queue", "move", "start", "lines-dead.fifo")
+    shell.work()
+    begun = shell.json("queue", "move", "start", "orders-dead", "--no-wait", "--rate", "60/m")
     assert begun["status"] == "RUNNING"
     assert shell.json("queue", "move", "cancel", begun["handle"])["status"] == "CANCELLED"
 
