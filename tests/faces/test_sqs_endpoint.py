@@ -144,7 +144,7 @@ def test_a_client_that_hangs_up_receives_nothing() -> None:
 def test_two_thousand_receivers_wait_and_each_gets_its_message() -> None:
     count = 2_000
     ask = json.dumps({"QueueUrl": "orders", "WaitTimeSeconds": 20}).encode()
-    head = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
     head += b"Content-Type: application/x-amz-json-1.0\r\n"
 
     async def receive(port: int) -> bytes:
