@@ -88,6 +88,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         attempts, crashes: runs of this budget, and how many of them ended with their worker.
         first_at_ms, last_at_ms: first and last time this operation was tried.
         owner: the team that owns the fix, from the job's declaration.
+        trace: where the last run's exception was raised, frames without locals; at most 4,000 characters, on SQS 1,000.
     """
 
     kind: str
@@ -100,6 +101,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     first_at_ms: int | None = None
     last_at_ms: int | None = None
     owner: str | None = None
+    trace: str | None = None
 
 
 class Ack(Struct, frozen=True, gc=False, tag=True):

@@ -28,6 +28,7 @@ from msgspec import Struct
 from onefold import limits, redact
 from onefold.decide import failure_table as table
 from onefold.decide.outcomes import Failed
+from onefold.decide.tracebacks import trace_of
 from onefold.errors import (
     DependencyDown,
     InvariantBroken,
@@ -108,17 +109,28 @@ def classify(
     transient: Classes = (),
     permanent: Classes = (),
     unknown: Classes = (),
+    with_text: bool = True,
 ) -> Failed:
     """What became of a run whose handler raised `error`. Never raises.
 
     Args:
+        with_text: False: of the exceptions' own texts nothing is kept, only their classes and where they were raised.
         error: what was raised.
         now_ms: wall time; a Retry-After may be a date.
         transient, permanent, unknown: the job's own lists; the class nearest to the error's wins.
     """
     lists = Lists(tuple(transient), tuple(permanent), tuple(unknown))
     ruling = judge(error, now_ms=now_ms, lists=lists)
-    return Failed(kind=ruling.kind, error=error_name(error), summary=summary_of(error), retry_in_ms=ruling.retry_in_ms)
+    summary = summary_of(error) if with_text else ""
+    trace = trace_of(error, summary)
+    return Failed(
+        kind=ruling.kind,
+        error=error_name(error),
+        summary=summary or f"(its text is switched off){' at ' + trace.at if trace.at else ''}",
+        retry_in_ms=ruling.retry_in_ms,
+        at=trace.at,
+        trace=trace.text,
+    )
 
 
 def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent: Kind = "unknown") -> Ruling:

@@ -55,7 +55,9 @@ def settle(
             return Decision(
                 write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),
                 settle=RetryIn(pause_ms, uncounted=policy.uncounted),
-                notes=(Note("dependency-down", {"error": outcome.error, "summary": outcome.summary}),),
+                notes=(
+                    Note("dependency-down", {"error": outcome.error, "summary": outcome.summary, **_where(outcome)}),
+                ),
             )
         case Failed(kind="permanent"):
             return bury_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
@@ -99,20 +101,27 @@ def _transient(
                     "receive_count": receive_count,
                     "error": outcome.error,
                     "summary": outcome.summary,
+                    **_where(outcome),
                 },
             ),
         ),
     )
 
 
+def _where(outcome: Failed) -> dict[str, str]:
+    """Where it was raised, for an event; nothing where nothing was raised."""
+    return {name: text for name, text in (("where", outcome.at), ("trace", outcome.trace)) if text}
+
+
 def _unknown(
     outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
 ) -> Decision:
-    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown})
+    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown, **_where(outcome)})
     if policy.on_unknown == "hold":
         return park(
-            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told
-        )
+            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told,
+            trace=outcome.trace,
+        )  # fmt: skip
     if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
         return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
     wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
@@ -147,6 +156,7 @@ def bury_failed(
         first_at_ms=claimed.first_at_ms,
         last_at_ms=now_ms,
         owner=policy.owner,
+        trace=outcome.trace or None,
     )
     failure = store.Failure(kind=kind, error=outcome.error, summary=outcome.summary)
     return Decision(
@@ -162,6 +172,7 @@ def bury_failed(
                     "attempt": attempt,
                     "of": policy.attempts_max,
                     "crashes": reason.crashes,
+                    **_where(outcome),
                 },
             ),
         ),
@@ -178,10 +189,12 @@ def park(
     *,
     crashed: bool,
     told: Note | None = None,
+    trace: str = "",
 ) -> Decision:
     """Into the held queue, where a person settles it; the record is unknown and does not expire.
 
     Args:
+        trace: where it was raised; empty where nothing was.
         told: the event that says why, unless the claim has said it (`guard.noticed`).
     """
     reason = Reason(
@@ -195,6 +208,7 @@ def park(
         first_at_ms=claimed.first_at_ms,
         last_at_ms=now_ms,
         owner=policy.owner,
+        trace=trace or None,
     )
     write = store.Unknown(
         failure=store.Failure(kind="unknown", error=error, summary=summary),

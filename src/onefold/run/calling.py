@@ -9,7 +9,8 @@ outcome.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
 from onefold.decide import delivery as fate
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.run.context import Context
     from onefold.run.handlers import Job
+
+ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept nowhere; child processes inherit it
 
 
 def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
@@ -71,6 +74,7 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
         transient=classes.get("transient", ()),
         permanent=classes.get("permanent", ()),
         unknown=classes.get("unknown", ()),
+        with_text=os.environ.get(ERROR_TEXT, "on") != "off",
     )
 
 

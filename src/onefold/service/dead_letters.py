@@ -116,6 +116,7 @@ class Detail(Struct, frozen=True, kw_only=True):
         record: state of its operation's record in a few words; what stands there in figures is `why`'s.
         forecast: what a redrive would do now.
         history: what its operation's ledger holds, oldest first; the last dozen rows.
+        trace: where the last run's exception was raised, frames without locals; None where none is known.
     """
 
     letter: DeadLetter
@@ -124,6 +125,7 @@ class Detail(Struct, frozen=True, kw_only=True):
     record: str
     forecast: Forecast
     history: tuple[Line, ...]
+    trace: str | None = None
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------
@@ -326,6 +328,7 @@ def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> De
         record=_record_text(told, record),
         forecast=reading.foresee(desk, told, record),
         history=tuple(stories.history(desk, told.key, say)[-_ROWS_SHOWN:]) if told.key is not None else (),
+        trace=message.reason.trace if message.reason is not None else None,
     )
 
 

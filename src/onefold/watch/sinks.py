@@ -122,7 +122,9 @@ def plain_line(event: Event) -> str:
         parts.append(f"message {event.message_id}")
     if event.run is not None:
         parts.append(f"run {event.run}")
-    said = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+    said = ", ".join(  # the frames are many lines; `where` is the one that says most
+        f"{name}={value}" for name, value in event.detail.items() if value is not None and name != "trace"
+    )
     return wording.one_line(" ".join(parts) + (f": {said}" if said else ""), 1_000)
 
 

@@ -62,14 +62,15 @@ def told(row: Row, evidence: Evidence) -> Told:
         return _TELLINGS[row.event](row.detail)
     meaning = EVENTS.get(row.event)
     numbers = ", ".join(
-        f"{name} {value}" for name, value in row.detail.items() if value is not None and name != "number"
+        f"{name} {value}" for name, value in row.detail.items() if value is not None and name not in ("number", "trace")
     )
     return meaning.text if meaning is not None else row.event, numbers
 
 
 def _failure(detail: Detail) -> str:
-    error, summary = detail.get("error"), detail.get("summary")
-    return ": ".join(str(part) for part in (error, summary) if part)
+    error, summary, at = detail.get("error"), detail.get("summary"), detail.get("where")
+    text = ": ".join(str(part) for part in (error, summary) if part)
+    return f"{text} (at {at})" if at and str(at) not in text else text
 
 
 def _word(detail: Detail, name: str, otherwise: str) -> str:

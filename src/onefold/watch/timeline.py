@@ -31,6 +31,7 @@ class Line(Struct, frozen=True, kw_only=True):
         rule: what decided it; empty where nothing had to be decided.
         message_id, actor: which message, and who did it.
         told_by: where it is known from.
+        trace: where its exception was raised, frames without locals; None where nothing was raised or it is not known.
     """
 
     at_ms: int
@@ -41,6 +42,7 @@ class Line(Struct, frozen=True, kw_only=True):
     message_id: str | None
     actor: str | None
     told_by: Literal["record", "ledger", "message"]
+    trace: str | None = None
 
 
 def lines(evidence: Evidence) -> list[Line]:
@@ -101,7 +103,9 @@ def _guessed(evidence: Evidence) -> History:
 
 def _of_row(row: Row, evidence: Evidence) -> Line:
     text, rule = telling.told(row, evidence)
-    return _line(row.at_ms, row.event, text, rule, row.message_id, row.actor, "ledger")
+    trace = row.detail.get("trace")
+    shown = str(trace) if trace else None
+    return _line(row.at_ms, row.event, text, rule, row.message_id, row.actor, "ledger", shown)
 
 
 def _line(
@@ -112,6 +116,7 @@ def _line(
     message_id: str | None,
     actor: str | None,
     told_by: Literal["record", "ledger", "message"],
+    trace: str | None = None,
 ) -> Line:
     return Line(
         at_ms=at_ms,
@@ -122,6 +127,7 @@ def _line(
         message_id=message_id,
         actor=actor,
         told_by=told_by,
+        trace=trace,
     )
 
 
@@ -221,4 +227,5 @@ def _buried(message: Peeked) -> Line:
         text = f"moved to {message.queue}: {failure}"
         rule = f"reason {reason.kind}" + (f", after {counted(reason.attempts, 'run')}" if reason.attempts else "")
     at_ms = (reason.last_at_ms if reason is not None else None) or message.sent_at_ms
-    return _line(at_ms, "dead-letter", text, rule, message.message_id, None, "message")
+    trace = reason.trace if reason is not None else None
+    return _line(at_ms, "dead-letter", text, rule, message.message_id, None, "message", trace)

@@ -101,11 +101,17 @@ def _copy(catalogue: Catalogue, name: str, target: str, burials: Sequence[tuple[
     note = partial(_note_copied, [held for held, _ in waiting])
     answers = sending.deliver(catalogue, target, forms, accepted=note)
     refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
-    if refused:  # with its reason it may be larger than the queue takes: rather without than not at all
-        bare = [sending.without_reason(forms[place]) for place in refused]
+    traced = any(burial.reason.trace is not None for _, burial in waiting)
+    for less in (sending.without_trace, sending.without_reason) if traced else (sending.without_reason,):
+        if not refused:  # with its reason it may be larger than the queue takes: rather without than not at all
+            return
+        bare = [less(forms[place]) for place in refused]
         note = partial(_note_copied, [waiting[place][0] for place in refused])
-        for answer in sending.deliver(catalogue, target, bare, accepted=note):
-            if isinstance(answer, Refused):
+        answers = sending.deliver(catalogue, target, bare, accepted=note)
+        left = [(place, one) for place, one in zip(refused, answers, strict=True) if isinstance(one, Refused)]
+        refused = [place for place, _ in left]
+        if less is sending.without_reason:
+            for _, answer in left:
                 raise errors.UsageError(
                     f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
                     meaning="The message stays where it is.",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.signing import Signer
 
 _INVALID: Final = "InvalidParameterValue"
+_TRACE_CHARS_MAX: Final = 1_000  # of a reason: an attribute counts for the message's size
 _BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
 LATE_BYTES_MAX: Final = 120_000  # of a message: as JSON in JSON it stays below the 256 KB of a schedule's input
 _BEHIND: Final = "BehindRefused"
@@ -262,6 +263,8 @@ def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
 def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
     """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
     token = burial_token(source, message.message_id)
+    if reason.trace is not None and len(reason.trace) > _TRACE_CHARS_MAX:
+        reason = structs.replace(reason, trace=f"...{reason.trace[3 - _TRACE_CHARS_MAX :]}")  # the end says most
     return structs.replace(
         message.form,
         reason=reason,
@@ -271,6 +274,11 @@ def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> For
         delay_s=None,
         key=reason.key or message.form.key,  # the sender wrote that one, and only this one has been read from the body
     )
+
+
+def without_trace(form: Form) -> Form:
+    """The same burial without the frames."""
+    return structs.replace(form, reason=None if form.reason is None else structs.replace(form.reason, trace=None))
 
 
 def without_reason(form: Form) -> Form:

@@ -165,6 +165,10 @@ def _draw_detail(detail: service.Detail, found: target.Target) -> None:
         line(f"  {name:<12}{text}")
     for name, value in detail.attributes.items():
         line(f"  {'attribute':<12}{name} = {value}", "dim")
+    if detail.trace:
+        line()
+        for row in detail.trace.splitlines():
+            line(f"  {row}")
     if detail.history:
         line()
         steps.draw(detail.history, detail.letter.message_id)
