@@ -270,7 +270,7 @@ def test_what_is_no_rule_is_refused(rule: Any) -> None:
 @given(st.lists(st.text(string.printable[:95], min_size=1), min_size=4, max_size=4), st.sampled_from("#-/%:|"))
 def test_two_different_pairs_never_give_one_key(texts: list[str], sign: str) -> None:
     assume(all(text.strip() for text in texts))
-    rule = key_rule(f"{{a}}{sign}{{b}}")
+    rule = key_rule(f"keys-v2:{{a}}{sign}{{b}}")
     one, other = {"a": texts[0], "b": texts[1]}, {"a": texts[2], "b": texts[3]}
     assert (rule.of(one) == rule.of(other)) == (one == other)
 

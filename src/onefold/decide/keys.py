@@ -7,7 +7,8 @@ that is no text or whole number is an error that names the field, never a key: t
 both had no id.
 
 Never here: message ids, receive counts, the clock; a key is made of what the caller means.
-Invariant: equal payloads give equal keys, and no two different lists of values give one key.
+Invariant: equal payloads give equal keys, and no two different lists of values give one key (but where a template asks for
+the keys of before: `keys-v1:`); the keys of a rule do not change from one version of onefold to the next.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a 
 _JMESPATH = "jmespath:"
 _NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 _UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
+_VERSIONS = {
+    1: "keys-v1:",
+    2: "keys-v2:",
+}  # what a template may begin with, where the sign between two fields is flawed
 _MISSING = object()
 _IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
 
@@ -101,7 +106,7 @@ class KeyRule:
         """
         if not isinstance(key, str) or not key.strip():
             raise PayloadError(
-                f"{key!r} was given instead of the {self.what} {self.text}.",
+                f"{key!r:.80} was given instead of the {self.what} {self.text}.",
                 meaning="It tells no operation apart.",
                 todo="Give a text, or leave it out.",
             )
@@ -139,12 +144,14 @@ def key_rule(
             or with a field that can be no key; jmespath is not installed or cannot read the expression.
     """
     if isinstance(declared, str) and not declared.startswith(_JMESPATH):
-        parts = _parse(declared, payload, what)
+        version, template = _version_of(declared)
+        parts = _parse(template, payload, what)
+        version = _checked_version(version, template, parts, what)
         names = tuple(name for _, name in parts if name is not None)
         for name in names:
             _check_field(declared, name, payload, what)
         volatile = tuple(name for name in names if is_volatile(name))
-        return KeyRule(declared, what, _template(declared, parts, what), volatile, chars_max)
+        return KeyRule(declared, what, _template(declared, parts, what, version), volatile, chars_max)
     from onefold.decide import key_functions as others  # most rules are templates
 
     if isinstance(declared, str):
@@ -330,7 +337,50 @@ def _unfit_type(kind: Any) -> str | None:
     return None
 
 
-def _template(template: str, parts: list[tuple[str, str | None]], what: str) -> Callable[[Any], str]:
+def _version_of(declared: str) -> tuple[int | None, str]:
+    """The version that a template asks for, None where it asks for none, and the template itself."""
+    for version, prefix in _VERSIONS.items():
+        if declared.startswith(prefix):
+            return version, declared[len(prefix) :]
+    return None, declared
+
+
+def _checked_version(version: int | None, template: str, parts: list[tuple[str, str | None]], what: str) -> int:
+    """Which version makes the keys; those of a template without a flawed sign are the same in both.
+
+    Raises:
+        UsageError: a flawed sign, and no version was asked for: keys of records that exist must not change by themselves.
+    """
+    flawed = [before[0] for before, _ in parts[1:-1] if _is_flawed(before[0])]
+    if flawed and version is None:
+        raise UsageError(
+            f"{what}={template!r} has {flawed[0]!r} between two fields: two different lists of values could give one key.",
+            meaning="% and signs whose code begins with 25, such as those that draw boxes, were not told from values.",
+            todo=f'For new keys put another sign there, for example #, or write "{_VERSIONS[2]}{template}". To find records '
+            f'that exist, write "{_VERSIONS[1]}{template}": the keys of before, of which two operations may share one.',
+        )
+    return version or 1
+
+
+def _is_flawed(sign: str) -> bool:
+    """Whether values that were escaped by version 1 for this sign may hold it, or be equal though they were different.
+
+    It writes `%25` for `%` and `%` with the sign's hexadecimal code for the sign: a code that begins with 25 reads as a `%`
+    with something behind it, and `%` itself stands in what was written for it.
+    """
+    return f"{ord(sign):02X}".startswith("25")
+
+
+def _escaped(text: str, sign: str, version: int) -> str:
+    """A value in which what follows it does not occur, so that no two lists of values give one key."""
+    if version == 2 and _is_flawed(sign):
+        return text.replace("~", "~t").replace(sign, "~s")
+    if sign in text or "%" in text:
+        return text.replace("%", "%25").replace(sign, f"%{ord(sign):02X}")
+    return text
+
+
+def _template(template: str, parts: list[tuple[str, str | None]], what: str, version: int) -> Callable[[Any], str]:
     compiled = [(before, name, tuple(name.split("."))) for before, name in parts if name is not None]
     after = parts[-1][0]
     if len(compiled) == 1 and not after and not compiled[0][0]:
@@ -340,16 +390,15 @@ def _template(template: str, parts: list[tuple[str, str | None]], what: str) -> 
             return _text(_value(payload, steps), only, template, what)
 
         return alone
-    # All but the last value are followed by a literal; what could be mistaken for it is written as %XX, so that no two
-    # lists of values give one key.
+    # All but the last value are followed by a literal; what could be mistaken for it is escaped.
     signs = [before[0] for before, _ in parts[1:-1]] + [""]
 
     def joined(payload: Any) -> str:
         found = []
         for (before, name, steps), sign in zip(compiled, signs, strict=True):
             text = _text(_value(payload, steps), name, template, what)
-            if sign and (sign in text or "%" in text):
-                text = text.replace("%", "%25").replace(sign, f"%{ord(sign):02X}")
+            if sign:
+                text = _escaped(text, sign, version)
             found.append(before + text)
         return "".join(found) + after
 
