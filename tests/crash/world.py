@@ -221,6 +221,7 @@ class World:
                 sinks=Sinks([self]),
                 history="off",
                 gates=Gate(),
+                settings={},
                 closer=Closer(self._stage.engine, {}, self.clock),
             )
         ready = worker.driver.begin([_delivery(f"{worker.owner}:{self.steps}", self.clock.now_ms())])

@@ -423,7 +423,7 @@ def test_declared_settings_are_applied(shell: Shell) -> None:
 def test_small_commands(shell: Shell) -> None:
     shell.send("a")
     assert shell("stuck") == "Nothing is stuck.\n"
-    assert shell.json("stuck") == {"stuck": []}
+    assert shell.json("stuck") == {"stuck": [], "no_job": []}
     assert "was not paused" in shell("resume", "book")
     assert shell.json("resume", "book", "shop:app") == {"job": "book", "resumed": False}
 

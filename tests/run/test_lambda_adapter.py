@@ -154,7 +154,7 @@ def test_a_message_for_a_job_that_is_not_there_waits() -> None:
         shop.app.jobs["other"] = job
         assert len(world.poll()) == 2
         assert world.left() == 2
-        assert world.told.names() == ["released", "released"]
+        assert world.told.names() == ["waits-for-job", "released", "released"]
 
 
 def test_what_runs_elsewhere_comes_back_later() -> None:

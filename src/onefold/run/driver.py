@@ -14,6 +14,7 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -31,9 +32,10 @@ from onefold.run.handlers import run_of
 from onefold.run.passage import Chains, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from onefold.contracts.ledger import History
+    from onefold.contracts.settings import QueueSettings
     from onefold.contracts.state import Versioned
     from onefold.decide.outcomes import Outcome
     from onefold.decide.probing import ProbeAnswer
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from onefold.run.finishing import Settled
     from onefold.run.gates import Gates
     from onefold.run.handlers import Job
+    from onefold.run.orphans import Orphans
     from onefold.run.settling import Backend
 
     class Caller(Protocol):
@@ -55,9 +58,6 @@ if TYPE_CHECKING:
         def probe(self, run: Run, ctx: Context) -> ProbeAnswer:
             """Ask the job's probe; what it found."""
             ...
-
-
-NO_JOB_WAIT_MS = 30_000  # a message for a job that this version does not have waits for a worker that has it
 
 
 _START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
@@ -73,6 +73,7 @@ class Driver:
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
         closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
+        settings: of the app's queues: how long a message may wait for a job that nobody here has.
         hand: is told what was claimed and what is over; a worker's heartbeat reads it.
 
     Attributes:
@@ -95,11 +96,13 @@ class Driver:
         history: History,
         gates: Gates,
         closer: Closing,
+        settings: Mapping[str, QueueSettings],
         hand: Hand | None = None,
     ) -> None:
         watch_threads()
         self._backend = backend
         self._job_of = job_of
+        self._settings = settings
         self.clock = clock
         self._entropy = entropy
         self._owner = owner
@@ -124,6 +127,12 @@ class Driver:
             hand=self.hand,
         )
 
+    @functools.cached_property
+    def _orphans(self) -> Orphans:
+        from onefold.run.orphans import Orphans  # most messages have a job
+
+        return Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
+
     # -- begin -------------------------------------------------------------------------------------------------------
 
     def begin(self, deliveries: Sequence[Delivery]) -> list[Run]:
@@ -145,10 +154,14 @@ class Driver:
             try:
                 job = self._suited(self._job_of(delivery), delivery.queue)
             except errors.NotFoundError as error:
-                if delivery.sequence is None:
-                    self.give_back([delivery], str(error), NO_JOB_WAIT_MS)
+                counted = not self._backend.open_queue(delivery.queue).capabilities.uncounted
+                given_up = self._orphans.settle(delivery, str(error), counted=counted)
+                if not isinstance(given_up, int):
+                    runs.append(given_up)
+                elif delivery.sequence is None:
+                    self.give_back([delivery], str(error), given_up)
                 else:
-                    back |= self.finisher.hold_up(deliveries[place:], str(error), NO_JOB_WAIT_MS)
+                    back |= self.finisher.hold_up(deliveries[place:], str(error), given_up)
                 continue
             facts, payload = _read(job, delivery)
             run = Run(job, delivery, facts, payload)

@@ -55,6 +55,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "error", "brief", "its attributes claim what only onefold of the app may say; moved to the dead-letter queue"
     ),
     "no-job": Meaning("error", "brief", "nobody declares its job on its queue; moved to the dead-letter queue"),
+    "dead-letters-expire": Meaning(
+        "warning", "brief", "the first messages of a dead-letter or held queue are gone for good within a day"
+    ),
     "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
     "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
     "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),

@@ -335,6 +335,10 @@ class Finisher:
             return
         self._note(self._event(name, run.delivery, run, detail))
 
+    def tell_orphan(self, delivery: Delivery, detail: fate.Detail) -> None:
+        """Tell that a message waits for somebody who takes it."""
+        self._note(self._event("waits-for-job", delivery, None, detail))
+
     def announce(self, name: str, detail: fate.Detail) -> None:
         """Tell something of this process."""
         self._note(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))

@@ -178,6 +178,7 @@ class _Wired:
             history=self._app.history,
             gates=gates,
             closer=self._closer,
+            settings={name: queue.settings for name, queue in self._app.queues.items()},
         )
 
     def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:

@@ -7,12 +7,14 @@ Never here: single messages, output. Invariant: asking changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts.settings import QueueSettings
+from onefold.run import orphans
 from onefold.service import groups, jobs
 from onefold.service.desk import Desk, Roles, roles
 from onefold.watch.wording import age, counted
@@ -70,8 +72,8 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
     """
 
     code: Literal[
-        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters"
-    ]
+        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters", "no-job"
+    ]  # fmt: skip
     text: str
     todo: str
 
@@ -116,6 +118,7 @@ def status(desk: Desk, queue: str | None = None) -> Status:
         *_paused(desk, {one.job for one in found}),
         *_expiring(queues),
         *_nobody(queues, found),
+        *no_job(desk, names),
     )
     return Status(url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings)
 
@@ -251,6 +254,21 @@ def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
         for one in queues
         if one.dead_expires_in_ms is not None and one.dead_expires_in_ms < _EXPIRES_SOON_MS
     ]
+
+
+def no_job(desk: Desk, names: Sequence[str]) -> list[Warning]:
+    """Messages that workers looked at lately and that no job of theirs takes."""
+    state, now_ms = desk.engine.state, desk.now_ms()
+    told = []
+    for name, found in zip(names, state.get([orphans.PLACE + name for name in names]) if names else (), strict=True):
+        for job, one in (orphans.decoded(found.value) if found is not None else {}).items():
+            if now_ms - one.at_ms < orphans.FRESH_MS:
+                text = (
+                    f"Messages of {name} wait for job {job}, the last one seen {age(now_ms - one.at_ms)} ago: {one.why}"
+                )
+                given_up = f" It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
+                told.append(Warning(code="no-job", text=text + given_up, todo=f"onefold why {one.message_id}"))
+    return told
 
 
 def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> list[Warning]:

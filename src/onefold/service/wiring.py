@@ -128,6 +128,7 @@ class Runtime:
             history=history,
             gates=StateGates(jobs, self.backend.state, clock=self.clock, owner=self.owner, lease_ms=lease_ms),
             closer=self.closer,
+            settings=self.settings,
         )
 
     def source(self, place: str) -> Source:

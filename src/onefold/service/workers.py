@@ -5,10 +5,10 @@ Never here: the loop (run/worker.py), signals (cli). Invariant: the presence loc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.run.events import Event, Sinks
@@ -21,6 +21,7 @@ from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
+    from onefold.run.driver import Driver
     from onefold.run.events import Sink
 
 
@@ -62,6 +63,7 @@ def make_worker(
     def dead(owner: str) -> None:
         heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
 
+    expiring = _Expiring(runtime, driver, names)
     waiter = runtime.engine.waiter()
     mine = [job for job in jobs.values() if job.policy.queue in names]
     return Worker(
@@ -74,10 +76,39 @@ def make_worker(
         clock=runtime.clock,
         waiter=waiter,
         wake=waiter.wake,
-        maintain=lambda: runtime.engine.maintain(dead) + driver.closer.look(),
+        maintain=lambda: runtime.engine.maintain(dead) + driver.closer.look() + expiring.look(),
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )
+
+
+class _Expiring:
+    """Warns of dead letters and held messages before they are gone: looks once an hour, where looking receives nothing."""
+
+    def __init__(self, runtime: Runtime, driver: Driver, names: Sequence[str]) -> None:
+        self._runtime = runtime
+        self._driver = driver
+        found = [runtime.settings[name] for name in names if name in runtime.settings]
+        self._queues = sorted({one for each in found for one in (each.dead_letter, each.held) if one is not None})
+        self._due_ms = 0
+
+    def look(self) -> int:
+        """Report what is nearly gone, when it is time to look; 0: there is nothing to be done about it here."""
+        clock, engine = self._runtime.clock, self._runtime.engine
+        if clock.monotonic_ms() < self._due_ms:
+            return 0
+        self._due_ms = clock.monotonic_ms() + limits.HOUR_MS
+        for name in self._queues:
+            if not engine.queues.open(name).capabilities.inspectable:
+                continue  # a look would cost receives; an alarm on AWS says from the first dead letter on
+            page = engine.queues.peek(name, limit=1)
+            left_ms = page[0].expires_at_ms - clock.now_ms() if page else limits.DAY_MS
+            if left_ms < limits.DAY_MS:
+                self._driver.finisher.announce(
+                    "dead-letters-expire",
+                    {"in": name, "message": page[0].message_id, "expires_in_ms": left_ms},
+                )
+        return 0
 
 
 def _polled(queue: Queue, runtime: Runtime, wake: Callable[[], None]) -> Queue:

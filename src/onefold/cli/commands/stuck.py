@@ -10,7 +10,7 @@ import click
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, ago, line
-from onefold.service import stories
+from onefold.service import status, stories
 
 
 @declared("stuck", example="onefold stuck shop:app")
@@ -21,14 +21,20 @@ def command(words: tuple[str, ...], url: str | None) -> Answer:
 
     A worker that dies on this machine is noticed within a second or so, on another one when its lease ends; its work is then
     taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
+    Messages whose job no worker declares are named first.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
     silent = stories.silent(found.desk)
-    return Answer({"stuck": silent}, draw=lambda: _draw(silent))
+    orphans = status.no_job(found.desk, sorted(found.desk.settings()))
+    return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw(silent, orphans))
 
 
-def _draw(silent: list[stories.Silent]) -> None:
+def _draw(silent: list[stories.Silent], orphans: list[status.Warning]) -> None:
+    for one in orphans:
+        line(f"! {one.text}")
+    if not silent and orphans:
+        return
     if not silent:
         line("Nothing is stuck.")
         return

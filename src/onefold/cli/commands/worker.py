@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PLAIN_MS = 5_000  # between two lines where there is no terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits
 _QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
-_TROUBLE = ("engine-busy", "ticks-orphaned")
+_TROUBLE = ("engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire")
 _DEFAULTS = WorkerSettings()
 
 
@@ -223,11 +223,11 @@ class Trouble:
         """Say it, if it is news."""
         if event.name not in _TROUBLE and event.severity != "critical":
             return
-        kind = event.name, event.detail.get("schedule")
+        kind = event.name, event.detail.get("schedule") or event.detail.get("job") or event.detail.get("in")
         with self._lock:
             last_ms, self._last_ms[kind] = self._last_ms.get(kind), event.at_ms
         if last_ms is None or event.at_ms - last_ms > _QUIET_MS:
-            about = [str(event.detail[name]) for name in ("schedule", "summary") if event.detail.get(name)]
+            about = [str(event.detail[name]) for name in ("schedule", "summary", "why", "in") if event.detail.get(name)]
             about += [f"{event.key.job} {event.key.key}"] if event.key is not None else []
             render.note(f"warning: {': '.join([EVENTS[event.name].text, *about])}")
 
