@@ -14,7 +14,7 @@ import typing
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from onefold import duration, errors
+from onefold import duration, errors, forks
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
@@ -76,6 +76,14 @@ class App(Declarations):
         self._entropy = entropy or SystemEntropy()
         self._runtime: Runtime | None = None
         self._opening = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: it has no part in the engine that its parent opened, and opens its own when it needs one."""
+        self._opening = threading.Lock()
+        if self._runtime is not None and self._runtime.engine.shared:  # one in memory refuses by itself
+            forks.keep_for_ever(self._runtime)
+            self._runtime = None
 
     # -- doing -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,9 @@ MODULE_LINES_MAX = 500
 MODULE_DOCSTRING_LINES_MIN = 3
 
 # Modules that may be longer, each with its ceiling and the reason. Reviewed: an entry that is no longer needed fails.
-LONGER_MODULES: dict[str, tuple[int, str]] = {}
+LONGER_MODULES: dict[str, tuple[int, str]] = {
+    "onefold.backends.sqlite.connection": (580, "turn, batch, level 4 and forks share one transaction's state"),
+}
 
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 SLEEP = re.compile(r"\bsleep\(")

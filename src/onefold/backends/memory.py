@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from onefold import forks
 from onefold.contracts import transitions
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
@@ -27,6 +28,11 @@ class MemoryStore:
         self._records: dict[RecordKey, Record] = {}
         self._lock = threading.Lock()
         self._sweep_at_records = _SWEEP_RECORDS_MIN
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: a copy of the records from now on; another thread of the parent's may have had the lock."""
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """How many records there are, expired ones that were not yet removed included."""

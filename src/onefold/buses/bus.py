@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from onefold import duration, errors, limits
+from onefold import duration, errors, forks, limits
 from onefold.buses import replay
 from onefold.buses.replay import Opened, Replay
 from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
@@ -112,6 +112,11 @@ class Bus:
         self.archives: dict[str, EventArchive] = {}
         self._home = home
         self._router: Router[Rule] | None = None
+        self._lock = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: another thread of the parent's may have had the lock."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

@@ -10,9 +10,12 @@ outcome.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+import sys
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.decide import delivery as fate
 from onefold.run import context
 
@@ -27,12 +30,16 @@ ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept n
 
 def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
     """Call the handler in this thread; an `async def` handler gets an event loop of its own."""
-    token = context.current.set(ctx)
+    token, born = context.current.set(ctx), forks.generation()
     try:
         value = job.invoke(payload, ctx)
         if hasattr(value, "__await__"):
             value = run_coroutine(value)
+        if forks.generation() != born:
+            leave_child(None)
     except BaseException as error:
+        if forks.generation() != born:
+            leave_child(error)
         if isinstance(error, KeyboardInterrupt):
             raise  # the person at the terminal means the process, not this run
         return raised(job, error, clock)
@@ -40,6 +47,17 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
         context.current.reset(token)
         ctx.end()
     return returned(job, value, ctx)
+
+
+def leave_child(error: BaseException | None) -> NoReturn:
+    """End a process that a handler forked and that came back from the handler: its parent answers for the run."""
+    code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
+    if error is not None and not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:

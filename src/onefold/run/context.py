@@ -15,7 +15,7 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.decide.keys import idempotency_key
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ def watch_threads() -> None:
         start(self)
 
     threading.Thread.start = noting  # type: ignore[method-assign]
+
+
+def _is_nobody() -> None:
+    """A forked child is no handler's: what it sends leaves at once, and not with a run of its parent's."""
+    current.set(None)
+
+
+forks.in_child(_is_nobody)
 
 
 class Context:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.decide import attempt as script
 from onefold.decide.outcomes import Outcome
 from onefold.decide.probing import ProbeAnswer
@@ -47,10 +47,14 @@ async def perform(driver: Driver, run: Run) -> None:
 
 async def _call(run: Run, ctx: Context, clock: Clock) -> Outcome:
     """Await the handler; what it raised is its own, unless the run was cut: its task was cancelled from outside then."""
-    token = context.current.set(ctx)
+    token, born = context.current.set(ctx), forks.generation()
     try:
         value = await run.job.invoke(run.payload, ctx)
+        if forks.generation() != born:
+            calling.leave_child(None)
     except BaseException as error:  # noqa: BLE001 - CancelledError too: the task must live on to settle
+        if forks.generation() != born:
+            calling.leave_child(error)
         return run.cut or calling.raised(run.job, error, clock)
     finally:
         context.current.reset(token)

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from onefold import duration, errors
+from onefold import duration, errors, forks
 from onefold.clock import Never, SystemClock
 from onefold.codec import digest, encode, payload_type
 from onefold.contracts import store as records
@@ -69,6 +69,11 @@ class Keeper:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: the calls that run are the parent's, and its thread is not here."""
+        self._holds, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
 
     def add(self, hold: records.Hold) -> None:
         """Renew from now on."""
@@ -155,11 +160,21 @@ class Guard:
         self._crashes = crashes
         self._wait_ms = wait_ms
         self.on_running = on_running
+        self._entropy = entropy
         self._owner = entropy.token()
         self._keeper = Keeper(store, clock, lease_ms)
         self._asking: dict[
             object, records.RecordKey
         ] = {}  # of calls that are about to know whether they have their key
+
+        self.generation = forks.generation()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: another owner, and none of the parent's calls."""
+        self._owner = self._entropy.token()
+        self._asking = {}
+        self.generation = forks.generation()
 
     def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Claimed | Completed | Running:
         """Claim the call's operation; Running when someone else has it.
@@ -411,7 +426,7 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
     def guarded(*args: A.args, **kwargs: A.kwargs) -> R:
         found: Claimed | Completed | Running | None = None
         values: list[R] = []
-        runs = False
+        runs, generation = False, guard.generation
         since_ms: int | None = None
         outside = _inside.get()
         try:
@@ -427,8 +442,11 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
             _inside.set((*outside, found.hold))
             runs = True
             values.extend(starmap(call, (args,)))  # in C: no exception of a signal between the effect and its result
-            guard.finished(found, values[0])
+            if guard.generation == generation:  # else the function forked, and both came back: the parent records it
+                guard.finished(found, values[0])
         except BaseException as error:
+            if guard.generation != generation:
+                raise
             # What `finished` raised itself is all that is to be said; anything else came between two steps.
             if isinstance(found, Claimed) and not (values and isinstance(error, errors.OnefoldError)):
                 _record(guard, found, values, error, runs=runs)
@@ -485,15 +503,18 @@ def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:
             found = await claim(args, kwargs)
         if isinstance(found, Completed):
             return guard.stored(found)
-        outside = _inside.get()
+        outside, generation = _inside.get(), guard.generation
         _inside.set((*outside, found.hold))
         try:
             value = await function(*args, **kwargs)
         except BaseException as error:
-            guard.failed(found, error)
+            if guard.generation == generation:  # else the function forked: the parent records it
+                guard.failed(found, error)
             raise
         finally:
             _inside.set(outside)
+        if guard.generation != generation:
+            return value
         await asyncio.to_thread(guard.finished, found, value)
         return value
 

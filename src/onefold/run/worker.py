@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.contracts.queue import Delivery
 from onefold.decide.outcomes import LeaseGone, Outcome
 from onefold.run.allotting import Allotment
@@ -84,6 +84,7 @@ class Worker:
     ) -> None:
         settings.check([queue.name for queue in queues])
         self._driver = driver
+        self._generation = forks.generation()
         self._hand = driver.hand
         self._clock = clock
         self._waiter = waiter
@@ -183,6 +184,12 @@ class Worker:
             StorageError, UsageError: the backend cannot be used, or a child process cannot load the app.
             InvariantBroken: a defect of onefold.
         """
+        if forks.generation() != self._generation:
+            raise errors.UsageError(
+                "This worker was made before its process was forked.",
+                meaning="Its owner id, connections and threads are the parent's.",
+                todo="Make the worker in the process that runs it.",
+            )
         finisher = self._driver.finisher
         finisher.announce("worker-started", {"queues": ", ".join(self._poller.feeds)})
         in_good_order = False

@@ -22,7 +22,7 @@ import boto3
 import botocore.exceptions as failures
 from botocore.config import Config
 
-from onefold import errors
+from onefold import errors, forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,6 +65,13 @@ class Session:
         self._read_s = read_s
         self._clients: dict[tuple[Service, float], Any] = {}
         self._lock = threading.Lock()
+        self._given = session
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: clients of its own; two processes on one connection would read each other's answers."""
+        forks.keep_for_ever(self._clients)
+        self._clients, self._session, self._lock = {}, self._given, threading.Lock()
 
     def client(self, service: Service, *, waits_s: float = 0.0) -> Any:
         """The client of a service; the same object at every call with the same arguments.

@@ -13,7 +13,6 @@ was a lost statement is not known here. Never here: SQL of records. Invariant: a
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import threading
@@ -25,7 +24,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.backends.postgres.faults import REPEATABLE, translate, unreachable
 
 Link = psycopg.Connection[Any]
@@ -131,8 +130,14 @@ class Pool(Generic[C]):
         self._settings = [word for pair in {**_SETTINGS, **(settings or {})}.items() for word in pair]
         self._lock = threading.Lock()
         self._idle: list[C] = []
-        self._process = os.getpid()
+        self._taken: set[C] = set()
         self._closed = False
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: closing a connection of the parent's would say good-bye to the server in its name."""
+        forks.keep_for_ever(self._idle)
+        self._idle, self._taken, self._lock = [], set(), threading.Lock()
 
     def take(self) -> C:
         """A connection that seems to live, outside any transaction.
@@ -141,18 +146,18 @@ class Pool(Generic[C]):
             TransientError: the server does not answer.
             UsageError: the pool was closed.
         """
+        forks.look()
         while True:
             with self._lock:
                 if self._closed:
                     raise errors.UsageError("The record store was closed.", todo="Open it anew.")
-                if self._process != os.getpid():  # forked: the connections are the parent's
-                    self._process, self._idle = os.getpid(), []
                 found = self._idle.pop() if self._idle else None
-            if found is None:
-                return self._connect()
-            if _seems_alive(found):
-                return found
-            found.close()
+            if found is not None and not _seems_alive(found):
+                found.close()
+                continue
+            connection = self._connect() if found is None else found
+            self._taken.add(connection)
+            return connection
 
     def _connect(self) -> C:
         calls = ", ".join(["set_config(%s, %s, false)"] * (len(self._settings) // 2))
@@ -169,9 +174,14 @@ class Pool(Generic[C]):
 
     def give(self, connection: C) -> None:
         """Take back a connection; one that is broken or in the middle of something is closed."""
+        try:
+            self._taken.remove(connection)
+        except KeyError:  # forked while it was in use: the parent's
+            forks.keep_for_ever(connection)
+            return
         idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:
-            if idle and not self._closed and self._process == os.getpid():
+            if idle and not self._closed:
                 self._idle.append(connection)
                 return
         connection.close()

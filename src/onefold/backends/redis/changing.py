@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors, forks, limits
 from onefold.backends.redis.names import SHELVES, Names, job_place, shelf
 from onefold.backends.redis.rows import ABSENT, Standing, decode, encode
 from onefold.backends.redis.scripts import CHANGE
@@ -68,6 +68,11 @@ class Changing:
         self._entropy = entropy
         self._guesses: dict[RecordKey, Standing] = {}
         self._lock = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: nothing guessed, and a lock that no thread of the parent's has."""
+        self._guesses, self._lock = {}, threading.Lock()
 
     def standing(self, keys: Sequence[RecordKey]) -> list[Standing]:
         """What stands under these keys, in one round trip."""

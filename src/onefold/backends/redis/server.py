@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.backends.redis.refusals import told
 
 CONNECT_TIMEOUT_S: Final = (
@@ -88,6 +88,12 @@ class Server:
         self._scripts: dict[str, Any] = {}
         self._client: Any = None  # redis-py types every reply as "a value, or something to await"
         self._lock = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: a client of its own; the parent's connections are not closed."""
+        forks.keep_for_ever(self._client)
+        self._client, self._scripts, self._lock = None, {}, threading.Lock()
 
     def _connected(self) -> Any:
         with self._lock:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.log import Log
@@ -73,11 +73,15 @@ class Engine:
         self._closed = False
         self._syncs: bool | None = True  # None: not known, as an exception came between
         self._depth = 0  # savepoints of ours that are open
-        self._writer = self._connect_writer()
-        self._seen_version = _data_version(self._writer)
-        self._file.note()
-        self._log = Log(None if self.in_memory else self._file.log)
-        self._space = Space(self._writer, self.place, settings.log_bytes)
+        self._is_copy = False  # of a database in memory, in a child of its process
+        self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
+        with forks.opening():
+            self._opened: LentConnection | None = self._connect_writer()  # None: closed for a fork
+            self._seen_version: int | None = _data_version(self._opened)  # None: opened again since
+            self._file.note()
+            self._log = Log(None if self.in_memory else self._file.log)
+            self._space = Space(self._opened, self.place, settings.log_bytes)
+            forks.register(self)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 
@@ -103,6 +107,7 @@ class Engine:
             StorageError: the file is corrupt, read-only or gone.
             Exception: whatever `run` raised; nothing of it was written.
         """
+        forks.look()
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
@@ -178,7 +183,7 @@ class Engine:
                 writer.execute(_COMMIT)
                 return value, early and writer.total_changes != changes
         except BaseException as error:
-            self._writer.transferred = []  # that did not happen
+            self._untell()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self.path) from None
             raise
@@ -218,7 +223,7 @@ class Engine:
                         work.early = False  # it is on disk, or there was nothing to put there
             batch.over = True
         except (sqlite3.Error, errors.OnefoldError) as error:  # of all of it, or of the only one
-            self._writer.transferred = []
+            self._untell()
             translated = translate(error, self.path)
             for work in works:
                 work.error = work.error or translated
@@ -227,7 +232,7 @@ class Engine:
             if commits:  # it came after the commit
                 batch.over = True
             else:
-                self._writer.transferred = []
+                self._untell()
             raise
 
     def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
@@ -278,7 +283,14 @@ class Engine:
     def _ready(self) -> LentConnection:
         """The writer's connection, for whoever has the turn."""
         self._check_open()
+        if self._opened is None:
+            self._open_again()
         return self._writer
+
+    @property
+    def _writer(self) -> LentConnection:
+        assert self._opened is not None, "asked for before `_ready`"
+        return self._opened
 
     def _begin(self, *, reserved: bool = False) -> None:
         if not self.in_memory:
@@ -315,15 +327,22 @@ class Engine:
         Raises:
             StorageError: it was removed or replaced, or its log or the log's index was.
         """
-        if self.in_memory or (self._file.is_there() and self._file.is_index_there()):
+        if self.in_memory or self._opened is None or (self._file.is_there() and self._file.is_index_there()):
             return
         self._take_turn()
         with self._turn.lock:
             self._turn.lock.release()
-            self._refuse_lost_file()
+            self._ready()
+            if not (self._file.is_there() and self._file.is_index_there()):
+                self._refuse_lost_file()
+
+    def _untell(self) -> None:
+        """What was dead-lettered or moved and not asked about did not happen."""
+        if self._opened is not None:
+            self._opened.transferred = []
 
     def _roll_back(self) -> None:
-        self._writer.transferred = []  # that did not happen
+        self._untell()
         if self._writer.in_transaction:  # SQLite may have rolled back by itself (full disk, I/O error)
             self._writer.execute(_ROLLBACK)
 
@@ -370,7 +389,7 @@ class Engine:
                     else:
                         self._roll_back()
             except sqlite3.Error as error:
-                self._writer.transferred = []
+                self._untell()
                 raise translate(error, self.path) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
@@ -400,7 +419,7 @@ class Engine:
                     # SQLite syncs nothing then, and what was read may be of an early write.
                     is_late = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
-                self._writer.transferred = []
+                self._untell()
                 raise translate(error, self.path) from error
             finally:
                 self._held_by = None
@@ -414,9 +433,10 @@ class Engine:
 
     def take_transfers(self) -> list[Transferred]:
         """What was dead-lettered or moved since the last call, in order."""
-        taken = self._writer.transferred
-        if taken:
-            self._writer.transferred = []
+        writer = self._opened
+        if writer is None or not writer.transferred:
+            return []
+        taken, writer.transferred = writer.transferred, []
         return taken
 
     def changed_elsewhere(self) -> bool:
@@ -438,6 +458,7 @@ class Engine:
         if self.in_memory or self._held_by == threading.get_ident():
             self._check_open()
             return self._with_writer(run)
+        forks.look()
         self._check_open()
         return self._translated(lambda: self._readers.read(run))
 
@@ -449,13 +470,76 @@ class Engine:
         self._take_turn()
         with self._turn.lock:
             self._turn.lock.release()
-            return self._translated(lambda: run(self._writer))
+            writer = self._ready()
+            return self._translated(lambda: run(writer))
 
     def _translated(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
+
+    # -- forks ---------------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """As `forks.Forked` says. A transaction of this thread, or one of a handler that does not end, stays open."""
+        if self._fork_takes is None:
+            if self._turn.is_mine():
+                self._fork_takes = "nothing"
+            elif self._turn.lock.acquire(timeout=2 * self._settings.busy_ms / 1000):
+                self._fork_takes = "turn"
+                if self._opened is not None and not self.in_memory:
+                    with suppress(sqlite3.Error):  # a full disk: it is closed, only not written into the file
+                        self._opened.close()
+                    self._opened = None
+        self._readers.hold(self._settings.busy_ms / 1000)
+
+    def is_held(self) -> bool:
+        """As `forks.Forked` says."""
+        return self._readers.is_held()
+
+    def let_go(self) -> None:
+        """As `forks.Forked` says."""
+        self._readers.let_go()
+        if self._fork_takes == "turn":
+            self._turn.lock.release()
+        self._fork_takes = None
+
+    def start_anew(self) -> None:
+        """As `forks.Forked` says."""
+        if self._opened is not None:
+            if (
+                self._fork_takes == "nothing"
+            ):  # nobody else is in it; what a handler still has of it refuses from now on
+                sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
+            forks.keep_for_ever(self._opened)
+        self._opened, self._is_copy = None, self.in_memory
+        self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
+        self._fork_takes = None
+        self._readers.start_anew()
+
+    def _open_again(self) -> None:
+        """Open the file after a fork, for whoever has the turn.
+
+        Raises:
+            StorageError: it is not the same any more, or cannot be opened. UsageError: it was in the parent's memory.
+        """
+        if self._is_copy:
+            raise errors.UsageError(
+                f"{self.path} is in the memory of the process that opened it; this one was forked from it.",
+                meaning="What is sent or claimed here, that process would never see.",
+                todo="Use a file, or open a database in memory of its own in this process.",
+            )
+        if not self._file.is_itself():
+            raise self._file.refusal(is_saved=True, log=None)
+        with forks.opening():
+            writer = self._connect_writer()
+            self._syncs = self._seen_version = None
+            _data_version(writer)
+            self._file.note()
+            self._log = Log(self._file.log)  # what was committed to an older one is on disk if that is gone
+            self._space = Space(writer, self.place, self._settings.log_bytes)
+            self._opened = writer
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -477,7 +561,8 @@ class Engine:
         if is_free:
             with self._turn.lock:
                 self._turn.lock.release()
-                self._writer.close()
+                if self._opened is not None:
+                    self._opened.close()
         self._log.close()
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onefold import private_files
+from onefold import forks, private_files
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
@@ -22,7 +22,7 @@ from onefold.backends.sqlite.presence import Presence, are_dead
 from onefold.backends.sqlite.state import SqliteState
 from onefold.backends.sqlite.store import SqliteStore, dead_owners
 from onefold.backends.sqlite.sweep import sweep_in
-from onefold.backends.sqlite.wakeup import Wakeup
+from onefold.backends.sqlite.wakeup import SocketWaiter, Wakeup
 from onefold.contracts.engine import WakeableWaiter
 
 if TYPE_CHECKING:
@@ -84,6 +84,19 @@ class SqliteEngine:
         self._sweep_goes_on = False
         self._waiters: list[WakeableWaiter] = []
         self._lock = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """As `forks.Forked` says: sign of life and sockets are the parent's; only this process's ends of them are closed."""
+        self._lock = threading.Lock()
+        if self._presence is not None:
+            self._presence.abandon()
+            self._presence = None
+        for waiter in self._waiters:
+            if isinstance(waiter, SocketWaiter):
+                waiter.abandon()
+        self._waiters.clear()
+        self._wakeup.abandon()
 
     @property
     def join(self) -> str | None:

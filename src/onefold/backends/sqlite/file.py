@@ -79,8 +79,12 @@ class OpenFile:
         self._seen: list[tuple[int, int] | None] = []
 
     def note(self) -> None:
-        """Remember which file and log this process has opened; called once, as soon as it has both."""
+        """Remember which file and log this process has opened; called as soon as it has both."""
         self._seen = [_inode(self._name), _inode(self.log), _inode(self._index)]
+
+    def is_itself(self) -> bool:
+        """Whether the file is the one that was opened, whatever its log is: for one that was closed in between."""
+        return _inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
         """Whether file and log are still what this process has open, as far as it may look. 3 us; asked in every write."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final, TypeVar
 
-from onefold import errors, private_files
+from onefold import errors, forks, private_files
 from onefold.backends.sqlite.file import FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.refusals import translate
@@ -34,6 +34,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
     """
     try:
         if place is not None:
+            forks.refuse_inherited(path, place)
             private_files.make_file(place)  # SQLite gives its log the same mode
         connection = _connect(place or ":memory:", settings, LentConnection)
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
@@ -61,6 +62,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
 
 def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
     """A connection that only reads; arguments and errors as for the writer's."""
+    forks.refuse_inherited(path, place)
     try:
         connection = _connect(place, settings, sqlite3.Connection)
         connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")

@@ -104,6 +104,12 @@ class Presence:
             os.close(self._file)
             self._file = None
 
+    def abandon(self) -> None:
+        """In a child of the process: give up this end of its sign of life, which stays the parent's."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
 
 def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
     """Those of these owners of a file whose signs of life are there and held by nobody any more.

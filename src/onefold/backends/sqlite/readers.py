@@ -6,10 +6,13 @@ Never here: the writer, errors of SQLite as ours. Invariant: after `close` no qu
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
+
+from onefold import forks
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,30 +38,81 @@ class Readers:
         """Run `run(connection)` with this thread's connection; all its statements see the file as the first one saw it."""
         lease: _Lease | None = getattr(self._of_thread, "lease", None)
         if lease is None:
-            lease = self._of_thread.lease = _Lease(_Lent(self._connect()), self._open)
-        with lease.lent.busy:
+            lease = self._of_thread.lease = _Lease(self._open)
+        lent = lease.lent
+        with lent.busy:
             self._check_open()
-            return _on_a_snapshot(run, lease.lent.connection)
+            if lent.connection is None:
+                with forks.opening():
+                    lent.connection = self._connect()
+            return _on_a_snapshot(run, lent.connection)
 
     def close(self) -> None:
         """Close all, each after the query that is under way; harmless twice."""
         for lent in list(self._open):
             lent.close(self._open)
 
+    # -- forks, as `forks.Forked` says ---------------------------------------------------------------------------------
+
+    def hold(self, wait_s: float) -> None:
+        """Close all, each after the query that is under way, waited for so long."""
+        for lent in list(self._open):
+            lent.hold(wait_s)
+
+    def is_held(self) -> bool:
+        """Whether no thread has come by another one since."""
+        return all(lent.is_asked for lent in list(self._open))
+
+    def let_go(self) -> None:
+        """Each thread opens its own again when it reads next."""
+        for lent in list(self._open):
+            lent.let_go()
+
+    def start_anew(self) -> None:
+        """Forget those of other threads, and what could not be closed."""
+        for lent in list(self._open):
+            lent.start_anew()
+        self._open.clear()
+        self._of_thread = threading.local()
+
 
 class _Lent:
     """A connection, and the lock of whoever uses it."""
 
-    __slots__ = ("busy", "connection")
+    __slots__ = ("busy", "connection", "is_asked", "is_held", "process")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
         self.busy = threading.RLock()
+        self.process = os.getpid()
+        self.is_asked = self.is_held = False  # to let go of it for a fork; it is
 
     def close(self, among: set[_Lent]) -> None:
+        if self.process != os.getpid():
+            forks.keep_for_ever(self.connection)  # the parent's, whose thread does not exist here
+            return
         with self.busy:
-            self.connection.close()
+            if self.connection is not None:
+                self.connection.close()
         among.discard(self)
+
+    def hold(self, wait_s: float) -> None:
+        if self.is_asked:
+            return
+        self.is_asked = True
+        self.is_held = self.busy.acquire(timeout=wait_s)
+        if self.is_held and self.connection is not None and not self.connection.in_transaction:
+            self.connection.close()
+            self.connection = None
+
+    def let_go(self) -> None:
+        if self.is_held:
+            self.busy.release()
+        self.is_asked = self.is_held = False
+
+    def start_anew(self) -> None:
+        if self.connection is not None:
+            forks.keep_for_ever(self.connection)
 
 
 class _Lease:
@@ -68,10 +122,10 @@ class _Lease:
         among: where the connection stands until then.
     """
 
-    def __init__(self, lent: _Lent, among: set[_Lent]) -> None:
-        self.lent = lent
-        among.add(lent)
-        weakref.finalize(self, lent.close, among).atexit = False  # the process's end closes what it has
+    def __init__(self, among: set[_Lent]) -> None:
+        self.lent = _Lent()
+        among.add(self.lent)
+        weakref.finalize(self, self.lent.close, among).atexit = False  # the process's end closes what it has
 
 
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:

@@ -136,6 +136,10 @@ class SocketWaiter:
         self._path.unlink(missing_ok=True)
         self._close_sockets()
 
+    def abandon(self) -> None:
+        """In a child of the process that listens: close this end alone."""
+        self._close_sockets()
+
     def _close_sockets(self) -> None:
         for one in (self._socket, self._inner, self._waker):
             one.close()
@@ -210,6 +214,14 @@ class Wakeup:
         for name in names:
             if not name.startswith(_UNREADY) and name not in self._foreign:
                 _wake(self._sender, f"{self._directory}/{name}")
+
+    def abandon(self) -> None:
+        """In a child of the process: no lock, thread or socket of the parent's is used any more."""
+        self._bell = Bell()
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
 
     def close(self) -> None:
         """Give back the sending socket; waiters are closed by who made them."""

@@ -1,0 +1,191 @@
+"""A fork of this process: what the child must not inherit is closed before, and made anew in it.
+
+SQLite's locks belong to a process, and its library notes in memory, by file, which of them the process has. A child has the
+notes without the locks: even a connection that it opens itself believes that the file is locked already, so that any other
+process may take the log away under it (https://www.sqlite.org/howtocorrupt.html, section 2.6). So nothing of a file may be
+open while a process forks: each owner of connections closes them and keeps its threads from opening others (`Forked.hold`),
+and whoever uses one next, in the parent or in the child, opens it again. What could not be closed, as a transaction of a
+handler is open or as the connection is not ours, makes its file unusable in the child: `refuse_inherited`.
+
+Never here: what a process has. Invariant: a connection of ours to a file that the parent had open at the fork is never
+opened in its child.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import MethodType
+from typing import Final, Protocol
+
+from onefold import errors
+
+
+class Forked(Protocol):
+    """An owner of what a child must not use."""
+
+    def hold(self) -> None:
+        """Before a fork: close what can be closed, and keep other threads from it until `let_go`. May be called again."""
+        ...
+
+    def is_held(self) -> bool:
+        """Whether other threads have come by anything since."""
+        ...
+
+    def let_go(self) -> None:
+        """After it, in the parent: go on."""
+        ...
+
+    def start_anew(self) -> None:
+        """After it, in the child, where no thread else is: forget the parent's and its locks. `hold` may not have come."""
+        ...
+
+
+class _Here:
+    """This process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.forks = 0  # between the first process and this one
+        self.opening = threading.RLock()
+        self.forking = threading.RLock()
+        self.held: list[Forked] = []
+        self.is_gated = False  # `opening` is held for a fork
+        self.owners: dict[int, weakref.ref[Forked]] = {}
+        self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
+        self.inherited: frozenset[tuple[int, int]] = frozenset()
+        self.kept: list[object] = []
+
+
+_here: Final = _Here()
+
+
+def generation() -> int:
+    """How many forks are between the first process and this one."""
+    return _here.forks
+
+
+def opening() -> threading.RLock:
+    """Held while a connection is opened and noted by its owner."""
+    return _here.opening
+
+
+def register(owner: Forked) -> None:
+    """From now on, and as long as it lives, an owner hears of forks."""
+    number = id(owner)
+    _here.owners[number] = weakref.ref(owner, lambda _: _here.owners.pop(number, None))
+
+
+def in_child(start_anew: Callable[[], None]) -> None:
+    """Call this in every child, where no other thread is, to forget the parent's threads, locks and connections.
+
+    Args:
+        start_anew: a method, for as long as its object lives, or a function.
+    """
+    mark = object()
+    if isinstance(start_anew, MethodType):
+        _here.anew[mark] = weakref.WeakMethod(start_anew, lambda _: _here.anew.pop(mark, None))
+    else:
+        _here.anew[mark] = lambda: start_anew
+
+
+def look() -> None:
+    """Notice a fork that Python was not told of. For the ways in of what belongs to a process."""
+    if os.getpid() != _here.process:
+        _in_child()
+
+
+def refuse_inherited(path: str, place: str) -> None:
+    """Refuse a file that the parent process had open when it forked this one.
+
+    Args:
+        path: as the user wrote it. place: the file.
+
+    Raises:
+        StorageError: it is one.
+    """
+    if not _here.inherited:
+        return
+    with suppress(OSError):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in _here.inherited:
+            raise errors.StorageError(
+                f"{path} was in use at the moment when this process was forked.",
+                meaning="A transaction of a handler, or a connection of the program's own, was open. SQLite cannot lock the "
+                "file in this process any more; messages would be lost. The parent process goes on unharmed.",
+                todo="Fork before the handler's first statement and close connections of your own before, or start the "
+                "process by multiprocessing's spawn or forkserver.",
+            )
+
+
+def keep_for_ever(thing: object) -> None:
+    """Keep a thing of the parent's from being finalised, also when the interpreter ends: that would close it."""
+    _here.kept.append(thing)
+    with suppress(ImportError):
+        import ctypes  # only in a child
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _owners() -> list[Forked]:
+    return [owner for one in list(_here.owners.values()) if (owner := one()) is not None]
+
+
+def _before() -> None:
+    _here.forking.acquire()
+    while True:
+        for owner in _owners():
+            if owner not in _here.held:
+                _here.held.append(owner)
+            owner.hold()
+        _here.opening.acquire()
+        if all(owner in _here.held and owner.is_held() for owner in _owners()):
+            _here.is_gated = True
+            return
+        _here.opening.release()
+
+
+def _in_parent() -> None:
+    if _here.is_gated:  # an exception out of a signal's handler may have ended `_before`
+        _here.is_gated = False
+        _here.opening.release()
+    held, _here.held = _here.held, []
+    for owner in reversed(held):
+        owner.let_go()
+    _here.forking.release()
+
+
+def _in_child() -> None:
+    _here.process = os.getpid()
+    _here.forks += 1
+    _here.opening, _here.forking = threading.RLock(), threading.RLock()
+    _here.held, _here.is_gated = [], False
+    _here.inherited = _open_files()
+    for owner in _owners():
+        owner.start_anew()
+    for one in list(_here.anew.values()):
+        start_anew = one()
+        if start_anew is not None:
+            start_anew()
+
+
+def _open_files() -> frozenset[tuple[int, int]]:
+    """Device and inode of every file that is open here."""
+    found: set[tuple[int, int]] = set()
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                with suppress(OSError):
+                    one = os.fstat(int(name))
+                    if stat.S_ISREG(one.st_mode):
+                        found.add((one.st_dev, one.st_ino))
+            break
+    return frozenset(found)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

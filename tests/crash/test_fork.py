@@ -1,0 +1,295 @@
+"""Forks of real processes with an engine open: nothing that was accepted is lost, nothing runs twice, nobody is locked out.
+
+A daemon whose parent ends, a server that preloads, a pool of multiprocessing's while other threads write, a handler that
+forks. SQLite's notes about locks are inherited and the locks are not, so a child is held against the kernel's own list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import onefold
+from onefold.backends.memory import MemoryStore
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.migrations import migrate
+from onefold.clock import SystemClock
+from onefold.contracts.store import RecordKey
+from onefold.entropy import SystemEntropy
+
+ROOT = Path(__file__).parents[2]
+
+
+def told(path: Path) -> Iterator[dict[str, object]]:
+    return map(json.loads, Path(f"{path}.told").read_text().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", ["daemon", "preload", "pool", "handler"])
+def test_nothing_is_lost_and_nothing_is_twice(tmp_path: Path, scene: str) -> None:
+    path = tmp_path / "forked.db"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.forked", scene, str(path)], cwd=ROOT, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        out, err = process.communicate(timeout=100)  # also its children's: their ends are closed when they end
+    assert (process.returncode, out, err) == (0, "", "")
+    rows = list(told(path))
+    accepted = Counter(name for row in rows if row["what"] == "accepted" for name in row["names"])
+    ran = Counter(name for row in rows if row["what"] == "ran" for name in row["names"])
+    with closing(sqlite3.connect(path)) as file:
+        stored = Counter(name for (name,) in file.execute("SELECT json_extract(body, '$.order') FROM onefold_message"))
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert max(accepted.values()) == 1
+    assert Counter(accepted) - (stored + ran) == Counter(), "lost"
+    assert [name for name, count in (stored + ran).items() if count > 1] == [], "twice"
+    if scene == "handler":
+        assert sum(name.startswith("fork-") for name in ran) == 5
+        assert len(accepted) == 25
+    elif scene == "daemon":
+        assert len(accepted) == 6 * 40
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What `work` answers or raises in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = str(work())
+        except BaseException as error:  # noqa: BLE001 - reported
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return answer
+
+
+def kernel_locks(path: Path) -> set[tuple[str, str]]:
+    """Of this process, as the kernel has them: which file, and what kind."""
+    names = {os.stat(f"{path}{end}").st_ino: end for end in ("", "-shm")}
+    found = set()
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.replace(" -> ", " ").split()
+        inode = int(words[5].rpartition(":")[2])
+        if int(words[4]) == os.getpid() and inode in names:
+            found.add((names[inode], words[3]))
+    return found
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(str(tmp_path / "one.db"), SystemClock())
+    migrate(engine)
+    engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
+    yield engine
+    engine.close()
+
+
+def count(engine: Engine) -> int:
+    return engine.read(lambda connection: connection.execute("SELECT count(*) FROM row").fetchone()[0])  # type: ignore[no-any-return]
+
+
+def add(engine: Engine) -> None:
+    engine.write(lambda connection: connection.execute("INSERT INTO row VALUES (1)"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux's list of locks")
+def test_a_child_has_the_locks_that_sqlite_believes_it_has(engine: Engine) -> None:
+    path = Path(engine.path)
+    add(engine)
+    count(engine)
+    mine = kernel_locks(path)
+    assert mine == {("", "READ"), ("-shm", "READ")}
+
+    def look() -> object:
+        add(engine)
+        count(engine)
+        return sorted(kernel_locks(path))
+
+    assert in_child(look) == str(sorted(mine))
+    add(engine)
+    assert kernel_locks(path) == mine
+    assert count(engine) == 3
+
+
+def test_parent_and_child_exclude_each_other(engine: Engine) -> None:
+    """While the child has a transaction open, the parent's write waits; the child's connection is one of its own."""
+    ready, go_on = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        engine.begin_exclusive()
+        os.write(ready[1], b"!")
+        os.read(go_on[0], 1)
+        engine.end_exclusive(commit=True)
+        os._exit(0)
+    os.read(ready[0], 1)
+    with closing(sqlite3.connect(engine.path, timeout=0, isolation_level=None)) as third:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            third.execute("BEGIN IMMEDIATE")
+        os.write(go_on[1], b"!")
+        assert os.waitpid(child, 0)[1] == 0
+        third.execute("BEGIN IMMEDIATE")
+        third.execute("ROLLBACK")
+    add(engine)
+    assert count(engine) == 1
+    for one in (*ready, *go_on):
+        os.close(one)
+
+
+def test_a_child_of_an_open_transaction_refuses_the_file_and_the_parent_goes_on(engine: Engine) -> None:
+    connection = engine.begin_exclusive()
+    connection.execute("INSERT INTO row VALUES ('mine')")
+
+    def use() -> str:
+        answers = []
+        for call in (lambda: add(engine), lambda: count(engine), lambda: Engine(engine.path, SystemClock())):
+            with pytest.raises(onefold.StorageError, match="was in use at the moment when this process was forked"):
+                call()
+            answers.append("refused")
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            connection.execute("INSERT INTO row VALUES ('theirs')")
+        return " ".join(answers)
+
+    assert in_child(use) == "refused refused refused"
+    engine.end_exclusive(commit=True)
+    assert count(engine) == 1
+
+
+def test_a_connection_of_the_programs_own_makes_the_file_unusable_in_the_child(engine: Engine) -> None:
+    with closing(sqlite3.connect(engine.path)) as own:
+        own.execute("SELECT count(*) FROM row").fetchall()
+        assert "was in use at the moment" in in_child(lambda: add(engine))
+    assert in_child(lambda: add(engine)) == "None"
+    assert count(engine) == 1
+
+
+def test_a_child_can_write_while_threads_of_the_parent_do(engine: Engine) -> None:
+    over = threading.Event()
+    written = [0, 0]
+
+    def write(number: int) -> None:
+        while not over.is_set():
+            add(engine)
+            count(engine)
+            written[number] += 1
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    answers = [in_child(lambda: add(engine)) for _ in range(24)]
+    over.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert answers == ["None"] * 24
+    assert count(engine) == 24 + sum(written)
+
+
+def test_a_child_has_no_part_in_a_database_in_memory() -> None:
+    engine = Engine(":memory:", SystemClock())
+    engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
+    assert in_child(lambda: add(engine)).startswith(
+        "UsageError: :memory: is in the memory of the process that opened it"
+    )
+    assert count(engine) == 0
+    engine.close()
+
+
+def test_the_parents_sign_of_life_ends_with_the_parent_and_not_with_its_child(tmp_path: Path) -> None:
+    path = str(tmp_path / "life.db")
+    watching = SqliteEngine(path, clock=SystemClock(), entropy=SystemEntropy(), owner="watching", url="")
+    watching.appear()
+    ready, go_on = os.pipe(), os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        engine = SqliteEngine(path, clock=SystemClock(), entropy=SystemEntropy(), owner="parent", url="")
+        engine.appear()
+        engine.waiter()
+        if os.fork() == 0:
+            os.write(ready[1], b"!")
+            os.read(go_on[0], 1)
+            os._exit(0)
+        os.read(ready[0], 1)
+        os.write(ready[1], b"!")
+        os._exit(0)
+    assert os.waitpid(parent, 0)[1] == 0
+    os.read(ready[0], 1)
+    dead: list[str] = []
+    watching.maintain(dead.append)
+    os.write(go_on[1], b"!")
+    assert dead == ["parent"]
+    watching.close()
+    for one in (*ready, *go_on):
+        os.close(one)
+
+
+class Renewed(MemoryStore):
+    """Says when a lease was renewed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed = threading.Event()
+
+    def renew(self, holds, lease_until_ms):  # type: ignore[no-untyped-def]
+        self.renewed.set()
+        return super().renew(holds, lease_until_ms)
+
+
+def test_the_lease_of_a_long_call_in_a_child_is_renewed(tmp_path: Path) -> None:
+    store = Renewed()
+    long = threading.Event()
+
+    @onefold.once(key="{key}", store=store, lease="1s")
+    def call(key: str, wait: bool) -> str:
+        return str(store.renewed.wait(30)) if wait else key
+
+    assert call("mine", wait=False) == "mine"
+    assert call("long", wait=True) == "True"  # the parent's keeper runs
+    store.renewed.clear()
+    assert in_child(lambda: call("theirs", wait=True)) == "True"
+    assert not long.is_set()
+
+
+def test_a_function_that_forks_is_recorded_by_the_parent_alone() -> None:
+    store = MemoryStore()
+
+    class Ended(Exception):
+        pass
+
+    written: list[str] = []
+
+    @onefold.once(key="{key}", store=store)
+    def call(key: str) -> str:
+        child = os.fork()
+        if child == 0:
+            raise Ended(key)  # as `sys.exit()` in a child does
+        os.waitpid(child, 0)
+        return key
+
+    here = os.getpid()
+    write = store.write
+    store.write = lambda writes, now_ms: (written.append("write"), write(writes, now_ms))[1]  # type: ignore[method-assign]
+    try:
+        assert call("one") == "one"
+    except Ended:
+        os._exit(len(written))
+    assert os.getpid() == here
+    assert written == ["write"]
+    (record,) = store.read([RecordKey("", f"{call.__module__}.{call.__qualname__}", "one")], SystemClock().now_ms())
+    assert record is not None
+    assert record.status == "completed"
