@@ -117,6 +117,17 @@ class TestEditing(Desk):
         assert not self.queues.edit(message, Edit(body="b", attributes={}))
         assert not self.queues.edit(GONE, Edit(body="b", attributes={}))
 
+    def test_only_what_was_given_back_until_later_is_woken(self) -> None:
+        queue = self.queue()
+        back, held = self.ids(queue, "back", "held")
+        receipts = {one.message_id: one.receipt for one in queue.receive(2)}
+        later = [(receipts[back], RetryIn(HOUR))]
+        now_ms = self.clock.now_ms()
+        self.engine.write(lambda one: settle_in(one, self.queues.row_in(one, queue.name), later, now_ms))
+        (late,) = self.ids(queue, "late", delay_ms=MINUTE)
+        assert self.queues.wake([back, held, late, GONE]) == [True, False, False, False]
+        assert self.bodies(queue) == ["back"]
+
     def test_an_edit_the_queue_would_not_accept(self) -> None:
         queue = self.queue(message_bytes_max=1_024)
         (message,) = self.ids(queue, "a")

@@ -132,6 +132,22 @@ def test_a_paused_job_is_a_warning_and_can_go_on(there: Open) -> None:
     assert (row.actor, row.detail) == (ACTOR, {"job": "book", "reason_text": "new key"})
 
 
+def test_a_job_that_goes_on_takes_up_at_once_what_its_pause_has_hidden(there: Open) -> None:
+    there.office.ill["a"] = onefold.DependencyDown("401: the key was rotated")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.book.send(Order("b"))
+    there.office.book.send(Order("c"))
+    there.office.ill.clear()
+    there.office.ran.clear()
+    there.world.run()
+    assert there.office.ran == []  # one was refused, two came behind it
+    assert jobs.resume(there.desk, "book")
+    there.world.run()
+    assert len(there.office.ran) == 3
+    assert jobs.paused(there.desk) == []
+
+
 def test_a_breaker_that_workers_keep_changing_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     open_breaker = msgspec.json.encode(Breaker(pauses=1, until_ms=there.clock.now_ms() + 1_000))
     there.desk.engine.state.put([Change(breaker_name("book"), open_breaker, 0)])

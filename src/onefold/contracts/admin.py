@@ -228,6 +228,14 @@ class QueueAdmin(Protocol):
         """Delete messages by id, whatever their state."""
         ...
 
+    def wake(self, message_ids: Sequence[str]) -> list[bool]:
+        """Make messages visible now that were received, given back and hidden until later; False for all others.
+
+        One that some process has in hand stays hidden, and so does one that was sent to be delivered later. Where a queue
+        cannot do this without a receipt (SQS), the answer is False.
+        """
+        ...
+
     def purge(self, queue: str) -> int:
         """Delete every message and, on FIFO, the deduplication memory; how many there were.
 

@@ -13,12 +13,14 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.state import Change
+from onefold.contracts.store import RecordKey
 from onefold.decide import breaker
 from onefold.decide.breaker import Breaker
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Receipt
 from onefold.run.throttling import breaker_name
-from onefold.service.desk import Desk
+from onefold.service import reading
+from onefold.service.desk import Desk, roles
 
 _TRIES = 20
 
@@ -81,7 +83,7 @@ def paused(desk: Desk) -> list[Paused]:
 
 
 def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
-    """Let a paused job go on now; False when it was not paused.
+    """Let a paused job go on now; False when it was not paused. On the embedded engine its hidden messages come back.
 
     Raises:
         TransientError: workers kept changing its breaker; try again.
@@ -96,6 +98,24 @@ def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
             return False
         if desk.engine.state.put([Change(name, msgspec.json.encode(told.breaker), standing.version)])[0]:
             desk.record("resumed", job=job, reason_text=reason_text)
+            if desk.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
+                _wake(desk, job)
             desk.engine.notify()
             return True
     raise errors.TransientError(f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now.")
+
+
+def _wake(desk: Desk, job: str) -> None:
+    """Make the messages of a job visible that are hidden until later, by its pause or by a retry, and that nobody runs."""
+    kinds, declared = roles(desk.settings()), desk.job(job)
+    for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
+        hidden: dict[str, RecordKey | None] = {}
+        for message in desk.every(queue):
+            if message.visible_at_ms > desk.now_ms() and message.owner is None:
+                told = reading.read(desk, message)
+                if told.job == job:
+                    hidden[message.message_id] = told.key
+        keys = [key for key in hidden.values() if key is not None]
+        found = desk.engine.store.read(keys, desk.now_ms())
+        running = {one.key for one in found if one is not None and one.status == "in_progress"}
+        desk.engine.queues.wake([message_id for message_id, key in hidden.items() if key not in running])

@@ -241,6 +241,10 @@ class SqsQueues:
         """As `Finder.remove`."""
         return self._finder.remove(message_ids)
 
+    def wake(self, message_ids: Sequence[str]) -> list[bool]:
+        """None of them: SQS changes a visibility by receipt only."""
+        return [False] * len(message_ids)
+
     # -- move tasks ----------------------------------------------------------------------------------------------------
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:

@@ -327,6 +327,15 @@ class SqliteQueues:
 
         return self._engine.write(run)
 
+    def wake(self, message_ids: Sequence[str]) -> list[bool]:
+        """Make messages visible now that were received, given back and hidden until later; False for all others."""
+
+        def run(connection: sqlite3.Connection) -> list[bool]:
+            now_ms = self._clock.now_ms()
+            return [browse.wake_in(connection, self._catalogue, message_id, now_ms) for message_id in message_ids]
+
+        return self._engine.write(run)
+
     # -- move tasks ------------------------------------------------------------------------------------------
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:

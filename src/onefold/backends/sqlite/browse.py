@@ -139,6 +139,18 @@ def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
         )
 
 
+def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
+    """Make a message visible that was received and hidden until later, and that no process has in hand."""
+    number = message_number(catalogue.token_in(connection), message_id)
+    query = "UPDATE onefold_received SET visible_at_ms = ? WHERE id = ? AND owner IS NULL AND visible_at_ms > ?"
+    if number is None or connection.execute(query, (now_ms, number, now_ms)).rowcount == 0:
+        return False
+    ((queue, group),) = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,))
+    if group is not None:
+        groups.refresh_in(connection, catalogue.row_of(connection, queue), [group], now_ms)
+    return True
+
+
 def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
     """Delete one message, whatever its state; False when it is not there."""
     number = message_number(catalogue.token_in(connection), message_id)

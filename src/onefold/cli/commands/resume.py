@@ -21,7 +21,8 @@ def command(words: tuple[str, ...], url: str | None, reason_text: str | None) ->
     """Let a paused job go on now.
 
     A job pauses when its dependency refuses everything (a rotated key, a closed account); no attempts are used up meanwhile.
-    Messages that are hidden until its next try come back then; new ones run at once.
+    Messages that are hidden until its next try, or until a retry, come back at once; on SQS, which cannot do that, when they
+    were due.
     """
     app, (job,) = target.split(words, 1, names="JOB")
     found = target.find(app, url)
