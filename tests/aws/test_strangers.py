@@ -157,8 +157,11 @@ def test_a_job_runs_from_its_own_queue_and_from_no_other(bank: Bank, stranger: S
     [{"onefold.key": "o-9"}, {"onefold.run": "nightly/2026-06-01T03:00:00Z"}, {"onefold.amends": "0" * 64}],
     ids=["key", "run", "amends"],
 )
-def test_what_a_stranger_claims_does_not_count(bank: Bank, stranger: Stranger, claim: Attributes) -> None:
+def test_what_a_stranger_claims_does_not_count(
+    bank: Bank, stranger: Stranger, endpoint: Endpoint, claim: Attributes
+) -> None:
     stranger.send("payments", {"order_id": "o-1"}, {"onefold.job": "pay", **claim})
+    assert [one.trusted for one in endpoint.peek("payments")] == [False], "for a worker on the server's own file, too"
     bank.work()
     assert bank.ran == []
     assert (bank.record("pay", "o-1"), bank.record("pay", "o-9")) == (None, None)
