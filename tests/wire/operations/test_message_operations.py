@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 from typing import Any
 
+from onefold.wire.addresses import handle_of, receipt_of
 from tests.wire.operations.counter import Counter, row
 
 FIFO: dict[str, Any] = {"MessageGroupId": "g", "MessageDeduplicationId": "d-1"}
@@ -782,3 +784,9 @@ async def test_text_of_an_oversized_entry(counter: Counter) -> None:
         "Message": "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes.",
     }  # fmt: skip
     assert [one["Id"] for one in answer["Successful"]] == ["b"]
+
+
+def test_a_handle_of_the_version_before() -> None:
+    old = base64.b64encode(b"onefold orders 12:3").decode()
+    assert receipt_of(old, "orders") == "12:3"
+    assert receipt_of(handle_of("orders", "12:3"), "orders") == "12:3"
