@@ -8,7 +8,7 @@ Never here: how either system says anything. Invariant: both are closed together
 
 from __future__ import annotations
 
-import threading
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,21 +21,26 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """A waiter that threads of this process wake."""
+    """A waiter that threads of this process wake.
+
+    A queue in C: the lock of an event may be left taken by an exception out of a signal's handler.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._rings: SimpleQueue[None] = SimpleQueue()
 
     def wait(self, timeout_s: float) -> bool:
         """Block for at most `timeout_s` seconds; True when woken."""
-        woken = self._event.wait(timeout_s)
-        if woken:
-            self._event.clear()
-        return woken
+        try:
+            self._rings.get(timeout=max(timeout_s, 0))
+        except Empty:
+            return False
+        return True
 
     def wake(self) -> None:
         """Wake who waits, or who waits next."""
-        self._event.set()
+        if self._rings.empty():
+            self._rings.put(None)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
+from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -130,14 +131,14 @@ class Pool(Generic[C]):
         self._settings = [word for pair in {**_SETTINGS, **(settings or {})}.items() for word in pair]
         self._lock = threading.Lock()
         self._idle: list[C] = []
-        self._taken: set[C] = set()
+        self._taken: WeakSet[C] = WeakSet()  # one that an exception out of a signal's handler tore away is closed
         self._closed = False
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
         """In a forked child: closing a connection of the parent's would say good-bye to the server in its name."""
         forks.keep_for_ever(self._idle)
-        self._idle, self._taken, self._lock = [], set(), threading.Lock()
+        self._idle, self._taken, self._lock = [], WeakSet(), threading.Lock()
 
     def take(self) -> C:
         """A connection that seems to live, outside any transaction.

@@ -168,6 +168,11 @@ class Server:
                 return call(self._connected())
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             raise told(error, self._address.shown) from error
+        except BaseException:
+            # Out of a signal's handler: the answer to this call may come yet, on a connection that is free again, and the
+            # next call would take it for its own. Calls of other threads end on the old client's connections.
+            self._client, self._scripts = None, {}
+            raise
 
     def node(self, tag: str) -> Any:
         """The client of the one server that keeps the names with this hash tag."""
