@@ -76,8 +76,8 @@ def opening() -> threading.RLock:
 
 def register(owner: Forked) -> None:
     """From now on, and as long as it lives, an owner hears of forks."""
-    number = id(owner)
-    _here.owners[number] = weakref.ref(owner, lambda _: _here.owners.pop(number, None))
+    owners, number = _here.owners, id(owner)  # at the interpreter's end this module's names are gone before the owner
+    owners[number] = weakref.ref(owner, lambda _: owners.pop(number, None))
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
@@ -86,11 +86,18 @@ def in_child(start_anew: Callable[[], None]) -> None:
     Args:
         start_anew: a method, for as long as its object lives, or a function.
     """
-    mark = object()
-    if isinstance(start_anew, MethodType):
-        _here.anew[mark] = weakref.WeakMethod(start_anew, lambda _: _here.anew.pop(mark, None))
-    else:
-        _here.anew[mark] = lambda: start_anew
+    mark, anew = object(), _here.anew
+    if not isinstance(start_anew, MethodType):
+        anew[mark] = lambda: start_anew
+        return
+    function = start_anew.__func__
+    owner = weakref.ref(start_anew.__self__, lambda _: anew.pop(mark, None))
+
+    def method() -> Callable[[], None] | None:
+        found = owner()
+        return None if found is None else MethodType(function, found)
+
+    anew[mark] = method
 
 
 def look() -> None:

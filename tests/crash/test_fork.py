@@ -293,3 +293,16 @@ def test_a_function_that_forks_is_recorded_by_the_parent_alone() -> None:
     (record,) = store.read([RecordKey("", f"{call.__module__}.{call.__qualname__}", "one")], SystemClock().now_ms())
     assert record is not None
     assert record.status == "completed"
+
+
+def test_a_program_that_ends_with_everything_open_says_nothing(tmp_path: Path) -> None:
+    code = (
+        "import onefold\n"
+        f"app = onefold.App('ends', url='sqlite:///{tmp_path}/ends.db')\n"
+        "job = app.job(app.queue('orders'), key='{order}')(lambda payload: None)\n"
+        f"once = onefold.once(key='{{key}}', store=onefold.memory_store())(lambda key: key)\n"
+        "app.runtime()\n"
+        "once('one')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
