@@ -122,7 +122,7 @@ def classify(
     lists = Lists(tuple(transient), tuple(permanent), tuple(unknown))
     ruling = judge(error, now_ms=now_ms, lists=lists)
     summary = summary_of(error) if with_text else ""
-    trace = trace_of(error, summary)
+    trace = trace_of(error, summary_of if with_text else lambda _: "")
     return Failed(
         kind=ruling.kind,
         error=error_name(error),

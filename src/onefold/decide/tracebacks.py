@@ -8,7 +8,7 @@ is at most TRACE_CHARS_MAX characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from msgspec import Struct
@@ -42,27 +42,27 @@ class _Frame(Struct, frozen=True, gc=False):
     ours: bool
 
 
-def trace_of(error: BaseException, summary: str) -> Trace:
+def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
     """Frames of an exception and of those it came from, the cause before its consequence, as Python has it.
 
     Args:
-        summary: the exception's own text as it may be shown; empty: its class alone, as for its causes.
+        text_of: an exception's own text as it may be shown; empty for its class alone.
     """
     try:
-        return _trace_of(error, summary)
+        return _trace_of(error, text_of)
     except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure it stands for
         return Trace("", "")
 
 
-def _trace_of(error: BaseException, summary: str) -> Trace:
+def _trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
     parts: list[str] = []
     at, left = "", TRACE_CHARS_MAX
-    for place, (one, joint) in enumerate(_chain(error)):
+    for one, joint in _chain(error):
         frames = _frames(one.__traceback__)
         own = [frame for frame in frames if not frame.ours]
         if not at and own:
             at = _short(own[-1])
-        part = _part(one, frames, summary if place == 0 else _text(one) if summary else "")
+        part = _part(one, frames, text_of(one))
         if len(part) > left:
             part = f"{part[: left // 2 - 20]}\n  ...\n{part[-(left // 2 - 20) :]}" if left > 200 else "  ..."
         parts += [part, joint]
@@ -85,12 +85,6 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
         known = cause is None or id(cause) in seen or len(seen) == _CHAIN_MAX
         yield one, "" if known else joint
         one = cause
-
-
-def _text(error: BaseException) -> str:
-    from onefold.decide.failures import summary_of  # which asks this module for nothing, and is loaded by now
-
-    return summary_of(error)
 
 
 def _frames(trace: TracebackType | None) -> list[_Frame]:
