@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import onefold
@@ -123,7 +124,9 @@ def test_used_up_attempts_are_dead_lettered_with_the_whole_reason() -> None:
         assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-1", 3)]
         assert names(world) == ["retry", "retry", "dead-letter"]
         (letter,) = dead(world)
-        assert letter.reason == Reason(
+        assert letter.reason is not None
+        assert "in Shop.__init__.<locals>.ship\nonefold.errors.TransientError: not now" in str(letter.reason.trace)
+        assert msgspec.structs.replace(letter.reason, trace=None) == Reason(
             kind="attempts",
             summary="not now",
             error="TransientError",
