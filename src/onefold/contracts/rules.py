@@ -75,7 +75,11 @@ def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}].",
         )
     for name, attribute in attributes.items():
-        wrong = _name_problem(name) or _value_problem(name, attribute)
+        wrong, value = _name_problem(name), attribute.value
+        if wrong is None:
+            if attribute.type == "String" and type(value) is str and value and value.isprintable():
+                continue  # nearly all of them
+            wrong = _value_problem(name, attribute)
         if wrong is not None:
             return Refused(_INVALID, wrong)
     return None
@@ -89,12 +93,13 @@ def _bad_character(text: str, where: str) -> str:
 
 def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
     """What SQS counts beside the body: UTF-8 bytes of every attribute's name, type and value."""
-    return sum(
-        len(name.encode())
-        + len(attribute.type.encode())
-        + len(attribute.value.encode() if isinstance(attribute.value, str) else attribute.value)
-        for name, attribute in attributes.items()
-    )
+    size = 0
+    for name, attribute in attributes.items():
+        value, kind = attribute.value, attribute.type
+        size += len(name) if name.isascii() else len(name.encode())
+        size += len(kind) if kind.isascii() else len(kind.encode())
+        size += len(value.encode()) if isinstance(value, str) and not value.isascii() else len(value)
+    return size
 
 
 @lru_cache(maxsize=256)  # senders use the same few names again and again
