@@ -144,7 +144,7 @@ def looks_in(poller: Poller, clock: ManualClock, stream: Stream, ms: int, **opti
 def test_a_steady_stream_is_looked_at_every_five_milliseconds() -> None:
     stream = Stream("orders")
     supply, _, clock = poller(stream)
-    assert looks_in(supply, clock, stream, 19) == 19
+    assert looks_in(supply, clock, stream, 11) == 11
     assert looks_in(supply, clock, stream, 100) <= 100 / GATHER_MS + 1
     assert len(stream._stock) < GATHER_MS  # all the others were received
     clock.advance(100)
@@ -173,7 +173,7 @@ def test_single_messages_bursts_backlogs_and_fifo_queues_are_looked_at_at_once()
 def test_senders_do_not_wake_a_worker_that_gathers_and_has_nothing_in_hand() -> None:
     stream = Stream("orders")
     supply, hand, clock = poller(stream)
-    looks_in(supply, clock, stream, 60)
+    looks_in(supply, clock, stream, 57)
     hand.over(Shelf("orders", 1)._stock)
     waited: list[int] = []
 
