@@ -145,7 +145,10 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
         said["IS_PAYLOAD_TRUNCATED"] = "false"
     attributes = {**own, **{name: Attribute(value) for name, value in said.items()}}
     return Entry(
-        body=sent.body, attributes=attributes, key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None
+        body=sent.body,
+        attributes=attributes,
+        key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None,
+        trusted=False,  # its body says what it claims, and a signature would be one attribute more
     )
 
 

@@ -103,10 +103,16 @@ class Desk:
             key=key,
             queue=message.queue if message is not None else queue,
             message_id=message.message_id if message is not None else None,
-            run=run_of(message) if run is None and message is not None else run,
+            run=self._run_of(message, key) if run is None and message is not None else run,
             actor=self.actor,
             detail={name: value for name, value in detail.items() if value is not None},
         )
+
+    def _run_of(self, message: Peeked, key: RecordKey | None) -> str | None:
+        job = self.job(key.job) if key is not None else None
+        if key is not None and job is not None and job.ticks:  # EventBridge Scheduler signs nothing; its body says it
+            return key.key
+        return run_of(message)
 
     def record(self, event: str, **about: Any) -> None:
         """Write one such row; arguments as `row`."""
