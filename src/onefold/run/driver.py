@@ -30,6 +30,7 @@ from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
 from onefold.run.passage import Chains, Run
+from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -266,7 +267,7 @@ class Driver:
                     key=facts.key,
                     fingerprint=facts.fingerprint,
                     owner=self._owner,
-                    lease_until_ms=now_ms + self.lease_ms,
+                    lease_until_ms=until_ms(self.clock, now_ms, self.lease_ms),
                     start=True,
                     expires_at_ms=now_ms + policy.keep_ms,
                     amends=facts.amends,

@@ -27,6 +27,7 @@ from onefold.run import calling
 from onefold.run.hand import Hand, Held
 from onefold.run.passage import Run
 from onefold.run.settling import Backend
+from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -193,7 +194,9 @@ class Heartbeat:
 
     def _renew(self, claimed: Sequence[Held], lease_ms: int) -> list[Held]:
         holds = [_hold(one) for one in claimed]
-        answers = self._backend.store.renew(holds, self._clock.now_ms() + lease_ms) if holds else []
+        answers = (
+            self._backend.store.renew(holds, until_ms(self._clock, self._clock.now_ms(), lease_ms)) if holds else []
+        )
         return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
 
     def _hide(self, held: Sequence[Held], lease_ms: int) -> list[bool]:

@@ -22,6 +22,7 @@ from onefold.decide.breaker import Answer, Breaker, BreakerPolicy
 from onefold.decide.delivery import Decision
 from onefold.run.gates import Tell
 from onefold.run.passage import Run
+from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -131,7 +132,7 @@ class Limiting:
 
     def renew(self) -> None:
         """Extend every slot this process holds by another lease."""
-        until_ms = self._clock.now_ms() + self._lease_ms
+        until = until_ms(self._clock, self._clock.now_ms(), self._lease_ms)
         held: dict[str, list[str]] = defaultdict(list)
         for name, holder in list(self._slots):
             held[name].append(holder)
@@ -141,7 +142,7 @@ class Limiting:
                 slots: dict[str, int], name: str = name, holders: Sequence[str] = holders
             ) -> tuple[dict[str, int], None]:
                 # Looked up at every try: a slot that was given back meanwhile must not be taken again.
-                return slots | {one: until_ms for one in holders if (name, one) in self._slots}, None
+                return slots | {one: until for one in holders if (name, one) in self._slots}, None
 
             self._change(name, dict[str, int], _no_slots(), extend)
 

@@ -41,6 +41,7 @@ from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice
 from onefold.run import once_refusals
+from onefold.steady_clock import SteadyClock, until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Store
@@ -96,13 +97,13 @@ class Keeper:
     def _renew_all(self) -> None:
         while not self._clock.wait(self._stop, self._lease_ms // 3):
             if self._holds:
-                self._renew(list(self._holds), self._clock.now_ms())
+                now_ms = self._clock.now_ms()
+                self._renew(list(self._holds), now_ms, until_ms(self._clock, now_ms, self._lease_ms))
 
-    def _renew(self, holds: list[records.Hold], now_ms: int) -> None:
-        until_ms = now_ms + self._lease_ms
-        self._ends = {hold: self._ends.get(hold, until_ms) for hold in holds}
+    def _renew(self, holds: list[records.Hold], now_ms: int, ends_ms: int) -> None:
+        self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
         try:
-            kept = self._store.renew(holds, until_ms)
+            kept = self._store.renew(holds, ends_ms)
         except errors.OnefoldError as error:  # tried again a third of a lease later
             for hold in holds:
                 if self._ends[hold] <= now_ms:
@@ -110,7 +111,7 @@ class Keeper:
                     _log.warning(text, hold.key.job, hold.key.key, error)
             return
         for hold, is_kept in zip(holds, kept, strict=True):
-            self._ends[hold] = until_ms
+            self._ends[hold] = ends_ms
             if not is_kept and hold in self._holds:  # else the call has ended meanwhile
                 self.remove(hold)
                 text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
@@ -191,7 +192,7 @@ class Guard:
             ),
             fingerprint=digest(encode(arguments)),
             owner=self._owner,
-            lease_until_ms=now_ms + self._lease_ms,
+            lease_until_ms=until_ms(self.clock, now_ms, self._lease_ms),
             start=True,
             expires_at_ms=now_ms + self._keep_ms,
         )
@@ -411,7 +412,7 @@ def once(
             on_running=on_running,
             wait_ms=duration.to_ms(wait, "wait", least_ms=0),
             crashes=crashes,
-            clock=clock or SystemClock(),
+            clock=clock or SteadyClock(SystemClock()),
             entropy=entropy or SystemEntropy(),
         )
         return (

@@ -97,7 +97,7 @@ class LambdaHandler:
                 queue_of=wired.queue_of,
                 job_of=self._app.job_of,
                 settings=self._settings,
-                clock=runtime.clock,
+                clock=runtime.steady,
             )
         return self._adapter
 
@@ -127,7 +127,7 @@ class _Wired:
             self._make_children_crew,
             store=runtime.backend.store,
             settings=self._settings,
-            clock=runtime.clock,
+            clock=runtime.steady,
             entropy=runtime.entropy,
         )
 
@@ -151,7 +151,7 @@ class _Wired:
             {name: queue.settings.receives_max for name, queue in self._app.queues.items()},
             list(self._app.jobs.values()),
             self._settings,
-            clock=runtime.clock,
+            clock=runtime.steady,
             entropy=runtime.entropy,
             lease_ms=lease_ms,
         )
@@ -161,7 +161,7 @@ class _Wired:
         gates = StateGates(
             self._app.jobs,
             backend.state,
-            clock=runtime.clock,
+            clock=runtime.steady,
             owner=runtime.owner,
             lease_ms=lease_ms,
             cache_ms=BREAKER_CACHE_MS,
@@ -169,7 +169,7 @@ class _Wired:
         return Driver(
             backend,
             job_of,
-            clock=runtime.clock,
+            clock=runtime.steady,
             entropy=runtime.entropy,
             never=Never(),
             owner=runtime.owner,

@@ -130,7 +130,7 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tu
             known[place] = "waiting"
     if not first:
         return [], known
-    store, now_ms = runtime.engine.store, runtime.clock.now_ms()
+    store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     mine: list[Outgoing] = []
     for place, standing in zip(first.values(), store.read(list(first), now_ms), strict=True):
         if standing is None:
@@ -183,7 +183,7 @@ def _is_new(answer: Answer) -> bool:
 
 def _keep(runtime: Runtime, reserved: Sequence[Outgoing], keep_ms: int) -> None:
     """Know keys for so long from now that no worker has claimed yet; 0: they were never known."""
-    store, now_ms = runtime.engine.store, runtime.clock.now_ms()
+    store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     records = store.read([one.record for one in reserved], now_ms)
     waiting = [
         one for one, record in zip(reserved, records, strict=True) if record is not None and _being_sent(record, now_ms)

@@ -16,6 +16,7 @@ from onefold.clock import Never
 from onefold.run.driver import Driver
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
+from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,13 +87,14 @@ class Runtime:
     ) -> None:
         self.url = url
         self.clock = clock
+        self.steady = steady(clock)
         self.entropy = entropy
         self.owner = entropy.token()
         self.settings = {one.name: one for one in queues}
         self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
         self.engine: Engine = registry.open_engine(
-            url, clock=clock, entropy=entropy, owner=self.owner, records_alone=records_alone
+            url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone
         )
         self.backend = backend_of(self.engine)
         try:
@@ -119,14 +121,14 @@ class Runtime:
         return Driver(
             self.backend,
             job_of,
-            clock=self.clock,
+            clock=self.steady,
             entropy=self.entropy,
             never=self.never(),
             owner=self.owner,
             lease_ms=lease_ms,
             sinks=sinks,
             history=history,
-            gates=StateGates(jobs, self.backend.state, clock=self.clock, owner=self.owner, lease_ms=lease_ms),
+            gates=StateGates(jobs, self.backend.state, clock=self.steady, owner=self.owner, lease_ms=lease_ms),
             closer=self.closer,
             settings=self.settings,
         )

@@ -64,6 +64,18 @@ def make_worker(
         heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
 
     expiring = _Expiring(runtime, driver, names)
+    steps_told = len(runtime.steady.steps)
+
+    def maintain() -> int:
+        nonlocal steps_told
+        runtime.steady.now_ms()
+        for by_ms in runtime.steady.steps[steps_told:]:
+            heard.emit(
+                Event(at_ms=runtime.clock.now_ms(), name="clock-set", actor=runtime.owner, detail={"by_ms": by_ms})
+            )
+            steps_told += 1
+        return runtime.engine.maintain(dead) + driver.closer.look() + expiring.look()
+
     waiter = runtime.engine.waiter()
     mine = [job for job in jobs.values() if job.policy.queue in names]
     return Worker(
@@ -72,11 +84,11 @@ def make_worker(
         queues=[_polled(runtime.backend.open_queue(name), runtime, waiter.wake) for name in names],
         jobs=mine,
         job_of=job_of,
-        grouper=Grouper(driver, runtime.backend, runtime.clock, runtime.entropy),
-        clock=runtime.clock,
+        grouper=Grouper(driver, runtime.backend, runtime.steady, runtime.entropy),
+        clock=runtime.steady,
         waiter=waiter,
         wake=waiter.wake,
-        maintain=lambda: runtime.engine.maintain(dead) + driver.closer.look() + expiring.look(),
+        maintain=maintain,
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )
@@ -115,4 +127,4 @@ def _polled(queue: Queue, runtime: Runtime, wake: Callable[[], None]) -> Queue:
     """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
     if not queue.capabilities.waits:
         return queue
-    return LongPoll(cast("WaitingQueue", queue), clock=runtime.clock, wake=wake)
+    return LongPoll(cast("WaitingQueue", queue), clock=runtime.steady, wake=wake)

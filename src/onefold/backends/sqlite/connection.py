@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from onefold import errors, forks
+from onefold.backends.sqlite import filetime
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.log import Log
@@ -36,6 +37,7 @@ from onefold.backends.sqlite.space import Space
 from onefold.backends.sqlite.turn import Batch, FileTurn, Run, Turn, Work
 from onefold.contracts.admin import Transferred
 from onefold.interrupts import is_of_a_signal
+from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -61,7 +63,7 @@ class Engine:
 
     def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
         self.path = path
-        self.clock = clock
+        self.clock = steady(clock)
         self.in_memory = path == ":memory:"
         self._file = OpenFile(path)
         self.place = path if self.in_memory else self._file.place
@@ -74,6 +76,7 @@ class Engine:
         self._syncs: bool | None = True  # None: not known, as an exception came between
         self._depth = 0  # savepoints of ours that are open
         self._is_copy = False  # of a database in memory, in a child of its process
+        self._steps_noted = 0
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
             self._opened: LentConnection | None = self._connect_writer()  # None: closed for a fork
@@ -111,6 +114,10 @@ class Engine:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
+        self.clock.now_ms()  # which notices that the wall clock was set
+        if self._steps_noted != len(self.clock.steps) and not self.in_memory:
+            self._steps_noted = len(self.clock.steps)
+            self._write(lambda connection: filetime.note_in(connection, self.clock), synced=False, early=False)
         try:
             return self._write(run, synced, early)
         except DiskFull:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onefold import forks, private_files
+from onefold.backends.sqlite import filetime
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.backends.sqlite.commit import SqliteCommit
@@ -62,11 +63,14 @@ class SqliteEngine:
         self.url = url
         self.shared = path != ":memory:"
         self.provisioned = False
-        self._clock = clock
         self._owner = owner
+        written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
         self.database = Engine(path, clock, settings=settings)
+        self._clock = self.database.clock
         try:
             migrate(self.database)
+            if self.shared:
+                self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
         except BaseException:
             self.database.close()
             raise

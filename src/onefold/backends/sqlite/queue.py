@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.backends.sqlite import fifo, groups
 from onefold.backends.sqlite.catalogue import Catalogue
 from onefold.backends.sqlite.connection import Engine
@@ -121,7 +121,7 @@ class SqliteQueue:
                 connection,
                 self._row(connection),
                 count_max,
-                visible_ms,
+                self._hidden_ms(connection, visible_ms),
                 self._owner,
                 self._clock.now_ms(),
             ),
@@ -133,7 +133,9 @@ class SqliteQueue:
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """Hide each receipt's message for a new time counted from now; as for `settle.set_visible_in`, without a sync."""
         return self._engine.write(
-            lambda connection: set_visible_in(connection, self._row(connection), changes, self._clock.now_ms()),
+            lambda connection: set_visible_in(
+                connection, self._row(connection), changes, self._clock.now_ms() + self._clock.behind_ms
+            ),
             synced=False,
         )
 
@@ -176,6 +178,15 @@ class SqliteQueue:
             return depth_in(connection, row, now_ms)
 
         return self._engine.read(count) or self._engine.write(let_in_and_count)
+
+    def _hidden_ms(self, connection: sqlite3.Connection, visible_ms: int | None) -> int | None:
+        """For how long to hide what is received: by the time there will be when the wall clock, set forward, is followed."""
+        behind_ms = self._clock.behind_ms
+        if not behind_ms:
+            return visible_ms
+        if visible_ms is None:
+            visible_ms = self._row(connection).settings.visibility_ms
+        return min(visible_ms + behind_ms, limits.VISIBILITY_MS_MAX)
 
     def _row(self, connection: sqlite3.Connection) -> QueueRow:
         return self._catalogue.row_in(connection, self.name)

@@ -1,0 +1,142 @@
+"""Wall time without steps, for leases, visibility and whatever else says how long something takes.
+
+A machine's clock is set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Instants that others wrote
+before are then wrong by the step. This clock notices a step, since monotonic time has none, and goes on as if there had been
+none, and then finds its way back:
+
+    set forward by J    it stays J behind for `HOLD_MS`, in which who is at work extends its leases to the new time
+                        (`until_ms`); then it follows. What is over then, is over by both clocks.
+    set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
+                        visible, and what lasts, lasts up to twice as long.
+
+Never here: schedules and `run_at`, which mean the time on the wall. Invariant: `now_ms` goes back by less than `STEP_MS`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from onefold import forks
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Waiter
+
+STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
+HOLD_MS: Final = 120_000  # who is at work extends every third of a lease: leases of up to six minutes
+_LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
+_DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth
+
+
+class Offset(NamedTuple):
+    """By how much the steady clock was beside the wall at a monotonic instant: ahead, or (negative) behind.
+
+    Args:
+        by_ms: ahead of the wall. at_ms: by the machine's monotonic clock.
+    """
+
+    by_ms: int
+    at_ms: int
+
+
+class SteadyClock:
+    """A `Clock` whose `now_ms` has no steps; safe to share between threads.
+
+    Args:
+        clock: whose wall time may be set.
+
+    Attributes:
+        wall: that clock.
+        steps: by how much it was set, in milliseconds, each time that this was noticed.
+        behind_ms: how far it was set forward and is not followed yet; 0 mostly.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall = clock
+        self.monotonic_ms = clock.monotonic_ms
+        self._wall_ms = clock.now_ms
+        self._lock = threading.Lock()
+        self._seen_wall_ms, self._seen_ms = clock.now_ms(), clock.monotonic_ms()
+        self.behind_ms = 0
+        self._hold_until_ms = 0
+        self._ahead = Offset(0, 0)
+        self._beside = False  # the wall
+        self._last_ms = 0  # answered while beside the wall
+        self.steps: list[int] = []
+        forks.in_child(self._start_anew)
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, as if the wall clock had not been set."""
+        wall_ms = self._wall_ms()
+        if 0 <= wall_ms - self._seen_wall_ms < _LOOK_MS and not self._beside:
+            return wall_ms
+        with self._lock:
+            return self._compare()
+
+    @property
+    def offset(self) -> Offset:
+        """How far beside the wall it is."""
+        with self._lock:
+            self._compare()
+            now_ms = self.monotonic_ms()
+            return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
+
+    def adopt(self, offset: Offset) -> None:
+        """Be as far beside the wall as another process of this machine was, which has noticed a step before."""
+        with self._lock:
+            self._compare()
+            if self._beside:
+                return
+            now_ms = self.monotonic_ms()
+            since_ms = max(now_ms - offset.at_ms, 0)
+            if offset.by_ms > 0:
+                self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
+            elif since_ms < HOLD_MS:
+                self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
+            self._beside = bool(self._ahead.by_ms or self.behind_ms)
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """As the clock it was made from."""
+        return self.wall.wait(waiter, timeout_ms)
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have had it
+
+    def _compare(self) -> int:
+        wall_ms, now_ms = self._wall_ms(), self.monotonic_ms()
+        passed_ms = now_ms - self._seen_ms
+        step_ms = wall_ms - self._seen_wall_ms - passed_ms
+        self._seen_wall_ms, self._seen_ms = wall_ms, now_ms
+        if abs(step_ms) >= max(STEP_MS, passed_ms // _DRIFT_SHARE):
+            self._step(step_ms, now_ms)
+        if not self._beside:
+            return wall_ms
+        if self.behind_ms and now_ms >= self._hold_until_ms:
+            self.behind_ms = 0
+        ahead_ms = self._ahead_ms(now_ms)
+        self._beside = bool(self.behind_ms or ahead_ms)
+        self._last_ms = max(self._last_ms, wall_ms - self.behind_ms + ahead_ms)
+        return self._last_ms
+
+    def _step(self, step_ms: int, now_ms: int) -> None:
+        self.steps.append(step_ms)
+        beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
+        self._last_ms = 0
+        self._ahead = Offset(max(beside_ms, 0), now_ms)
+        if beside_ms < 0 and not self.behind_ms:
+            self._hold_until_ms = now_ms + HOLD_MS
+        self.behind_ms = max(-beside_ms, 0)
+        self._beside = beside_ms != 0
+
+    def _ahead_ms(self, now_ms: int) -> int:
+        return max(self._ahead.by_ms - (now_ms - self._ahead.at_ms) // 2, 0)
+
+
+def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:
+    """The instant at which a lease of `for_ms` from `now_ms`, which `clock` has just said, ends by the time of then."""
+    return now_ms + for_ms + clock.behind_ms if type(clock) is SteadyClock else now_ms + for_ms
+
+
+def steady(clock: Clock) -> SteadyClock:
+    """A clock without steps; itself if it is one."""
+    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

@@ -1,0 +1,92 @@
+"""The clock without steps: what a step forward, a step back, drift and another process's word do to it."""
+
+from __future__ import annotations
+
+from onefold.manual_clock import ManualClock
+from onefold.steady_clock import HOLD_MS, Offset, SteadyClock, steady, until_ms
+from onefold.testing.records import LEASE_MS, NOW
+
+HOUR_MS = 3_600_000
+
+
+def test_it_is_the_wall_as_long_as_nobody_sets_it() -> None:
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    for by_ms in (0, 1, 999, 1_000, 5_000, HOUR_MS, 24 * HOUR_MS):
+        wall.advance(by_ms)
+        assert clock.now_ms() == wall.now_ms()
+        assert until_ms(clock, clock.now_ms(), 5) == until_ms(wall, wall.now_ms(), 5) == wall.now_ms() + 5
+    wall.jump(300)  # NTP corrects by so little
+    wall.jump(-600)
+    assert clock.now_ms() == wall.now_ms()
+    wall.advance(24 * HOUR_MS)
+    wall.jump(60_000)  # a bad crystal's day
+    assert clock.now_ms() == wall.now_ms()
+    assert clock.steps == []
+    assert steady(clock) is clock
+
+
+def test_set_forward_it_waits_for_those_at_work_and_then_follows() -> None:
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    wall.jump(HOUR_MS)
+    assert clock.now_ms() == NOW
+    assert clock.behind_ms == HOUR_MS
+    assert (
+        until_ms(clock, clock.now_ms(), LEASE_MS) == NOW + HOUR_MS + LEASE_MS
+    )  # a lease of now holds when it has followed
+    wall.advance(HOLD_MS - 1)
+    assert clock.now_ms() == NOW + HOLD_MS - 1
+    wall.advance(1)
+    assert clock.now_ms() == wall.now_ms() == NOW + HOUR_MS + HOLD_MS
+    assert clock.behind_ms == 0
+    assert until_ms(clock, clock.now_ms(), LEASE_MS) == wall.now_ms() + LEASE_MS
+    assert clock.steps == [HOUR_MS]
+
+
+def test_set_back_it_goes_on_and_is_back_after_twice_the_step() -> None:
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    wall.jump(-HOUR_MS)
+    seen = [clock.now_ms()]
+    assert seen == [NOW]
+    for _ in range(24):
+        wall.advance(HOUR_MS // 12)
+        seen.append(clock.now_ms())
+    assert seen[12] == NOW + HOUR_MS // 2
+    assert seen[24] == wall.now_ms()
+    assert seen == sorted(seen)
+    assert clock.steps == [-HOUR_MS]
+
+
+def test_a_step_that_is_taken_back_leaves_nothing() -> None:
+    for by_ms in (HOUR_MS, -HOUR_MS):
+        wall = ManualClock(NOW)
+        clock = SteadyClock(wall)
+        wall.jump(by_ms)
+        assert clock.now_ms() == NOW
+        wall.jump(-by_ms)
+        assert clock.now_ms() == NOW
+        wall.advance(5)
+        assert clock.now_ms() == NOW + 5
+        assert clock.behind_ms == 0
+        assert clock.steps == [by_ms, -by_ms]
+
+
+def test_a_process_that_comes_later_goes_by_the_time_of_the_others() -> None:
+    wall = ManualClock(NOW)
+    first = SteadyClock(wall)
+    for by_ms in (HOUR_MS, -HOUR_MS):
+        wall.jump(by_ms)
+        first.now_ms()
+        noted = first.offset
+        wall.advance(10_000)
+        later = SteadyClock(wall)
+        later.adopt(noted)
+        assert later.now_ms() == first.now_ms()
+        assert later.behind_ms == first.behind_ms
+        wall.advance(HOLD_MS + 2 * HOUR_MS)
+        assert later.now_ms() == first.now_ms() == wall.now_ms()
+    after = SteadyClock(wall)
+    after.adopt(Offset(-HOUR_MS, wall.monotonic_ms() - HOLD_MS))  # long ago
+    assert after.now_ms() == wall.now_ms()
