@@ -26,7 +26,7 @@ def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
     """
     if path.is_dir():
         return
-    if path.parent != path:
+    if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=mode, exist_ok=True)
 

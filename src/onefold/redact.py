@@ -105,6 +105,8 @@ def _unescaped(text: str) -> str:
 
 def _masked_field(found: re.Match[str]) -> str:
     name, between, value = found.groups()
+    if between[0] == ":" and name.isalnum() and not (name.islower() or name.isupper()):
+        return found[0]  # the name of an error, as in "ExpiredToken: no"
     if value[0] in "'\"\\":
         sign = value[-1] if value[-1] in "'\"" else ""
         return f"{name}{between}{sign}{MASK}{sign}"

@@ -87,7 +87,7 @@ def test_masking_twice_changes_nothing(form: str) -> None:
     [
         "sqlite:///shop.db", "http://127.0.0.1:9324/000000000000/orders", "https://a.example/b?x=1&y=2", "onefold.key=abc",
         "tokens=3 monkey: x", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
-        "redis://h:6379/0 as bob@example.com", "arn:aws:sqs:eu-west-1:000000000000:orders",
+        "ExpiredToken: no", "redis://h:6379/0 as bob@example.com", "arn:aws:sqs:eu-west-1:000000000000:orders",
     ],
 )  # fmt: skip
 def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
