@@ -52,14 +52,16 @@ def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
 
 
 def checked_options(function: Callable[A, R]) -> Callable[A, R]:
-    """Answer an unknown option of a method with the name that was probably meant.
+    """Answer an option that a function or method does not have, or one that is missing, with what to write instead.
 
     Raises (when the function is called):
-        UsageError: it has no such option.
+        UsageError: it has no such option, or lacks one, or decorates without parentheses.
     """
     code: Any = function.__code__  # inspect.signature would take 0.1 ms of every import
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]  # without self
+    selfs = int(code.co_varnames[:1] == ("self",))
+    known = code.co_varnames[selfs : code.co_argcount + code.co_kwonlyargcount]
     name = function.__qualname__.removesuffix(".__init__").replace("Declarations.", "app.").replace("App.", "app.")
+    name = name if selfs else f"onefold.{name}"
 
     @functools.wraps(function)
     def checked(*args: A.args, **kwargs: A.kwargs) -> R:
@@ -67,27 +69,36 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            _explain_call(function, name, args, kwargs, error)
+            _explain_call(function, name, selfs, args, kwargs, error)
             raise
 
     return checked
 
 
 def _explain_call(
-    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
+    function: Callable[..., Any],
+    name: str,
+    selfs: int,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: TypeError,
 ) -> None:
-    """Raise a UsageError where a TypeError came from the call's own arguments: one is missing, or one too many."""
+    """Raise a UsageError where a TypeError came from the call's own arguments: one is missing, or one too many.
+
+    Args:
+        selfs: how many of `args` come before the first that the user wrote: 1 for a method. The rest: the call's.
+    """
     import inspect  # only for the text of an error
 
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as misfit:
-        required = [one.name for one in signature.parameters.values() if one.default is one.empty][1:]  # without self
+        required = [one.name for one in signature.parameters.values() if one.default is one.empty][selfs:]
         example = ", ".join(f"{one}=..." if one not in ("queue", "source", "target", "of") else one for one in required)
-        if len(args) == 2 and inspect.isroutine(args[1]) and not kwargs:
+        if len(args) == selfs + 1 and inspect.isroutine(args[selfs]) and not kwargs:
             raise errors.UsageError(
-                f"@{name} of {args[1].__name__} has no parentheses.",
+                f"@{name} of {args[selfs].__name__} has no parentheses.",
                 meaning="The function itself was taken for the first option.",
                 todo=f"Write @{name}({example}) above it.",
             ) from None

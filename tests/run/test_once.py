@@ -133,6 +133,20 @@ def test_the_second_call_answers_the_first_ones_result(guard: Callable[..., Any]
     assert standing(store, clock).status == "completed"
 
 
+def test_a_wrong_declaration_is_answered_where_it_is_written() -> None:
+    def charge(order: str) -> None: ...
+
+    once: Any = onefold.once
+    with pytest.raises(
+        onefold.UsageError, match=r"@onefold\.once of charge has no parentheses.*\(key=\.\.\., store=\.\.\.\)"
+    ):
+        once(charge)
+    with pytest.raises(onefold.UsageError, match=r"missing a required argument: 'store'"):
+        once(key="{order}")
+    with pytest.raises(onefold.UsageError, match=r"onefold\.once\(\) has no option 'kep'. Did you mean 'keep'"):
+        once(key="{order}", store=onefold.memory_store(), kep="90d")
+
+
 def test_a_result_comes_back_as_its_type(guard: Callable[..., Any]) -> None:
     @guard
     def charge(order: str) -> Decimal:

@@ -39,7 +39,7 @@ from onefold.decide.failures import classify
 from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
-from onefold.options import check_choice
+from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
 from onefold.steady_clock import SteadyClock, until_ms
 
@@ -358,6 +358,7 @@ class Guard:
         return bound.arguments
 
 
+@checked_options
 def once(
     *,
     key: str | KeyFunction,
