@@ -262,6 +262,20 @@ def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Engine, disk
     again.close()
 
 
+def test_a_child_forked_in_the_middle_of_a_sync_can_close(engine: Engine, disk: Disk) -> None:
+    (thread,), _ = in_threads(1, lambda: engine.write(note, early=True))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it where it hangs
+        engine.close()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    disk.over.set()
+    thread.join(PATIENCE_S)
+
+
 def test_no_file_is_left_open(tmp_path: Path) -> None:
     def opened_and_closed() -> None:
         one = opened(tmp_path / "files.db")

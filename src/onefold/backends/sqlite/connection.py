@@ -521,6 +521,7 @@ class Engine:
                 sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
             forks.keep_for_ever(self._opened)
         self._opened, self._is_copy = None, self.in_memory
+        self._log = Log(None)  # another thread of the parent may be in it; made again with the next connection
         self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
         self._fork_takes = None
         self._readers.start_anew()
