@@ -54,7 +54,7 @@ class Program:
         def book_once(_payload: dict[str, str]) -> None:
             raise AssertionError("nobody works here")
 
-        @onefold.once(key="{key}", store=onefold.store(f"sqlite:///{path}"), on_running="raise")
+        @onefold.once(key="{key}", name="charge", store=onefold.store(f"sqlite:///{path}"), on_running="raise")
         def charge(key: str) -> str:
             # Nothing is called after the effect: where the alarm comes in the function itself, it has raised.
             self.effects[key] = self.effects.get(key, 0) + 1

@@ -300,7 +300,7 @@ def test_a_program_that_ends_with_everything_open_says_nothing(tmp_path: Path) -
         "import onefold\n"
         f"app = onefold.App('ends', url='sqlite:///{tmp_path}/ends.db')\n"
         "job = app.job(app.queue('orders'), key='{order}')(lambda payload: None)\n"
-        f"once = onefold.once(key='{{key}}', store=onefold.memory_store())(lambda key: key)\n"
+        f"once = onefold.once(key='{{key}}', name='call', store=onefold.memory_store())(lambda key: key)\n"
         "app.runtime()\n"
         "once('one')\n"
     )

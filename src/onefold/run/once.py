@@ -380,7 +380,8 @@ def once(
         key: which operation a call is: a template over the argument names ("{order.id}"), a JMESPath expression
             ("jmespath:..."), or a function of the mapping of arguments.
         store: where the records are, from `onefold.store(url)`.
-        name: of the operation; the function's module and name unless given. Renaming makes every key new.
+        name: of the operation, a part of every key: renaming makes every key new. The function's module and name unless
+            given; it has to be given in a script that is started itself, and for lambdas and partials.
         tenant: scope of the key, by a rule as `key`.
         keep: how long a result answers duplicates.
         lease: how long a call holds its key between two renewals.
@@ -405,7 +406,7 @@ def once(
             function,
             key=key,
             store=store,
-            name=name or f"{function.__module__}.{function.__qualname__}",
+            name=name or once_refusals.name_of(function, store),
             tenant=tenant,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
             lease_ms=duration.to_ms(lease, "lease", least_ms=1_000),

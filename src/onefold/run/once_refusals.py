@@ -6,16 +6,74 @@ Invariant: a text says what happened to the call, and what is true of its key af
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 import typing
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from onefold import duration, errors
 from onefold.contracts.store import Claimed, Record, RecordKey, Running
 
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
+
 LAZY = (Iterator, AsyncIterator, Awaitable)
 """What a call may return before it has done its work."""
+_NOT_NAMES = (
+    "__main__",
+    "__mp_main__",
+)  # of the script that was started, whichever it is; the second in spawned processes
+_inner: WeakKeyDictionary[Store, set[str]] = (
+    WeakKeyDictionary()
+)  # names that functions inside of others have on a store
+
+
+def name_of(function: Callable[..., Any], store: Store) -> str:
+    """The name of an operation that was given none: the function's module and qualified name.
+
+    It is part of every key, so it must be the same in each process that calls the function, and no other function's.
+
+    Raises:
+        UsageError: it would not be: a function of the script itself, a lambda, a partial, a callable object.
+    """
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None or "<lambda>" in qualname:
+        raise errors.UsageError(
+            f"@onefold.once cannot name {function!r:.120}.",
+            meaning="The name is part of every key, and a lambda, a functools.partial or an object has none of its own.",
+            todo='Give it one: @onefold.once(name="...", ...).',
+        )
+    if module in _NOT_NAMES:
+        proposed = ".".join(filter(None, (_script(function), qualname)))
+        raise errors.UsageError(
+            f"@onefold.once needs name= for {qualname}: it is in the script that was started, whose module is {module}.",
+            meaning=f"Every script has that name: another one's {qualname} would be answered from the records of this one,"
+            " and imported under its own name this one would run again.",
+            todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
+            f' here, write name="__main__.{qualname}".',
+        )
+    name = f"{module}.{qualname}"
+    if "<locals>" in qualname:
+        names = _inner.setdefault(store, set())
+        if name in names:
+            text = (
+                f"@onefold.once: {name} is defined a second time on one store. Calls of both with the same key are one"
+            )
+            text += " operation, whatever else the functions know of; give each a name= of its own, or both the same."
+            warnings.warn(text, stacklevel=4)
+        names.add(name)
+    return name
+
+
+def _script(function: Callable[..., Any]) -> str:
+    """The name under which the started script would be imported; empty for a notebook or a prompt."""
+    space = getattr(function, "__globals__", {})
+    spec, file = space.get("__spec__"), space.get("__file__")
+    return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""
 
 
 def check_function(function: Callable[..., Any], name: str) -> None:
@@ -48,6 +106,10 @@ def returned(function: Callable[..., Any]) -> Any:
     Raises:
         UsageError: its annotations name something that is not defined.
     """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
     try:
         return typing.get_type_hints(function).get("return", Any)
     except NameError as error:

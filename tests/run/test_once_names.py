@@ -1,0 +1,139 @@
+"""The name of a guarded function when none is given: it must say which function it is, in every process that calls it."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onefold
+
+CHARGES = """\
+import onefold
+
+@onefold.once(key="{invoice}", store=onefold.store("sqlite:///records.db")NAME)
+def charge(invoice: str) -> str:
+    print("CHARGING", FILE, invoice)
+    return FILE
+
+if __name__ == "__main__":
+    print(charge("i-1"))
+"""
+IN_A_POOL = """\
+import multiprocessing
+import onefold
+
+@onefold.once(key="{invoice}", store=onefold.store("sqlite:///records.db"), name="charge")
+def charge(invoice: str) -> str:
+    return multiprocessing.current_process().name
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(charge, ["i-1"]) == charge("i-1") != "MainProcess"
+"""
+
+
+def python(*arguments: str, folder: Path, code: int = 0) -> tuple[str, str]:
+    """Run Python; standard output and the last line of standard error."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, text=True, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout, (done.stderr.splitlines() or [""])[-1]
+
+
+def write(folder: Path, name: str, given: str = "") -> None:
+    (folder / f"{name}.py").write_text(CHARGES.replace("FILE", f"{name!r}").replace("NAME", given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [["charges.py"], ["-m", "charges"]])
+def test_a_script_has_to_name_what_it_guards(tmp_path: Path, how: list[str]) -> None:
+    write(tmp_path, "charges")
+    said, error = python(*how, folder=tmp_path, code=1)
+    assert not said  # nothing was charged under a name that every script has
+    assert "__main__" in error
+    assert 'name="charges.charge"' in error
+    assert 'name="__main__.charge"' in error  # who has records under the old name keeps them
+    assert python("-c", "import charges; print(charges.charge.__name__)", folder=tmp_path)[0] == "charge\n"
+
+
+@pytest.mark.slow
+def test_scripts_with_names_neither_charge_twice_nor_answer_for_each_other(tmp_path: Path) -> None:
+    write(tmp_path, "charges", ', name="charge"')
+    write(tmp_path, "refunds", ', name="refund"')
+    assert python("charges.py", folder=tmp_path)[0] == "CHARGING charges i-1\ncharges\n"
+    assert python("refunds.py", folder=tmp_path)[0] == "CHARGING refunds i-1\nrefunds\n"
+    assert python("-c", "import charges; print(charges.charge('i-1'))", folder=tmp_path)[0] == "charges\n"
+
+
+@pytest.mark.slow
+def test_a_spawned_process_answers_for_the_script_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "pooled.py").write_text(IN_A_POOL)
+    python("pooled.py", folder=tmp_path)
+    (tmp_path / "pooled.py").write_text(IN_A_POOL.replace(', name="charge"', ""))
+    assert "name=" in python("pooled.py", folder=tmp_path, code=1)[1]
+
+
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__"])
+def test_without_a_file_the_functions_own_name_is_proposed(module: str) -> None:
+    space: dict[str, Any] = {"__name__": module}
+    exec("def charge(order): ...", space)
+    with pytest.raises(onefold.UsageError, match=re.escape('name="charge"')):
+        onefold.once(key="{order}", store=onefold.memory_store())(space["charge"])
+
+
+def charged(order: str, how: str = "by card") -> str:
+    return f"{order} {how}"
+
+
+class Till:
+    def __call__(self, order: str) -> str:
+        return f"{order} in cash"
+
+
+UNNAMED: list[Callable[..., str]] = [
+    lambda order: f"{order} {'by card'}",
+    functools.partial(charged, how="by card"),
+    Till(),
+]
+
+
+@pytest.mark.parametrize("function", UNNAMED, ids=["lambda", "partial", "object"])
+def test_what_has_no_name_of_its_own_has_to_be_given_one(function: Callable[..., str]) -> None:
+    guard = functools.partial(onefold.once, key="{order}", store=onefold.memory_store())
+    with pytest.raises(onefold.UsageError, match="name="):
+        guard()(function)
+    named = guard(name="charge")(function)
+    assert named("o-1") == named("o-1") == function("o-1")
+
+
+def tills(store: Any, *currencies: str, name: str | None = None) -> list[Callable[[str], str]]:
+    """The same inner function, once for each currency."""
+    made = []
+    for currency in currencies:
+
+        @onefold.once(key="{order}", store=store, name=name)
+        def charge(order: str, currency: str = currency) -> str:
+            return f"{order} {currency}"
+
+        made.append(charge)
+    return made
+
+
+def test_an_inner_function_that_is_made_again_is_warned_about() -> None:
+    store = onefold.memory_store()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tills(store, "GBP")
+        tills(onefold.memory_store(), "EUR")  # other records
+        tills(store, "GBP", "EUR", name="charge")  # who names it means it
+    with pytest.warns(UserWarning, match=r"test_once_names\.tills\.<locals>\.charge.* name="):
+        tills(store, "EUR")
