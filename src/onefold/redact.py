@@ -4,8 +4,8 @@
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
 `X-Amz-Signature=`) and an Authorization header. `printable` writes control characters (C0 but for tab and line end, DEL,
 C1), bidirectional overrides and lone surrogates as escapes.
-Never here: what is worth showing. Invariant: linear in the length of the text, and what was masked or escaped once does
-not change again.
+Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
+what was masked or escaped once does not change again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 MASK: Final = "***"
 _URL_CHARS_MAX: Final = 2_048  # of one URL that is looked into; what is longer is masked from its login on
+_NESTED_MAX: Final = 4  # URLs inside of another's query that are looked into; what lies deeper is masked as a whole
 
 # Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one looks at a
 # bounded number of characters.
@@ -22,7 +23,7 @@ _SENSITIVE: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|signature|credential"
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
 )
-_HINT: Final = rf"(?i)://|%3a%2f%2f|{_SENSITIVE}"
+_HINT: Final = rf"(?i)://|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # Of a database, a password may even hold spaces, where what follows the colon is no port.
@@ -30,6 +31,7 @@ _SPACED: Final = (
     r"(?i)\b((?:redis|rediss|postgres|postgresql|mysql|mongodb|amqp|amqps)(?:\+\w{1,20})?://)"
     r"[^\s@/:'\"]{0,128}:(?!\d{1,5}(?:[\s/?,;'\")]|$))[^@\n]{0,128}@"
 )
+_ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
 # name=value and name: value, also quoted as in JSON and Python.
 _FIELD: Final = (
     rf"(?i)(?<![a-z0-9])([\w.-]{{0,40}}{_SENSITIVE})"
@@ -49,13 +51,20 @@ _UNSAFE: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u20
 
 def masked(text: str) -> str:
     """The text without passwords, tokens and signatures; each is `***` instead."""
+    return _masked(text, _NESTED_MAX)
+
+
+def _masked(text: str, levels: int) -> str:
     if re.search(_HINT, text) is None:
         return text
-    text = re.sub(_URL, _masked_url, re.sub(_SPACED, rf"\1{MASK}@", text))
+    text = re.sub(_SPACED, rf"\1{MASK}@", text)
+    if "%" in text:
+        text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
+    text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
     return re.sub(_FIELD, _masked_field, re.sub(_HEADER, rf"\1{MASK}", text))
 
 
-def _masked_url(found: re.Match[str]) -> str:
+def _masked_url(found: re.Match[str], levels: int) -> str:
     scheme, sign, rest = found.groups()
     tail = ""
     if len(rest) > _URL_CHARS_MAX:
@@ -69,7 +78,7 @@ def _masked_url(found: re.Match[str]) -> str:
     if at:
         rest = f"{MASK}@{rest[at:]}"
     if question:
-        query = "&".join(_masked_parameter(one) for one in query.split("&"))
+        query = "&".join(_masked_parameter(one, levels) for one in query.split("&"))
     return f"{scheme}{sign}{rest}{question}{query}{tail}"
 
 
@@ -79,6 +88,8 @@ def _end_of_login(scheme: str, rest: str) -> int:
     A password with a slash in it should be percent-encoded and often is not, so that the last `@` counts where what stands
     before the slash cannot be a host and its port.
     """
+    if "://" in rest and "@" in rest:  # a list of URLs, or another one in the path: only the last host is kept
+        return rest.rindex("@") + 1
     authority = rest.partition("/")[0]
     if "@" in authority and scheme not in _DATABASES:
         return authority.rindex("@") + 1
@@ -88,15 +99,26 @@ def _end_of_login(scheme: str, rest: str) -> int:
     return 0
 
 
-def _masked_parameter(parameter: str) -> str:
+def _masked_parameter(parameter: str, levels: int) -> str:
     name, equals, value = parameter.partition("=")
-    if not equals or not value:
-        return parameter
+    if not equals:  # https://proxy.example/?http://user:password@host
+        return _masked_inside(name, levels)
+    if not value:
+        return f"{_masked_inside(name, levels)}="
     if re.search(f"(?i){_SENSITIVE}", name):
-        return f"{name}={MASK}"
-    plain = _unescaped(_unescaped(value)) if "%" in value else value
-    hidden = masked(plain) if plain != value or "://" in value else value
-    return f"{name}={hidden}" if hidden != plain else parameter
+        return f"{_masked_inside(name, levels)}={MASK}"
+    return f"{_masked_inside(name, levels)}={_masked_inside(value, levels)}"
+
+
+def _masked_inside(text: str, levels: int) -> str:
+    """A part of a query: as it is, or where it holds a secret decoded and masked."""
+    if "%" not in text and "://" not in text:
+        return text
+    plain = _unescaped(_unescaped(text)) if "%" in text else text
+    if re.search(_HINT, plain) is None:
+        return text
+    hidden = _masked(plain, levels - 1) if levels else MASK
+    return hidden if hidden != plain else text
 
 
 def _unescaped(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -33,6 +34,11 @@ HOSTILE = [
     "pw",
     "%3a%2f%2f",
     "a://?b=",
+    "aa://?=",
+    "http://x?a=",
+    "http://u:p@x?%61=",
+    "aa%3a%2f%2f?=",
+    "aa%253a%252f%252f",
     "'\\",
     "\x9b",
 ]
@@ -66,6 +72,31 @@ def test_an_exception_of_any_text_is_summed_up_in_a_bounded_time(piece: str) -> 
 def test_masking_and_escaping_take_linear_time(piece: str) -> None:
     assert grows_linearly(masked, piece)
     assert grows_linearly(printable, piece)
+
+
+@pytest.mark.parametrize("piece", ["aa://?=", "aa://?", "http://x?a=", "aa%3a%2f%2f?a=", "aa%253a%252f%252f"])
+def test_a_url_inside_of_a_url_inside_of_a_url_is_masked_at_any_depth(piece: str) -> None:
+    text = piece * 290 + "http://user:secret@host/"
+    assert "secret" not in masked(text)
+    assert masked(masked(text)) == masked(text)
+    failed = classify(ValueError(f"cannot call {text}"), now_ms=0)
+    assert failed.error == "ValueError"
+    assert failed.summary.startswith("cannot call aa" if piece.startswith("aa") else "cannot call http://x")
+    assert "secret" not in failed.trace
+
+
+def test_a_failure_at_the_end_of_the_stack_is_summed_up_all_the_same() -> None:
+    error, said = ValueError("no http://user:secret@host/?a=http://b?c=d"), list[str]()
+
+    def go_down() -> None:
+        with suppress(RecursionError):  # of the last step down, or of the first one below that cannot even call
+            go_down()
+        if len(said) < 60:
+            said.append(summary_of(error))
+
+    go_down()
+    assert said[0] == "ValueError"
+    assert set(said) == {"ValueError", "no http://***@host/"}
 
 
 @pytest.mark.parametrize("piece", ["0", "1", "10", "0.", ".0", "e1", "+"])

@@ -51,6 +51,15 @@ FORMS = [
     f"aws://eu-west-1?table=x&records=redis://:{PW}@h/0",
     f"aws://eu-west-1?table=x&records=redis%3A%2F%2F%3A{PW}%40host%2F0",
     f"aws://eu-west-1?records=redis%253A%252F%252F%253A{PW}%2540host",
+    f"records=redis%3A%2F%2F%3A{PW}%40h",
+    f"redis%253A%252F%252F%253A{PW}%2540h",
+    f"https://proxy.example/http%3A%2F%2Fu%3A{PW}%40h?x=1",
+    f"https://proxy.example/http://u:{PW}@h",
+    f"https://proxy.example/?http://u:{PW}@h",
+    f"https://proxy.example/?http://u:{PW}@h/x=y",
+    f"http://u:{PW}@h1:9200,http://u:{PW}@h2:9200",
+    f"http://h1:9200;http://u:{PW}@h2:9200",
+    "http://a?next=" * 290 + f"http://u:{PW}@h",
     f"{{'password': '{PW}'}}",
     f'{{"password": "{PW}"}}',
     f"https://{PW}@example.com/x",
@@ -87,7 +96,8 @@ def test_masking_twice_changes_nothing(form: str) -> None:
     [
         "sqlite:///shop.db", "http://127.0.0.1:9324/000000000000/orders", "https://a.example/b?x=1&y=2", "onefold.key=abc",
         "tokens=3 monkey: x", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
-        "ExpiredToken: no", "redis://h:6379/0 as bob@example.com", "arn:aws:sqs:eu-west-1:000000000000:orders",
+        "ExpiredToken: no", "redis://h:6379/0 as bob@example.com", "https://a.example/http://b.example/c", "a?b=http://c/d%20e&f=g%2Fh",
+        "arn:aws:sqs:eu-west-1:000000000000:orders",
     ],
 )  # fmt: skip
 def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:

@@ -373,12 +373,11 @@ def summary_of(error: BaseException) -> str:
     the input values of validation errors. What a handler writes into its own message is its own business.
     """
     try:
-        text = _words(error)
-    except Exception:  # noqa: BLE001 - a __str__ that fails must not hide the failure
-        text = ""
-    text = " ".join(text[:_TEXT_CHARS_MAX].strip().partition("\n")[0].split()).rstrip(":")
-    text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
-    text = re.sub(_QUERY, "", redact.masked(text)) or type(error).__name__
+        text = " ".join(_words(error)[:_TEXT_CHARS_MAX].strip().partition("\n")[0].split()).rstrip(":")
+        text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
+        text = re.sub(_QUERY, "", redact.masked(text)) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
+        text = type(error).__name__
     return text if len(text) <= SUMMARY_CHARS_MAX else f"{text[: SUMMARY_CHARS_MAX - 3]}..."
 
 
