@@ -3,78 +3,20 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from onefold.cli import main, render, selection
+from onefold.cli import render, selection
 from onefold.cli.commands import redrive as redrive_command
 from onefold.cli.program import COMMANDS, program
 from onefold.service.reading import Fate
-
-SHOP = Path(__file__).with_name("shop.py")
-
-
-class Shell:
-    """Runs commands in one folder, in this process."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
-        self._capsys = capsys
-        self.said = ""
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """Run a command that ends with this exit code; what it wrote to standard output."""
-        self._capsys.readouterr()
-        found = main.run(words)
-        out, self.said = self._capsys.readouterr()
-        assert found == code, f"{words}: {found}\n{out}{self.said}"
-        return out
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        """Run it with --json; the document."""
-        return json.loads(self(*words, "--json", code=code))
-
-    def fails(self, *words: str, code: int = 1) -> str:
-        """Run a command that fails; what it said, and nothing on standard output."""
-        assert self(*words, code=code) == ""
-        return self.said
-
-    def send(self, order_id: str, city: str = "London", job: str = "book") -> None:
-        self("send", "shop:app", job, json.dumps({"order_id": order_id, "city": city}))
-
-    def work(self) -> None:
-        """Run a worker until nothing is left, as a process of its own."""
-        command = [sys.executable, "-m", "onefold", "worker", "shop:app", "--until-empty", "--no-progress"]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    for name in ("ONEFOLD_APP", "ONEFOLD_URL", "ONEFOLD_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    shutil.copy(SHOP, tmp_path)
-    (tmp_path / "down").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("LOGNAME", "ada")
-    monkeypatch.setenv("TZ", "UTC")
-    for name in ("shop", "broken", "other"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield Shell(tmp_path, capsys)
-    for name in ("shop", "broken", "other"):
-        sys.modules.pop(name, None)
+from tests.faces.conftest import Shell
 
 
 def every_command() -> list[tuple[str, ...]]:
@@ -158,7 +100,7 @@ def test_wrong_usage_says_what_was_meant(shell: Shell, words: tuple[str, ...], s
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
-        ("shop", ("'shop' is no app target", "module:attribute")),
+        ("shop", ("'shop' is neither an app (module:attribute)", "Did you mean shop:app?")),
         ("shpo:app", ("There is no module 'shpo'", "Did you mean shop:app?")),
         (
             "nowhere.inside:app",
@@ -214,7 +156,7 @@ def test_targets_that_cannot_be(shell: Shell) -> None:
     assert "There is no file nowhere.db" in shell.fails("status", "--url", "sqlite:///nowhere.db")
     assert not (shell.folder / "nowhere.db").exists()
     assert "lives inside one process" in shell.fails("status", "--url", "sqlite://:memory:")
-    assert "there is no engine 'kafka'" in shell.fails("status", "--url", "kafka://x")
+    assert "there is no engine or store 'kafka'" in shell.fails("status", "--url", "kafka://x")
     assert "has no queues" in shell.fails("dlq", "list", "--url", "redis://x")
 
 

@@ -73,10 +73,11 @@ def open_engine(
             f"{url!r} is a store for records; an app needs queues too.",
             todo="Use aws://REGION?records=URL for an app, or onefold.store(URL) for @onefold.once.",
         )
+    known = dict.fromkeys((*ENGINES, *STORES)) if records_alone else ENGINES
     raise errors.UsageError(
-        f"{url!r}: there is no engine {scheme!r}.",
-        meaning=f"Known schemes: {', '.join(ENGINES)}.",
-        todo="Use a sqlite:/// or an aws:// URL.",
+        f"{url!r}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
+        meaning=f"Known schemes: {', '.join(known)}.",
+        todo="Use the URL of one of these." if records_alone else "Use a sqlite:/// or an aws:// URL.",
     )
 
 
@@ -177,8 +178,8 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
         return FileBooks(engine), lambda: engine.maintain(_ignored)
     raise errors.UsageError(
         f"{url!r}: there is no record store {scheme!r}.",
-        meaning=f"Known schemes: {', '.join(STORES)}.",
-        todo="Use one of these.",
+        meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",
+        todo="Use the URL of one of these.",
     )
 
 

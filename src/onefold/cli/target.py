@@ -33,6 +33,9 @@ from onefold.service.desk import Desk, Jobs, open_desk
 F = TypeVar("F", bound=Callable[..., Any])
 
 _URL = re.compile(r"(?:sqlite|aws|dynamodb|rediss?|postgres(?:ql)?)://")
+_ANY_URL = re.compile(r"([A-Za-z][\w+.-]*)://")
+_URLS = "sqlite:///PATH, aws://REGION, dynamodb://REGION/TABLE, redis://HOST/0, postgresql://HOST/DATABASE"
+_DATABASES = (".db", ".sqlite", ".sqlite3")
 _FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MEMORY = "sqlite://:memory:"
 
@@ -53,17 +56,24 @@ def is_url(word: str) -> bool:
     return _URL.match(word) is not None
 
 
-def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None, list[str]]:
+def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = None) -> tuple[str | None, list[str]]:
     """Tell the app from the other words of a command.
 
     Args:
         words: as typed. wanted: how many words there are beside an app.
         names: of those, for the error, for example "KEY".
+        url: of --url, where the command has it; then no word can be an app.
 
     Raises:
-        click.UsageError: too few or too many words.
+        click.UsageError: too few or too many words, or an app or a URL in the place of another word.
+        UsageError: a word that was meant as an app or a URL and is neither.
     """
     if len(words) == wanted:
+        for word in words:
+            if is_url(word) or (url is None and _FORM.fullmatch(word) and _is_file_here(word.partition(":")[0])):
+                kind = "the URL of an engine or store" if is_url(word) else "an app"
+                example = f"{click.get_current_context().command_path} {names} {word}"
+                raise click.UsageError(f"{names} is missing: {word} is {kind}. Write: {example}")
         return None, list(words)
     if not wanted and len(words) == 1:
         return words[0], []
@@ -74,8 +84,43 @@ def split(words: Sequence[str], wanted: int, *, names: str) -> tuple[str | None,
         if chosen:
             place = chosen[-1]
             return words[place], [word for other, word in enumerate(words) if other != place]
+        if names and url is None:
+            raise not_a_target(words[-1])
     asked = f"{names} and perhaps an app" if names else "at most an app (module:attribute)"
     raise click.UsageError(f"This command takes {asked}; it was given {' '.join(words) or 'nothing'}.")
+
+
+def not_a_target(word: str, *, nor: str = "") -> UsageError:
+    """The error for a word where an app or a URL should be, with what it may have been meant as.
+
+    Args:
+        nor: what else it could have been and is not, for example "a date".
+    """
+    meaning = f"URLs are {_URLS}."
+    stem, _, attribute = word.partition(":")
+    todo = f"Write an app, for example {stem if stem.isidentifier() else 'shop'}:app, or such a URL."
+    scheme = _ANY_URL.match(word)
+    if scheme is not None:
+        todo = "Write an app, for example shop:app, or such a URL."
+        what = f"{word!r}: there is no engine or store {scheme[1]!r}"
+        return UsageError(f"{what}{f', and it is not {nor}' if nor else ''}.", meaning=meaning, todo=todo)
+    if stem.endswith(".py"):
+        todo = f"Did you mean {'.'.join(Path(stem).with_suffix('').parts)}:{attribute or 'app'}?"
+    elif word.endswith(_DATABASES) or Path(word).is_file():
+        todo = f"Did you mean sqlite:///{word}?"
+    elif _is_module(stem) and stem.isidentifier():
+        todo = f"Did you mean {stem}:app?"
+    what = f"{word!r} is neither an app (module:attribute) nor the URL of an engine or store"
+    return UsageError(f"{what}{f', nor {nor}' if nor else ''}.", meaning=meaning, todo=todo)
+
+
+def _needs_app(url: str) -> UsageError:
+    path = click.get_current_context().command_path
+    return UsageError(
+        f"{path} needs an app, and {url} is the URL of an engine or store.",
+        meaning="What is declared (jobs, queues, schedules) is in the app; a URL has none of it.",
+        todo=f"Name the app: {path} shop:app. It opens its own URL, or the one in ONEFOLD_URL.",
+    )
 
 
 def split_ids(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -92,6 +137,11 @@ def _is_module(name: str) -> bool:
         return find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _is_file_here(module: str) -> bool:
+    path = Path(*module.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def _look_here() -> None:
@@ -145,13 +195,15 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
         UsageError: both an app and a URL, an engine that only its own process can see, or a store without queues.
         NotFoundError: no target was given and none is here; the app cannot be found.
     """
-    if app is not None and url is None and is_url(app):
-        app, url = None, app
     if app is not None and url is not None:
         raise UsageError(f"Both an app ({app}) and --url {url} were given.", todo="Give one of them.")
+    if url is not None and not is_url(url):
+        raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
     if app is None and url is None:
         app = os.environ.get("ONEFOLD_APP")
+    if app is not None and is_url(app):
+        app, url = None, app
     if app is not None:
         loaded = load(app)
         _refuse_memory(loaded.url)
@@ -168,6 +220,8 @@ def find_app(app: str | None) -> Target:
     found = app or os.environ.get("ONEFOLD_APP")
     if found is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or set ONEFOLD_APP.")
+    if is_url(found):
+        raise _needs_app(found)
     return find(found)
 
 
@@ -226,16 +280,14 @@ def load(target: str) -> App:
     """The app that `module:attribute` names.
 
     Raises:
-        UsageError: another form, an attribute that is no app, a module whose import fails.
+        UsageError: another form, a URL, an attribute that is no app, a module whose import fails.
         NotFoundError: no such module or attribute.
     """
     module_name, colon, attribute = target.partition(":")
+    if is_url(target):
+        raise _needs_app(target)
     if not colon or not is_app(target):
-        raise UsageError(
-            f"{target!r} is no app target.",
-            meaning="It is written module:attribute.",
-            todo=f"For example {module_name or 'shop'}:app.",
-        )
+        raise not_a_target(target)
     module = _module(module_name, target)
     found = getattr(module, attribute, None)
     if isinstance(found, App):

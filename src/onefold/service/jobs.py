@@ -5,6 +5,8 @@ Never here: running jobs, queues as such. Invariant: a job is let go on only by 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -82,12 +84,25 @@ def paused(desk: Desk) -> list[Paused]:
     return found
 
 
+def no_job(named: Iterable[str], job: str) -> errors.NotFoundError:
+    """The error for a job that the app does not declare, with the one that was probably meant."""
+    names = list(named)
+    near = difflib.get_close_matches(job, names, n=1)
+    return errors.NotFoundError(
+        f"The app has no job {job!r}.",
+        meaning=f"Its jobs are: {', '.join(names) or 'none'}.",
+        todo=f"Did you mean {near[0]!r}?" if near else "Check the name.",
+    )
+
+
 def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
     """Let a paused job go on now; False when it was not paused. On the embedded engine its hidden messages come back.
 
     Raises:
-        TransientError: workers kept changing its breaker; try again.
+        NotFoundError: the app declares no such job. TransientError: workers kept changing its breaker; try again.
     """
+    if desk.jobs is not None and job not in desk.jobs.named:
+        raise no_job(desk.jobs.named, job)
     name = breaker_name(job)
     for _ in range(_TRIES):
         standing = desk.engine.state.get([name])[0]

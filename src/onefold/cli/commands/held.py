@@ -18,7 +18,7 @@ command = Group("held", help="Unknown outcomes that wait for a person.", no_args
 
 
 def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[target.Target, list[str]]:
-    app, rest = target.split(words, wanted, names="KEY" if wanted else "")
+    app, rest = target.split(words, wanted, names="KEY" if wanted else "", url=url)
     return target.find(app, url, records=True), rest
 
 

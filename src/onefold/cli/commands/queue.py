@@ -24,7 +24,7 @@ move = Group(
 
 
 def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target.Target, list[str]]:
-    app, rest = target.split(words, 1 if names else 0, names=names)
+    app, rest = target.split(words, 1 if names else 0, names=names, url=url)
     return target.find(app, url), rest
 
 

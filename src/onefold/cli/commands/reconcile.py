@@ -42,9 +42,7 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     """
     if yes and not repair:
         raise click.UsageError("--yes goes with --repair.")
-    app, (text,) = target.split(words, 1, names="RUN")
-    if target.is_app(text):
-        raise click.UsageError(f"RUN is missing: {text} is an app. See `onefold runs list {text}`.")
+    app, (text,) = target.split(words, 1, names="RUN", url=url)
     found = target.find(app, url)
     if repair and found.app is None:
         raise click.UsageError(

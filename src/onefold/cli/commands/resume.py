@@ -24,8 +24,10 @@ def command(words: tuple[str, ...], url: str | None, reason_text: str | None) ->
     Messages that are hidden until its next try, or until a retry, come back at once; on SQS, which cannot do that, when they
     were due.
     """
-    app, (job,) = target.split(words, 1, names="JOB")
+    app, (job,) = target.split(words, 1, names="JOB", url=url)
     found = target.find(app, url)
     resumed = jobs.resume(found.desk, job, reason_text=reason_text)
     text = f"{job} goes on." if resumed else f"{job} was not paused; nothing was changed."
+    if not resumed and found.app is None:
+        text += " Whether there is such a job, only its app can tell: name it as module:attribute."
     return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))

@@ -27,7 +27,7 @@ _NOT_ALL_DONE = 1
 
 
 def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[target.Target, list[str]]:
-    app, rest = target.split(words, wanted, names="RUN" if wanted else "")
+    app, rest = target.split(words, wanted, names="RUN" if wanted else "", url=url)
     return target.find(app, url), rest
 
 

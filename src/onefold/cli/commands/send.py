@@ -6,7 +6,6 @@ Invariant: what is printed was accepted durably.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 
@@ -45,12 +44,7 @@ def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: 
     assert found.app is not None
     job = found.app.jobs.get(name)
     if job is None:
-        near = difflib.get_close_matches(name, found.app.jobs, n=1)
-        raise NotFoundError(
-            f"App {found.app.name} has no job {name!r}.",
-            meaning=f"Its jobs are: {', '.join(found.app.jobs) or 'none'}.",
-            todo=f"Did you mean {near[0]!r}?" if near else "Check the name.",
-        )
+        raise jobs.no_job(found.app.jobs, name)
     receipt = jobs.send_text(job, _text(payload), delay=delay, run_at=run_at, key=key)
     return Answer(receipt, draw=lambda: _draw(receipt))
 

@@ -41,7 +41,7 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     """
     if sum(not target.is_app(word) for word in words) == 2:
         return _of_day(words, url, job, tenant)
-    app, (key,) = target.split(words, 1, names="KEY")
+    app, (key,) = target.split(words, 1, names="KEY", url=url)
     found = target.find(app, url, records=True)
     say = instant if render.is_quiet() else render.local
     answer = stories.why(found.desk, key, job=job, tenant=tenant, say=say)
@@ -51,12 +51,15 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
 def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
     if job is not None or tenant is not None:
         raise click.UsageError("--job and --tenant go with a KEY, not with a schedule and a date.")
-    app, (name, text) = target.split(words, 2, names="SCHEDULE DATE")
-    found = target.find(app, url)
+    app, (name, text) = target.split(words, 2, names="SCHEDULE DATE", url=url)
     try:
         days.range_of(text)  # before anything is opened
     except UsageError as error:
-        raise UsageError(error.what, todo=f"{error.todo} An app is named as module:attribute.") from None
+        if app is None and url is None:
+            raise target.not_a_target(text, nor="a date") from None
+        alone = f"onefold why {shlex.quote(name)} {app or f'--url {url}'}"
+        raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
+    found = target.find(app, url)
     answer = days.why(found.desk, found.app.schedules if found.app is not None else {}, name, text)
     return Answer(answer, draw=lambda: day.draw(answer, found.words), code=int(not answer.is_right))
 
