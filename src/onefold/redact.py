@@ -14,6 +14,7 @@ import re
 from typing import Final
 
 MASK: Final = "***"
+_PLACEHOLDERS: Final = ("USER:PASSWORD@", ":PASSWORD@")  # of our own advice on how to write a URL: no secret
 _URL_CHARS_MAX: Final = 2_048  # of one URL that is looked into; what is longer is masked from its login on
 _NESTED_MAX: Final = 4  # URLs inside of another's query that are looked into; what lies deeper is masked as a whole
 
@@ -29,7 +30,7 @@ _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,2
 # Of a database, a password may even hold spaces, where what follows the colon is no port.
 _SPACED: Final = (
     r"(?i)\b((?:redis|rediss|postgres|postgresql|mysql|mongodb|amqp|amqps)(?:\+\w{1,20})?://)"
-    r"[^\s@/:'\"]{0,128}:(?!\d{1,5}(?:[\s/?,;'\")]|$))[^@\n]{0,128}@"
+    r"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{0,128}:(?!\d{1,5}(?:[\s/?,;'\")]|$))[^@\n]{0,128}@"
 )
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
 # name=value and name: value, also quoted as in JSON and Python.
@@ -90,6 +91,8 @@ def _end_of_login(scheme: str, rest: str) -> int:
     """
     if "://" in rest and "@" in rest:  # a list of URLs, or another one in the path: only the last host is kept
         return rest.rindex("@") + 1
+    if rest.startswith(_PLACEHOLDERS) and rest.count("@") == 1:
+        return 0
     authority = rest.partition("/")[0]
     if "@" in authority and scheme not in _DATABASES:
         return authority.rindex("@") + 1

@@ -104,6 +104,16 @@ def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
     assert redact.masked(text) == text
 
 
+@pytest.mark.parametrize("login", ["USER:PASSWORD", ":PASSWORD"])
+@pytest.mark.parametrize("scheme", ["redis", "postgresql", "https"])
+def test_advice_on_how_to_write_a_url_can_be_read(scheme: str, login: str) -> None:
+    advice = f"Write {scheme}://{login}@host:5432/db, with % codes for characters like @ and /."
+    assert redact.masked(advice) == advice
+    assert errors.UsageError("no", todo=advice).todo == advice
+    for secret in (f"{scheme}://{login}@{PW}@host/db", f"{scheme}://{login}{PW}@host", f"{scheme}://user:{PW}@host"):
+        assert PW not in redact.masked(secret)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from msgspec import Struct
 
 import onefold
+from onefold import redact
 from onefold.service import held, status, stories
 from onefold.service.desk import Desk, open_desk
 from tests.emulators import servers
@@ -121,7 +123,7 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
         stands = status.status(looking)
         assert stands.queues == ()
         assert [(warning.code, warning.text) for warning in stands.warnings] == [
-            ("held-calls", "1 operation held: whether their effect happened is not known.")
+            ("held-calls", "1 operation held: whether its effect happened is not known.")
         ]
 
 
@@ -147,6 +149,14 @@ def test_commands_take_the_url_of_a_store(place: Place, charge: Any, tmp_path: P
     listed = commands.run("held", "list", "--url", place.reading)
     assert "bad-1" in listed.stdout
     assert "secret" not in listed.stdout
+    for words in (("status",), ("held", "list"), ("held", "show", "bad-1"), ("why", "bad-1"), ("why", "o-2")):
+        said = commands.run(*words, "--url", place.reading)
+        assert said.returncode == 0, said.stderr
+        assert "secret" not in said.stdout
+        again = (
+            place.reading if redact.masked(place.reading) == place.reading else "URL"
+        )  # for a ticket, or to be copied
+        assert f"--url{shlex.quote(again)}" in "".join(said.stdout.split())
     refused = commands.run("dlq", "list", "--url", place.url)
     assert refused.returncode != 0
     assert "is a store for records; it has no queues" in refused.stderr

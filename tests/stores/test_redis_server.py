@@ -154,10 +154,18 @@ def test_a_wrong_password_is_told_and_never_shown() -> None:
                 with pytest.raises(errors.StorageError, match="password") as refused:
                     call()
                 assert "word" not in str(refused.value).replace("password", "")
+                assert "redis://USER:PASSWORD@host:port/db" in refused.value.todo
         books = open_books(f"redis://:right%40word@{address}")
         assert books.check() == []
         assert isinstance(books.store.claim([ask()], NOW)[0], Claimed)
         books.close()
+
+
+def test_a_database_that_the_server_does_not_have(server: str) -> None:
+    books = open_books(f"{server.partition('?')[0].removesuffix('/0')}/99")
+    with pytest.raises(errors.StorageError, match=r"out of range.*The URL ends with the number"):
+        books.store.claim([ask()], NOW)
+    books.close()
 
 
 def test_a_user_who_may_not_run_scripts_or_touch_other_names(server: str) -> None:

@@ -12,6 +12,7 @@ import difflib
 import getpass
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from onefold.backends.no_queues import NoQueues
 from onefold.backends.registry import is_records_alone
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
+from onefold.redact import masked
 from onefold.service.desk import Desk, Jobs, open_desk
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -200,6 +202,10 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
     if url is not None and not is_url(url):
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
+    if masked(words) != words:
+        words = "--url URL"  # the one that was given: commands are copied into tickets
+    elif words:
+        words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)
     if app is None and url is None:
         app = os.environ.get("ONEFOLD_APP")
     if app is not None and is_url(app):

@@ -179,12 +179,16 @@ def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
     return [
         Warning(
             code="held",
-            text=f"{counted(one.held, 'message')} of {one.queue} held: whether their effect happened is not known.",
+            text=f"{counted(one.held, 'message')} of {one.queue} held: {_doubt(one.held)}",
             todo="onefold held list",
         )
         for one in queues
         if one.held
     ]
+
+
+def _doubt(count: int) -> str:
+    return f"whether {'its' if count == 1 else 'their'} effect happened is not known."
 
 
 def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
@@ -199,7 +203,7 @@ def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
     return [
         Warning(
             code="held-calls",
-            text=f"{counted(count, what)} held: whether their effect happened is not known.",
+            text=f"{counted(count, what)} held: {_doubt(count)}",
             todo="onefold held list",
         )
     ]

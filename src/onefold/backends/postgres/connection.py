@@ -111,7 +111,7 @@ class Address:
 def _unreadable(why: str) -> errors.UsageError:
     return errors.UsageError(
         f"The PostgreSQL URL cannot be read: {why}",
-        todo="Write postgresql://user:password@host:port/database, with % codes for characters like @ and /.",
+        todo="Write postgresql://USER:PASSWORD@host:port/database, with % codes for characters like @ and /.",
     )
 
 

@@ -28,7 +28,10 @@ class _Cause(Struct, frozen=True, kw_only=True, gc=False):
         return isinstance(error, self.kinds) or any(word in str(error) for word in self.words)
 
 
-_URL_AND_USER: Final = "Write redis://user:password@host:port/db; special characters as in any URL (@ is %40)."
+_URL_AND_USER: Final = (
+    "Write redis://USER:PASSWORD@host:port/db, or redis://:PASSWORD@host:port/db for the default user;"
+    " special characters as in any URL (@ is %40)."
+)
 # The first that fits counts: special ones before general ones.
 _CAUSES: Final = (
     _Cause(
@@ -54,6 +57,12 @@ _CAUSES: Final = (
         make=errors.StorageError,
         meaning="The server's certificate is not signed by an authority that this machine trusts.",
         todo="Set SSL_CERT_FILE to a file with the certificate of the authority.",
+    ),
+    _Cause(
+        words=("DB index is out of range", "invalid DB index"),
+        make=errors.StorageError,
+        meaning="The URL ends with the number of a database that the server does not have.",
+        todo="Write a smaller number: servers have 0 to 15 unless `databases` in redis.conf says more, clusters only 0.",
     ),
     _Cause(
         kinds=(redis.exceptions.BusyLoadingError,),

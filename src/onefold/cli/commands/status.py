@@ -60,7 +60,10 @@ def picture(status: service.Status, words: str = "") -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(f"{status.url}   {render.local(status.at_ms)}", style="dim"), Text()]
+    parts: list[RenderableType] = [
+        Text(f"{render.shown(status.url)}   {render.local(status.at_ms)}", style="dim"),
+        Text(),
+    ]
     parts.append(
         _queues(status) if status.queues else Text("No queue yet: it is made when an app first sends or runs.")
     )
@@ -69,8 +72,8 @@ def picture(status: service.Status, words: str = "") -> RenderableType:
     for warning in status.warnings:
         parts += [
             Text(),
-            Text(f"! {warning.text}", style="yellow"),
-            Text(f"  {render.with_target(warning.todo, words)}", style="cyan"),
+            Text(render.shown(f"! {warning.text}"), style="yellow"),
+            Text(render.shown(f"  {render.with_target(warning.todo, words)}"), style="cyan"),
         ]
     return Group(*parts)
 
