@@ -13,15 +13,20 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.backends.aws import signing
+from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.state import Change
 from onefold.contracts.store import Record, RecordKey
+from onefold.entropy import SeededEntropy, SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.run.grouping import Grouper
 from onefold.service import dead_letters, editing
 from onefold.service.dead_letters import Select
 from onefold.service.desk import Desk, Jobs
-from onefold.testing import Endpoint, sqs
+from onefold.service.serving import ServeSettings, Serving
+from onefold.testing import Endpoint, inline, sqs
+from onefold.testing.endpoint import _Thread
 from tests.crash import victim
 
 Attributes = dict[str, str]
@@ -41,6 +46,7 @@ class Bank:
         self.app = onefold.App(name, url=url)
         self.mails = self.app.queue("mails", internal=internal)
         self.payments = self.app.queue("payments")
+        self.orders = self.app.queue("orders", fifo=True)
 
         @self.app.job(self.mails, key="{order_id}")
         def mail(order: Order) -> None:
@@ -52,11 +58,15 @@ class Bank:
             if order.amount < 0:
                 raise ValueError("less than nothing")
 
+        @self.app.job(self.orders, key="{order_id}", group="{order_id}")
+        def ship(order: Order) -> None:
+            self.ran.append(("ship", order.order_id, order.amount))
+
         @self.app.schedule("cron(0 3 * * ? *)", queue=self.mails)
         def nightly(tick: onefold.Tick) -> None:
             self.ran.append(("nightly", tick.run, 0))
 
-        self.mail, self.pay = mail, pay
+        self.mail, self.pay, self.ship = mail, pay, ship
         self.app.runtime()
 
     def work(self) -> None:
@@ -64,7 +74,7 @@ class Bank:
         runtime = self.app.runtime()
         driver = runtime.driver(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
         grouper = Grouper(driver, runtime.backend, runtime.clock, runtime.entropy)
-        queues: list[Any] = [runtime.backend.open_queue(name) for name in ("mails", "payments")]
+        queues: list[Any] = [runtime.backend.open_queue(name) for name in ("mails", "payments", "orders.fifo")]
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
             victim.perform(driver, grouper, driver.begin(received))
 
@@ -182,6 +192,61 @@ def test_a_stranger_who_names_no_more_than_the_body_says_is_served(bank: Bank, s
     assert sorted(bank.ran) == [("nightly", run, 0), ("pay", "o-1", 1)]
     told = [row.event for row in bank.app.runtime().engine.ledger.of_run(run)]
     assert "completed" in told
+
+
+def test_nobody_who_knows_an_operation_can_have_it_swallowed(
+    endpoint: Endpoint, bank: Bank, stranger: Stranger
+) -> None:
+    outgoing = bank.ship.outgoing(Order("o-1"))
+    assert outgoing.entry.dedup_id is not None
+    foretold = [outgoing.entry.dedup_id, f"{outgoing.fingerprint}.ship.o-1"]  # the latter: as it was made once
+    for dedup_id in foretold:
+        endpoint.boto3().send_message(
+            QueueUrl=stranger.url("orders.fifo"), MessageBody="x", MessageGroupId="g", MessageDeduplicationId=dedup_id
+        )
+    first, second = bank.ship.send(Order("o-1")), bank.ship.send(Order("o-1"))
+    assert first.message_id == second.message_id, "its own repetition is one still"
+    bodies = [one.body for one in endpoint.peek("orders.fifo")]
+    assert bodies == ["x", "x", outgoing.entry.body]
+    assert not {one.dedup_id for one in endpoint.peek("orders.fifo")[2:]} & {*foretold, None}
+
+
+def test_nor_on_the_file_that_the_server_serves(tmp_path: Path) -> None:
+    settings = ServeSettings(port=0, data=str(tmp_path / "bank.db"))
+    thread = _Thread(Serving(settings, clock=SystemClock(), entropy=SystemEntropy()))
+    endpoint = Endpoint(thread.serving, thread.start(), None)
+    try:
+        bank = Bank(f"sqlite:///{tmp_path}/bank.db")
+        client = endpoint.boto3()
+        url = client.get_queue_url(QueueName="orders.fifo")["QueueUrl"]
+        dedup_id = bank.ship.outgoing(Order("o-1")).entry.dedup_id
+        client.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="o-1", MessageDeduplicationId=dedup_id)
+        assert bank.ship.send(Order("o-1")).found == "new"
+        assert bank.ship.send(Order("o-1")).found == "deduplicated"
+        bank.app.close()
+    finally:
+        thread.stop()
+
+
+def test_who_may_not_read_the_secret_sends_all_the_same() -> None:
+    asked: list[int] = []
+    clock, allowed = ManualClock(0), False
+
+    def state() -> Any:
+        asked.append(clock.now_ms())
+        if not allowed:
+            raise errors.UsageError("AccessDeniedException")
+        return world.app.runtime().engine.state
+
+    with inline(onefold.App("own")) as world:
+        signer = signing.Signer(state, clock=clock, entropy=SeededEntropy(1), environment={})
+        assert [signer.disguised("a") for _ in range(3)] == ["a", "a", "a"]
+        assert asked == [0], "it is not asked again for each message"
+        allowed = True
+        clock.advance(60_000)
+        assert signer.disguised("a") != "a"
+        assert signer.disguised("a") == signer.disguised("a") != signer.disguised("b")
+        assert asked == [0, 60_000]
 
 
 def test_an_amendment_of_a_stranger_does_not_pass_the_conflict_check(bank: Bank, stranger: Stranger) -> None:

@@ -32,6 +32,33 @@ def test_a_group_runs_in_order_and_waits_for_a_retry() -> None:
         assert [event.detail["why"] for event in released] == ["an earlier message of its group is not done"] * 2
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("東京", "大阪"), ("x" * 200 + "1", "x" * 200 + "2"), ("a b", "a_b"), ("é", "_")],
+)
+def test_operations_with_one_payload_and_keys_of_their_own_are_all_sent(first: str, second: str) -> None:
+    shop = Shop(lambda order, ctx: ran.append(ctx.key), fifo=True)
+    ran: list[str] = []
+    with inline(shop.app) as world:
+        for key in (first, second, first):
+            shop.ship.send(group(1)[0], key=key)
+        world.run()
+        assert ran == [first, second]
+
+
+def test_jobs_tenants_and_apps_that_share_a_fifo_queue_do_not_share_deduplication_ids() -> None:
+    def ids(app: onefold.App, name: str, **options: Any) -> Any:
+        @app.job(app.queue(name.replace(".", "-"), fifo=True), key="{id}", group="{id}", name=name, **options)
+        def job(order: dict[str, str]) -> None: ...
+
+        return [job.outgoing({"id": "1", "x": "a"}, key=key).entry.dedup_id for key in ("x.1", "1", "2")]
+
+    one, other = onefold.App("one"), onefold.App("other")
+    made = [*ids(one, "ship"), *ids(one, "ship.x"), *ids(one, "ship.y", tenant="{x}"), *ids(other, "ship")]
+    assert len({*made}) == 12
+    assert all(len(text) <= 128 and text.isascii() and text.isprintable() and " " not in text for text in made)
+
+
 def test_a_dead_letter_stops_its_group() -> None:
     shop = Shop(onefold.PermanentError("never"), "shipped", fifo=True)
     with inline(shop.app) as world:

@@ -9,10 +9,14 @@ Invariant: a message that was `Sent` is durable; of one that was `Refused` nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
 from onefold.contracts.queue import Attribute
+
+DERIVED_DEDUP: Final = "onefold."
+"""Begins the deduplication ids that onefold derives from an operation; a stranger's id never counts as one of them."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):

@@ -1,9 +1,11 @@
 """Schedules of an app on EventBridge Scheduler: a group, one role, and each schedule's target.
 
 The target is SQS's SendMessage by the universal target, so that the message carries key, run and, on FIFO queues, group and
-deduplication id: all derive from `<aws.scheduler.scheduled-time>`, which is the same at every retry of one occurrence. The
-message itself is the one that onefold's own scheduler sends (`schedules/scheduling.py`). Group and role also serve the
-one-time schedules that a message with a late `run_at` becomes (`Stack.later`, `backends/aws/later.py`).
+deduplication id. Key and run derive from `<aws.scheduler.scheduled-time>`, which is the same at each retry of an occurrence.
+The deduplication id does not: who may send to the queue could foretell it and have the tick swallowed. It is
+`<aws.scheduler.execution-id>`, and the record answers a second message of one occurrence. Apart from it the message is the
+one that onefold's own scheduler sends (`schedules/scheduling.py`). Group and role also serve the one-time schedules that a
+message with a late `run_at` becomes (`Stack.later`, `backends/aws/later.py`).
 
 A schedule is never told to delete itself here: CloudFormation has no property for it, and what Terraform finds missing it
 makes again, when an `at(...)` that is over would fire at once. One that is over costs nothing and fires no more.
@@ -33,6 +35,7 @@ from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule
 
 TARGET_ARN: Final = "arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage"
 NAME_CHARS_MAX: Final = 64  # API reference, CreateSchedule, Name and GroupName
+EXECUTION_ID: Final = "<aws.scheduler.execution-id>"  # EventBridge Scheduler writes one for each attempt in its place
 ROLE_ID: Final = "Scheduler"
 GROUP_ID: Final = "ScheduleGroup"
 _AT: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -145,7 +148,11 @@ def _schedule(one: Schedule) -> SchedulePlan:
     _check(one)
     entry = one.outgoing_at(SCHEDULED_TIME).entry
     form = messages.Form(
-        body=entry.body, attributes=entry.attributes, key=entry.key, group=entry.group, dedup_id=entry.dedup_id
+        body=entry.body,
+        attributes=entry.attributes,
+        key=entry.key,
+        group=entry.group,
+        dedup_id=EXECUTION_ID if entry.group else None,
     )
     request = entry_of(form, "")
     del request["Id"]

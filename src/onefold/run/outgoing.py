@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from onefold import duration, errors, limits
-from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Attribute
+from onefold import codec, duration, errors
+from onefold.contracts.entries import DERIVED_DEDUP, Entry
+from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.decide.delivery import Policy
 
@@ -31,8 +31,9 @@ class Receipt(Struct, frozen=True, kw_only=True):
         message_id: the queue's id; None while the message waits in a handler's outbox, and where `unique=True` added none.
         duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
         found: what was known of the operation before: `new` (nothing, or the job is not `unique` and nobody looked),
-            `deduplicated` (a FIFO queue took the same message less than five minutes ago), or with `unique=True`
-            `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held` (for a person).
+            `deduplicated` (a FIFO queue took the same message less than five minutes ago; SQS does not say so), or with
+            `unique=True` `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held`
+            (for a person).
     """
 
     job: str
@@ -90,7 +91,7 @@ def message(
         policy: the job's. run_at_ms: as `due_ms`. dedup_id: None: on a FIFO queue, one of operation and payload.
     """
     if policy.fifo and dedup_id is None:
-        dedup_id = f"{fingerprint}.{_idempotent_part(record.job, record.key)}"
+        dedup_id = derived_dedup_id(record, fingerprint, attributes)
     entry = Entry(
         body=body.decode(),
         attributes=attributes,
@@ -141,8 +142,12 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
     )
 
 
-def _idempotent_part(job: str, key: str) -> str:
-    """The operation as part of a FIFO deduplication id (limits: 128 characters of a narrow alphabet)."""
-    text = f"{job}.{key}"
-    safe = "".join(char if 33 <= ord(char) <= 126 else "_" for char in text)
-    return safe[: limits.ID_CHARS_MAX - 33]
+def derived_dedup_id(record: RecordKey, fingerprint: str, attributes: Mapping[str, Attribute]) -> str:
+    """The FIFO deduplication id of an operation: no two operations share one, whatever characters their keys have.
+
+    Before it leaves for SQS it is made unforeseeable (`backends/aws/signing.py`): who sends another message with the id
+    first has the operation swallowed.
+    """
+    app = attributes.get(APP_ATTRIBUTE)
+    text = codec.encode([app and app.value, record.scope, record.job, record.key, fingerprint])
+    return f"{DERIVED_DEDUP}{codec.digest(text)}"

@@ -30,7 +30,7 @@ from onefold.run import following, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
 from onefold.run.handlers import Job, positional
-from onefold.run.outgoing import Outgoing
+from onefold.run.outgoing import Outgoing, derived_dedup_id
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"
@@ -143,14 +143,15 @@ class Schedule(Struct, frozen=True, kw_only=True):
         attributes = {JOB_ATTRIBUTE: Attribute(self.job.name), APP_ATTRIBUTE: Attribute(self.job.app)}
         if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (run/runs.py)
             attributes[RUN_ATTRIBUTE] = Attribute(run)
+        record, fingerprint = RecordKey("", self.job.name, run), self.job.rules.payload.fingerprint(body)
         return Outgoing(
-            record=RecordKey("", self.job.name, run),
-            fingerprint=self.job.rules.payload.fingerprint(body),
+            record=record,
+            fingerprint=fingerprint,
             entry=Entry(
                 body=body.decode(),
                 attributes=attributes,
                 group=self.name if fifo else None,
-                dedup_id=run if fifo else None,
+                dedup_id=derived_dedup_id(record, fingerprint, attributes) if fifo else None,
                 key=run,
             ),
             queue=self.job.policy.queue,

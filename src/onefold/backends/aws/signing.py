@@ -11,6 +11,9 @@ so that one can be replaced. Without it, one is made and kept in the record back
 write the records themselves. A message that nobody signed is believed only when it was sent before ONEFOLD_UNSIGNED_BEFORE
 (an instant): for what the version before this one left in flight.
 
+The same secret makes FIFO deduplication ids that nobody foretells: with a foretold one, a stranger's message sent just
+before has the operation's own taken for its repetition. A process that may not read the secret sends them as they are.
+
 Never here: which claims a job believes unsigned, because its body says the same (`run/handlers.py`).
 Invariant: nothing is signed that onefold of this engine did not send or verify itself.
 """
@@ -67,6 +70,7 @@ class Signer:
         self._unsigned_before_ms = _instant(environment.get(UNSIGNED_VARIABLE, ""))
         self._stored: tuple[str, ...] = ()
         self._read_at_ms: int | None = None
+        self._denied_at_ms: int | None = None
         self._lock = threading.Lock()
 
     def sign(self, attributes: Mapping[str, Attribute], body: str) -> str:
@@ -93,6 +97,20 @@ class Signer:
         if self._holds(signature, attributes, body, self._secrets()):
             return True
         return self._is_old() and self._holds(signature, attributes, body, self._secrets(again=True))
+
+    def disguised(self, text: str) -> str:
+        """The same text for the same text, which nobody foretells who does not know the secret.
+
+        A process that may not read the secret gets the text as it is: what it sends is only easier to foretell.
+        """
+        if self._denied_at_ms is None or self._clock.monotonic_ms() - self._denied_at_ms >= _AGAIN_MS:
+            try:
+                secret = self._secrets(make=True)[0]
+            except (errors.UsageError, errors.TransientError):
+                self._denied_at_ms = self._clock.monotonic_ms()
+            else:
+                return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+        return text
 
     @staticmethod
     def _holds(signature: str, attributes: Mapping[str, Attribute], body: str, secrets: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from onefold import limits
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
 from onefold.wire import digests, errors
 from onefold.wire.addresses import message_uuid, sequence_number
@@ -26,6 +26,7 @@ BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the s
 _CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
 _TRACE = "AWSTraceHeader"
 _DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
+_DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
 _FIFO = ".fifo"
 
 
@@ -103,7 +104,7 @@ def _entry(ask: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]
         plain = Entry(
             body=ask.MessageBody,
             group=ask.MessageGroupId,
-            dedup_id=ask.MessageDeduplicationId,
+            dedup_id=_dedup_id(ask.MessageDeduplicationId),
             trace=trace,
             trusted=False,
         )
@@ -115,11 +116,18 @@ def _entry(ask: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]
         # A FIFO queue takes zero only, and its own delay holds all the same (recorded).
         delay_ms=None if delay_s is None else delay_s * limits.SECOND_MS,
         group=ask.MessageGroupId,
-        dedup_id=ask.MessageDeduplicationId,
+        dedup_id=_dedup_id(ask.MessageDeduplicationId),
         trace=_trace(system or {}) or trace,
         trusted=False,
     )
     return entry, attributes
+
+
+def _dedup_id(given: str | None) -> str | None:
+    """A stranger's deduplication id: never one of those that onefold derives on the file itself."""
+    if given is not None and given.startswith(DERIVED_DEDUP) and _DERIVED.fullmatch(given, len(DERIVED_DEDUP)):
+        return f"strangers.{given}"
+    return given
 
 
 def _attribute(name: str, given: Any) -> Attribute:
