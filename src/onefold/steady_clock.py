@@ -95,6 +95,12 @@ class SteadyClock:
                 self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
             self._beside = bool(self._ahead.by_ms or self.behind_ms)
 
+    def stepped(self, by_ms: int) -> None:
+        """Take the wall as set by so much just now: another process's note shows that it was, since it was written."""
+        with self._lock:
+            self._compare()
+            self._step(by_ms, self.monotonic_ms())
+
     def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
         """As the clock it was made from."""
         return self.wall.wait(waiter, timeout_ms)
@@ -107,7 +113,7 @@ class SteadyClock:
         passed_ms = now_ms - self._seen_ms
         step_ms = wall_ms - self._seen_wall_ms - passed_ms
         self._seen_wall_ms, self._seen_ms = wall_ms, now_ms
-        if abs(step_ms) >= max(STEP_MS, passed_ms // _DRIFT_SHARE):
+        if is_step(step_ms, passed_ms):
             self._step(step_ms, now_ms)
         if not self._beside:
             return wall_ms
@@ -130,6 +136,11 @@ class SteadyClock:
 
     def _ahead_ms(self, now_ms: int) -> int:
         return max(self._ahead.by_ms - (now_ms - self._ahead.at_ms) // 2, 0)
+
+
+def is_step(step_ms: int, passed_ms: int) -> bool:
+    """Whether the wall and the monotonic clock, by `step_ms` apart after `passed_ms`, differ by more than they drift."""
+    return abs(step_ms) >= max(STEP_MS, passed_ms // _DRIFT_SHARE)
 
 
 def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:

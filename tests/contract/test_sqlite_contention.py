@@ -237,15 +237,38 @@ def test_early_writes_of_many_threads_share_syncs(engine: Engine, disk: Disk) ->
     assert disk.syncs == 2
 
 
-def test_a_disk_that_fails_is_an_error_and_the_next_call_tries_again(engine: Engine, disk: Disk) -> None:
-    disk.over.set()
+def test_after_a_sync_that_failed_nothing_more_is_answered_from_that_log(engine: Engine, disk: Disk) -> None:
+    """The kernel says it once, and takes the pages for written: the next sync would succeed over a gap."""
     disk.error = OSError(5, "Input/output error")
-    with pytest.raises(errors.StorageError, match="Input/output error") as caught:
-        engine.write(note, early=True)
-    assert "a power cut may take it back" in str(caught.value)
+    first, seen = in_threads(1, lambda: outcome_of(lambda: engine.write(note, early=True)))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    second, others = in_threads(1, lambda: outcome_of(lambda: engine.write(note, early=True)))
+    while len(rows_of(engine, "here")) < 2:
+        assert others == []
+    disk.over.set()
+    for thread in first + second:
+        thread.join(PATIENCE_S)
+    assert "a power cut may take it back" in seen[0]
+    assert "a power cut may take it back" in others[0]
     disk.error = None
-    engine.write(note, early=True)
-    assert disk.syncs == 2
+    calls: list[Callable[[], object]] = [
+        lambda: engine.write(note, early=True),
+        lambda: engine.write(note),
+        lambda: engine.together([lambda: None]),
+        engine.begin_exclusive,
+        engine.check_file,
+    ]
+    for call in calls:
+        assert "Input/output error" in outcome_of(call)
+    assert disk.syncs == 1
+    assert len(rows_of(engine, "here")) == 2, "nothing came behind the gap"
+
+
+def outcome_of(call: Callable[[], object]) -> str:
+    try:
+        return str(call())
+    except errors.StorageError as error:
+        return str(error)
 
 
 def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Engine, disk: Disk) -> None:

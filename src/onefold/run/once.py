@@ -414,7 +414,7 @@ def once(
             on_running=on_running,
             wait_ms=duration.to_ms(wait, "wait", least_ms=0),
             crashes=crashes,
-            clock=clock or SteadyClock(SystemClock()),
+            clock=clock or getattr(store, "clock", None) or SteadyClock(SystemClock()),
             entropy=entropy or SystemEntropy(),
         )
         return (

@@ -76,6 +76,7 @@ class Engine:
         self._syncs: bool | None = True  # None: not known, as an exception came between
         self._depth = 0  # savepoints of ours that are open
         self._is_copy = False  # of a database in memory, in a child of its process
+        self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
         self._steps_noted = 0
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
@@ -115,9 +116,6 @@ class Engine:
             with self._writer.engine_time():
                 return self._in_savepoint(run)
         self.clock.now_ms()  # which notices that the wall clock was set
-        if self._steps_noted != len(self.clock.steps) and not self.in_memory:
-            self._steps_noted = len(self.clock.steps)
-            self._write(lambda connection: filetime.note_in(connection, self.clock), synced=False, early=False)
         try:
             return self._write(run, synced, early)
         except DiskFull:
@@ -190,7 +188,7 @@ class Engine:
                 writer.execute(_COMMIT)
                 return value, early and writer.total_changes != changes
         except BaseException as error:
-            self._untell()
+            self._forget_undone()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self.path) from None
             raise
@@ -214,33 +212,36 @@ class Engine:
         for work in works:
             work.batch = batch
         try:
-            with self._ready():
+            with self._ready() as writer:
+                execute = writer.execute
                 self._sync(any(work.synced and not work.early for work in works))
                 self._begin()
-                changes = self._writer.total_changes
+                changes = writer.total_changes
                 if len(works) == 1:
-                    own.value = own.run(self._writer)
+                    own.value = own.run(writer)
                 else:
                     for work in works:
                         work.value, work.error = self._answer_of(work.run)
-                commits = True
-                self._writer.execute(_COMMIT)
-                if self._syncs or self._writer.total_changes == changes:
+                commits = (
+                    True  # no Python function is entered between here and the end of the next call, so no signal comes
+                )
+                execute(_COMMIT)
+                if self._syncs or writer.total_changes == changes:
                     for work in works:
                         work.early = False  # it is on disk, or there was nothing to put there
             batch.over = True
-        except (sqlite3.Error, errors.OnefoldError) as error:  # of all of it, or of the only one
-            self._untell()
-            translated = translate(error, self.path)
+        except BaseException as error:
+            is_own = isinstance(error, sqlite3.Error | errors.OnefoldError) and not is_of_a_signal(error)
+            if not is_own and commits:  # it came after the commit
+                batch.over = True
+                raise
+            self._forget_undone()
+            if not is_own:
+                raise
+            translated = translate(error, self.path)  # of all of it, or of the only one
             for work in works:
                 work.error = work.error or translated
             batch.over = True
-        except BaseException:
-            if commits:  # it came after the commit
-                batch.over = True
-            else:
-                self._untell()
-            raise
 
     def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
         """What a piece of work answered or raised, all of it undone then.
@@ -303,8 +304,14 @@ class Engine:
         if not self.in_memory:
             self._space.watch(reserved=reserved)
         self._file_turn.begin(self._writer)
-        if not self.in_memory and not self._file.is_there():
+        if self.in_memory:
+            return
+        if not self._file.is_there():
             self._refuse_lost_file()
+        self._log.check()
+        if self._steps_noted != len(self.clock.steps) and self.notes_time:
+            filetime.note_in(self._writer, self.clock)
+            self._steps_noted = len(self.clock.steps)
 
     def _refuse_lost_file(self) -> NoReturn:
         """End a transaction that would go where nobody looks for it; what can be saved is written into the file.
@@ -332,8 +339,9 @@ class Engine:
         """Look whether the file is still the one that was opened; for processes that write seldom.
 
         Raises:
-            StorageError: it was removed or replaced, or its log or the log's index was.
+            StorageError: it was removed or replaced, or its log or the log's index was, or its disk did not take the log.
         """
+        self._log.check()
         if self.in_memory or self._opened is None or (self._file.is_there() and self._file.is_index_there()):
             return
         self._take_turn()
@@ -343,15 +351,18 @@ class Engine:
             if not (self._file.is_there() and self._file.is_index_there()):
                 self._refuse_lost_file()
 
-    def _untell(self) -> None:
-        """What was dead-lettered or moved and not asked about did not happen."""
+    def _forget_undone(self) -> None:
+        """What was dead-lettered or moved and not asked about did not happen, nor was a step of the clock noted."""
+        self._steps_noted = 0
         if self._opened is not None:
             self._opened.transferred = []
 
     def _roll_back(self) -> None:
-        self._untell()
-        if self._writer.in_transaction:  # SQLite may have rolled back by itself (full disk, I/O error)
-            self._writer.execute(_ROLLBACK)
+        self._forget_undone()
+        if (
+            self._opened is not None and self._opened.in_transaction
+        ):  # SQLite may have rolled back by itself (full disk)
+            self._opened.execute(_ROLLBACK)
 
     # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
 
@@ -396,7 +407,7 @@ class Engine:
                     else:
                         self._roll_back()
             except sqlite3.Error as error:
-                self._untell()
+                self._forget_undone()
                 raise translate(error, self.path) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
@@ -426,7 +437,7 @@ class Engine:
                     # SQLite syncs nothing then, and what was read may be of an early write.
                     is_late = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
-                self._untell()
+                self._forget_undone()
                 raise translate(error, self.path) from error
             finally:
                 self._held_by = None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from onefold import forks, private_files
+from onefold import errors, forks, private_files
 from onefold.backends.sqlite import filetime
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
@@ -34,6 +35,7 @@ _SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the f
 # A worker maintains every 500 ms: a fifth of its time while there is much to remove, else a two-hundredth.
 _SWEEP_SHARE_MS = 100
 _LOOK_SHARE_MS = 25
+_NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `steady_clock.STEP_MS` meanwhile
 
 
 class SqliteEngine:
@@ -71,6 +73,8 @@ class SqliteEngine:
             migrate(self.database)
             if self.shared:
                 self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
+                self.database.notes_time = True
+                self._note_time()
         except BaseException:
             self.database.close()
             raise
@@ -89,6 +93,13 @@ class SqliteEngine:
         self._waiters: list[WakeableWaiter] = []
         self._lock = threading.Lock()
         forks.in_child(self._start_anew)
+
+    def _note_time(self) -> None:
+        """See to it that who opens the file later can see whether the machine's clock was set meanwhile."""
+        self._noted_ms = self._clock.monotonic_ms()
+        if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
+            with suppress(errors.TransientError):  # busy, or full: another process does it, or this one later
+                self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
 
     def _start_anew(self) -> None:
         """As `forks.Forked` says: sign of life and sockets are the parent's; only this process's ends of them are closed."""
@@ -149,6 +160,8 @@ class SqliteEngine:
         """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""
         self.database.check_file()
         self.database.tend()
+        if self.shared and self._clock.monotonic_ms() - self._noted_ms >= _NOTE_MS:
+            self._note_time()
         done = self.queues.step_moves()
         if self._presence is not None:
             for owner in self._presence.find_dead():

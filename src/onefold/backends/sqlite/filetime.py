@@ -1,7 +1,9 @@
 """The time that processes on one file share, when the machine's clock was set while they used it.
 
-Each notices a step by itself (`steady_clock.py`). Who opens the file later learns of it from a row that the others have
-left (`onefold_state`, name `onefold/clock`), or from the file: written later than now, it says that the clock was set back.
+Each notices a step by itself (`steady_clock.py`). Who opens the file later learns of it from a row (`onefold_state`, name
+`onefold/clock`) that says what the wall clock was at a monotonic instant: since both go on together, any other wall time now
+is a step, whether or not somebody has noticed it yet. Where there is no such row, the file tells: written later than now, it
+says that the clock was set back.
 Never here: the arithmetic of a step. Invariant: nobody goes by a row of another boot, as monotonic time begins anew.
 """
 
@@ -17,7 +19,7 @@ import msgspec
 
 from onefold import limits
 from onefold.clock import SystemClock
-from onefold.steady_clock import STEP_MS, Offset, SteadyClock
+from onefold.steady_clock import STEP_MS, Offset, SteadyClock, is_step
 
 _NAME: Final = "onefold/clock"
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
@@ -30,15 +32,52 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
+_FRESH_MS: Final = (
+    100  # a row that is further off than this is written anew: NTP slews by less than that in three minutes
+)
+
+
 class _Row(msgspec.Struct, frozen=True):
+    """How far the steady clock was beside the wall, and what the wall was, at the monotonic instant `at_ms`.
+
+    Args:
+        wall_ms: 0 where it is not the machine's clock, or the row is of November 2026 or before.
+    """
+
     boot: str
     by_ms: int
     at_ms: int
+    wall_ms: int = 0
+
+    def step_ms(self, clock: SteadyClock) -> int:
+        """By how much the wall is beside what it would be now, had it not been set; 0 where that is not known."""
+        if not self.wall_ms or not _is_the_machines(clock) or self.boot != _boot():
+            return 0
+        return clock.wall.now_ms() - self.wall_ms - (clock.monotonic_ms() - self.at_ms)
 
 
 def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
-    """Leave for processes to come how far the clock is beside the wall, inside the caller's transaction."""
-    connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), *clock.offset))))
+    """Leave for processes to come what the clock and the wall are now, inside the caller's transaction."""
+    by_ms, at_ms = clock.offset
+    wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
+    connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms))))
+
+
+def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
+    """Whether the row says what the wall is now, so that it can tell the next process of a step."""
+    row = _row(connection)
+    if not _is_the_machines(clock):
+        return True
+    return row is not None and row.boot == _boot() and row.wall_ms > 0 and abs(row.step_ms(clock)) < _FRESH_MS
+
+
+def _row(connection: sqlite3.Connection) -> _Row | None:
+    found = connection.execute(_READ, (_NAME,)).fetchone()
+    return None if found is None else msgspec.json.decode(found[0], type=_Row)
+
+
+def _is_the_machines(clock: SteadyClock) -> bool:
+    return isinstance(clock.wall, SystemClock)
 
 
 def written_at_ms(place: str) -> int:
@@ -57,13 +96,14 @@ def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -
     Args:
         written_ms: `written_at_ms` before this process wrote.
     """
-    row = connection.execute(_READ, (_NAME,)).fetchone()
-    if row is not None:
-        noted = msgspec.json.decode(row[0], type=_Row)
-        if noted.boot == _boot():
-            clock.adopt(Offset(noted.by_ms, noted.at_ms))
+    row = _row(connection)
+    if row is not None and row.boot == _boot():
+        clock.adopt(Offset(row.by_ms, row.at_ms))
+        step_ms = row.step_ms(clock)
+        if is_step(step_ms, clock.monotonic_ms() - row.at_ms) and not clock.steps:
+            clock.stepped(step_ms)
     ahead_ms = written_ms - clock.now_ms()
-    if isinstance(clock.wall, SystemClock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the system's, as the file's is
+    if _is_the_machines(clock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the machine's, as the file's is
         clock.adopt(Offset(ahead_ms, clock.monotonic_ms()))
 
 

@@ -5,6 +5,9 @@ SQLite syncs the log inside COMMIT, while the turn is held. What may be seen bef
 sender's sync and a worker's transaction happen at one time, and callers that come together share a sync.
 One sync covers every earlier commit of every process, as the log is one file and is read back up to its first gap.
 
+A disk that fails says so once: the kernel takes the pages for written then, and the next sync would succeed over a gap,
+behind which nothing is read back. So after one failure nothing is written or answered any more by this process.
+
 Never here: transactions. Invariant: `flush` returns when all that was committed before the call is on disk, or raises.
 """
 
@@ -41,13 +44,14 @@ class Log:
             self._close_file.atexit = False
         self._tickets = count(1)  # of calls, in order; of syncs too
         self._on_disk = 0  # all that was committed before that ticket
+        self._failure: str | None = None  # what the disk said
         self._lock = threading.RLock()  # the handler of a signal may send while this thread is in here
 
     def flush(self) -> None:
         """Return once all that was committed before this call is on disk.
 
         Raises:
-            StorageError: the disk did not take it. It can be seen, and may be gone after a power cut.
+            StorageError: the disk did not take it, now or before. It can be seen, and may be gone after a power cut.
         """
         if self._path is None:
             return
@@ -55,18 +59,33 @@ class Log:
         with self._lock:
             if self._on_disk > ticket:
                 return  # a sync that began after this call has ended
+            self.check(is_seen=True)
             begun = next(self._tickets)
             try:
                 self._sync(self._path)
             except OSError as error:
                 if is_of_a_signal(error):
                     raise
-                raise errors.StorageError(
-                    f"{self._path} could not be written to the disk: {error.strerror or error}.",
-                    meaning="What this call wrote can be seen, but a power cut may take it back.",
-                    todo="Check the disk; then make the same call again.",
-                ) from error
+                self._failure = str(error.strerror or error)
+                self.check(is_seen=True)
             self._on_disk = max(self._on_disk, begun)
+
+    def check(self, *, is_seen: bool = False) -> None:
+        """Refuse to go on after a sync that failed.
+
+        Args:
+            is_seen: the call that asks has written something that others can see.
+
+        Raises:
+            StorageError: one has failed in this process.
+        """
+        if self._failure is not None:
+            seen = "What this call wrote can be seen, but a power cut may take it back."
+            raise errors.StorageError(
+                f"{self._path} could not be written to the disk: {self._failure}.",
+                meaning=seen if is_seen else "Nothing was written: it would come behind what is not on the disk.",
+                todo="Check the disk, restart every process that uses the file, then make the same call again.",
+            )
 
     def _sync(self, path: str) -> None:
         if self._close_file.alive:

@@ -283,6 +283,7 @@ class SqliteStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.clock = engine.clock  # of all that use the file; `@once` takes it unless it is given another
         lasting = not engine.in_memory
         self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
 

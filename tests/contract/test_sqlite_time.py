@@ -1,0 +1,90 @@
+"""What processes on one file know of the machine's clock: a step is seen by who opens the file next, whoever noticed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.clock import SystemClock
+from onefold.entropy import SeededEntropy
+from onefold.steady_clock import SteadyClock
+
+HOUR_MS = 3_600_000
+
+
+class Set(SystemClock):
+    """The machine's clock, set by so much."""
+
+    def __init__(self, by_ms: int = 0) -> None:
+        self.by_ms = by_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.by_ms
+
+
+def opened(path: Path, clock: SystemClock | SteadyClock) -> SqliteEngine:
+    return SqliteEngine(str(path), clock=clock, entropy=SeededEntropy(1), owner="me", url=f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
+def test_a_step_that_nobody_noticed_is_seen_by_who_comes_next(tmp_path: Path, by_ms: int) -> None:
+    opened(tmp_path / "a.db", Set()).close()
+    wall = Set(by_ms)
+    came = opened(tmp_path / "a.db", wall)
+    assert came.database.clock.steps == [pytest.approx(by_ms, abs=100)]
+    assert abs(came.database.clock.now_ms() - SystemClock().now_ms()) < 1_000, "it goes on as if there had been no step"
+    came.close()
+    again = opened(tmp_path / "a.db", Set(by_ms))
+    assert again.database.clock.steps == [], "it is noted: the next one takes over how far beside the wall they are"
+    assert abs(again.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
+    again.close()
+
+
+def test_a_small_difference_is_followed(tmp_path: Path) -> None:
+    opened(tmp_path / "a.db", Set()).close()
+    came = opened(tmp_path / "a.db", Set(900))
+    assert came.database.clock.steps == []
+    came.close()
+    came = opened(tmp_path / "a.db", Set(1_800))  # the note is renewed, so that what NTP slews never adds up to a step
+    assert came.database.clock.steps == []
+    came.close()
+
+
+def test_a_clock_that_was_set_before_the_file_is_made_opens_it(tmp_path: Path) -> None:
+    wall = Set()
+    clock = SteadyClock(wall)
+    wall.by_ms = HOUR_MS
+    clock.now_ms()
+    assert len(clock.steps) == 1
+    made = opened(tmp_path / "a.db", clock)
+    made.close()
+    later = opened(tmp_path / "a.db", Set(HOUR_MS))
+    assert abs(later.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
+    later.close()
+
+
+def test_a_note_whose_transaction_failed_is_written_with_the_next(tmp_path: Path) -> None:
+    wall = Set()
+    engine = opened(tmp_path / "a.db", wall)
+    wall.by_ms = HOUR_MS
+
+    def fails(connection: object) -> None:
+        raise ValueError("the caller's own")
+
+    with pytest.raises(ValueError, match="own"):
+        engine.database.write(fails)
+    engine.database.write(lambda connection: None)
+    engine.close()
+    later = opened(tmp_path / "a.db", wall)
+    assert later.database.clock.steps == []
+    assert abs(later.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
+    later.close()
+
+
+def test_a_store_on_a_file_gives_guards_the_files_time(tmp_path: Path) -> None:
+    opened(tmp_path / "a.db", Set()).close()
+    came = opened(tmp_path / "a.db", Set(HOUR_MS))
+    assert came.store.clock is came.database.clock
+    came.close()
