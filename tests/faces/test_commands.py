@@ -288,7 +288,7 @@ def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
     listed = shell("held", "list", "shop:app")
     assert "OutcomeUnknown: the" in listed
     assert max(len(line) for line in listed.splitlines()) <= 80
-    assert "onefold held settle KEY --done shop:app" in listed
+    assert "onefold held settle KEY --done --result JSON shop:app" in listed
     (one,) = shell.json("held", "list")["held"]
     assert (one["key"], one["owner"], len(one["message_ids"])) == ("p", "billing", 3)
     shown = shell("held", "show", "p", "shop:app")

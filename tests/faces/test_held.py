@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import onefold
@@ -129,6 +131,46 @@ def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
     assert record_of(there, "k-1").status == "released"
 
 
+def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
+    guard = functools.partial(onefold.once, key="{order}", name="pay", store=there.desk.engine.store, on_unknown="hold")
+
+    @guard(clock=there.clock)
+    def pay(order: str) -> str:
+        raise onefold.OutcomeUnknown("the bank did not answer")
+
+    with pytest.raises(onefold.OutcomeUnknown):
+        pay("k 1")
+    with pytest.raises(onefold.OutcomeUnknown, match=r"onefold held settle 'k 1' --done --result JSON --url URL"):
+        pay("k 1")
+    bare = there.without_app()
+    with pytest.raises(onefold.UsageError, match=r"what it returned is missing.*--result"):
+        held.settle(bare, "k 1", done=True)
+    with pytest.raises(onefold.UsageError, match=r"--result is not JSON.*Text needs quotes of its own"):
+        held.settle(bare, "k 1", done=True, result='"oops')
+    held.settle(bare, "k 1", done=True, result="null")  # meant so, and wrong
+    with pytest.raises(
+        onefold.PayloadError, match=r"pay 'k 1'.*settled by hand.*onefold held settle 'k 1' --done --result"
+    ):
+        pay("k 1")
+    held.settle(bare, "k 1", done=True, result='"r-1"')
+    held.settle(bare, "k 1", done=True, result='"r-2"', reason_text="the bank's own number")
+    assert pay("k 1") == "r-2"
+    assert [row.event for row in bare.engine.ledger.of_key(RecordKey("", "pay", "k 1"))].count("settled") == 3
+    with pytest.raises(onefold.NotFoundError):
+        held.settle(bare, "k 1", done=False)
+
+
+def test_what_a_call_returned_is_not_corrected_by_hand(there: Open) -> None:
+    @onefold.once(key="{order}", name="pay", store=there.desk.engine.store, clock=there.clock)
+    def pay(order: str) -> str:
+        return f"paid {order}"
+
+    pay("k-1")
+    with pytest.raises(onefold.NotFoundError, match="Nothing with the key 'k-1' is held"):
+        held.settle(there.desk, "k-1", done=True, result='"other"')
+    assert pay("k-1") == "paid k-1"
+
+
 def test_which_of_several_must_be_said(there: Open) -> None:
     park(there, "x", job="charge", customer="acme")
     park(there, "x", job="charge", customer="umbrella")
@@ -146,7 +188,7 @@ def test_which_of_several_must_be_said(there: Open) -> None:
     ("settings", "error", "said"),
     [
         ({"done": False, "result": "1"}, onefold.UsageError, "did not happen"),
-        ({"done": True, "result": "{"}, onefold.PayloadError, "not JSON"),
+        ({"done": True, "result": "{"}, onefold.UsageError, "not JSON"),
         ({"done": True, "result": "3"}, onefold.PayloadError, "does not fit"),
         ({"done": True, "job": "book"}, onefold.NotFoundError, "Nothing with the key 'p-1' is held"),
     ],

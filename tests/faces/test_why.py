@@ -245,7 +245,7 @@ def test_a_held_one_says_how_to_settle_it(there: Open) -> None:
     found = story(there, "p 1")
     assert found.place == "held"
     assert "whether the effect happened is not known. OutcomeUnknown: the bank did not answer" in found.text
-    assert found.todo[1:] == ("onefold held settle 'p 1' --done", "onefold held settle 'p 1' --not-done")
+    assert found.todo[1:] == ("onefold held settle 'p 1' --done --result JSON", "onefold held settle 'p 1' --not-done")
     assert [event for event, _, _ in told(found)][-3:] == ["unknown", "held", "held"]
     held.settle(there.desk, "p 1", done=True, reason_text="saw it")
     found = story(there, "p 1")

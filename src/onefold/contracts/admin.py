@@ -272,10 +272,22 @@ class RecordAdmin(Protocol):
         """Records whose business key is exactly `key`, whatever job and scope."""
         ...
 
-    def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
         """End a parked unknown record by a person's word; False when it is not parked any more.
 
         Done completes it with `result`; not done releases it, ends the doubt and closes the budget, as for a redrive.
+
+        Args:
+            corrects: the result of a completed record, which gets `result` instead of it; False when it has another one.
         """
         ...
 

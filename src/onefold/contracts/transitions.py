@@ -257,11 +257,17 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
     return replace(record, outbox=[]) if record.outbox else record
 
 
-def settle(record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> Record | None:
+def settle(
+    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int, corrects: bytes | None = None
+) -> Record | None:
     """The record after a person settled it; None when it is not parked (any more).
 
-    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget.
+    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget. With `corrects` the
+    record is completed with that result, and gets another one; None when it is not.
     """
+    if record is not None and corrects is not None:
+        is_it = done and record.status == "completed" and record.result == corrects
+        return replace(record, result=result, updated_at_ms=now_ms, expires_at_ms=expires_at_ms) if is_it else None
     if record is None or not record.parked:
         return None
     return replace(

@@ -331,7 +331,10 @@ class Guard:
 
     def stored(self, found: Completed) -> Any:
         """The result of the call that completed, as the function would have returned it."""
-        return self._result.decode_result(found.result)
+        try:
+            return self._result.decode_result(found.result)
+        except errors.PayloadError as error:
+            raise once_refusals.unfit(self.name, found.hold.key.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None) -> int:
         """Since when a duplicate that has met a running call waits; None: until now it has not.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import shlex
 import typing
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -130,6 +131,17 @@ def lazy_result(name: str, value: object) -> errors.UsageError:
     )
 
 
+def unfit(name: str, key: str, error: errors.PayloadError) -> errors.PayloadError:
+    """The error for a stored result that is not what the function says it returns."""
+    return errors.PayloadError(
+        f"The result stored for {name} {key!r} is not what the function returns: {error.what}",
+        meaning="The call is done and was not repeated. Its record was settled by hand with another result, or the"
+        " function's annotation has changed since.",
+        todo=f"See `onefold why {shlex.quote(key)} --url URL`. If it was settled by hand, settle it again:"
+        f" onefold held settle {shlex.quote(key)} --done --result JSON --url URL; else let the annotation fit it.",
+    )
+
+
 def own_call(name: str, key: str) -> errors.UsageError:
     """The error for a call from within the call of the same key."""
     return errors.UsageError(
@@ -170,5 +182,6 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
     return errors.OutcomeUnknown(
         f"Whether {name} {key.key!r} took effect is not known.",
         meaning=failure.summary if failure is not None else "An earlier call ended without a word.",
-        todo="Find out, then settle it: `onefold held settle KEY --done` (or --not-done) --url URL, the store's.",
+        todo=f"Find out whether it did, then: onefold held settle {shlex.quote(key.key)} --done --result JSON --url URL,"
+        " with the URL of its store; or --not-done, and the next call runs it.",
     )

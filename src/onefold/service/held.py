@@ -11,6 +11,7 @@ Invariant: of a held operation that is not done, at least one message stays unti
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Literal
 
@@ -178,26 +179,32 @@ def settle(
     reason_text: str | None = None,
     idle: bool = False,
 ) -> Settled:
-    """Settle a held operation by a person's word.
+    """Settle a held operation by a person's word. One that was settled so as done may be given another result.
 
     Args:
         key, job, tenant: which; job and tenant where several operations have the key.
         done: whether the effect happened.
-        result: JSON that answers duplicates from now on; only with done, null unless given.
+        result: JSON that answers duplicates from now on; only with done. It has to be given for a call under @once, whose
+            later calls return it; of a job null unless given.
         reason_text: why, for the ledger.
         idle: nobody sends to the queue of a group that it stopped, and no worker receives from it (`groups.py`).
 
     Raises:
         NotFoundError: nothing with this key is held. UsageError: several are, or a result without done; it stopped its
             group on SQS, and nobody said that the queue is idle.
-        PayloadError: the result is no JSON or not of the job's result type.
+        PayloadError: the result is not of the job's result type. UsageError: it is not JSON, or is missing.
         ConflictError: it was settled before, the other way.
     """
     if result is not None and not done:
         raise errors.UsageError("A result was given for an effect that did not happen.", todo="Leave --result out.")
+    corrected = _corrected(desk, key, job, tenant, result, reason_text) if done and result is not None else None
+    if corrected is not None:
+        return corrected
     held = _one(desk, key, job, tenant)
     record_key = RecordKey(held.tenant, held.job, held.key)
-    stored = _result(desk, held.job, result)
+    stored = _result(
+        desk, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
+    )
     before = desk.engine.store.read([record_key], desk.now_ms())[0]
     messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
     stopped = _stopped_groups(desk, messages)
@@ -240,11 +247,72 @@ def _one(desk: Desk, key: str, job: str | None, tenant: str | None) -> Held:
     return fitting[0]
 
 
-def _result(desk: Desk, job_name: str, result: str | None) -> bytes:
+def _corrected(
+    desk: Desk, key: str, job: str | None, tenant: str | None, result: str, reason_text: str | None
+) -> Settled | None:
+    """Give what a person has settled as done another result; None where that is not what is asked for."""
+    if listed(desk, key):
+        return None
+    by_hand = [
+        (record.key, record.result)
+        for record in desk.engine.records.find(key, _LISTED_MAX)
+        if record.status == "completed"
+        and record.result is not None
+        and job in (None, record.key.job)
+        and tenant in (None, record.key.scope)
+        and _was_settled(desk, record.key)
+    ]
+    if len(by_hand) != 1:
+        return None
+    (operation_key, before), now_ms = by_hand[0], desk.now_ms()
+    declared = desk.job(operation_key.job)
+    stored = _result(desk, operation_key.job, key, result, needed=True, has_queue=False)
+    keep_ms = declared.policy.keep_ms if declared is not None else _KEEP_MS
+
+    def write() -> None:
+        if not desk.engine.records.settle(
+            operation_key, done=True, result=stored, now_ms=now_ms, expires_at_ms=now_ms + keep_ms, corrects=before
+        ):
+            raise errors.ConflictError(
+                f"{operation(operation_key)} has another result by now.",
+                meaning="Somebody else changed it in this moment. Nothing was changed here.",
+                todo=f"See `onefold why {shlex.quote(key)}`.",
+            )
+        desk.record("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
+
+    desk.together(write)
+    return Settled(
+        job=operation_key.job, tenant=operation_key.scope, key=key, done=True, sent_back=(), deleted=0, group_restarted=0,
+        left=0,
+    )  # fmt: skip
+
+
+def _was_settled(desk: Desk, key: RecordKey) -> bool:
+    """Whether it was a person who ended the operation, as the last word of its history."""
+    words = [row for row in desk.engine.ledger.of_key(key) if row.event in ("settled", "completed", "redrive")]
+    return bool(words) and words[-1].event == "settled" and words[-1].detail.get("done") is True
+
+
+def _result(desk: Desk, name: str, key: str, result: str | None, *, needed: bool, has_queue: bool) -> bytes:
+    job, quoted = desk.job(name), shlex.quote(key)
     if result is None:
+        if needed and job is None and not has_queue:
+            raise errors.UsageError(
+                f"{name} {key!r} is a call of a function: what it returned is missing.",
+                meaning="Later calls with this key return it, and null only fits a function that returns None."
+                " Nothing was changed.",
+                todo=f"Give it as JSON: onefold held settle {quoted} --done --result '\"...\"', or --result null for None.",
+            )
         return b"null"
-    stored = canonical(result)
-    job = desk.job(job_name)
+    try:
+        stored = canonical(result)
+    except errors.PayloadError as error:
+        reason = error.what.removeprefix("The payload is not JSON: ")
+        raise errors.UsageError(
+            f"--result is not JSON: {reason}",
+            meaning=f"It is {result!r:.60}. Nothing was changed.",
+            todo="Text needs quotes of its own: --result '\"label-17\"'. Numbers, null, {...} and [...] stand alone.",
+        ) from None
     if job is not None:
         job.rules.payload.decode_result(stored)
     return stored

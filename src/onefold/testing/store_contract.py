@@ -17,6 +17,8 @@ Never here: how a store stores. Invariant: passing means that workers may share 
 
 from __future__ import annotations
 
+from functools import partial
+
 from onefold.contracts.admin import RecordAdmin
 from onefold.contracts.store import (
     Complete,
@@ -298,6 +300,16 @@ class RecordAdminContract(StoreHarness):
         record = self.record()
         assert (record.parked, record.doubt, record.failure) == (False, False, None)
         assert self.store.read([KEY], NOW + KEPT_MS) == [None]
+
+    def test_a_result_is_corrected_where_it_is_still_the_one(self) -> None:
+        hold = self.claim().hold
+        settle = partial(self.records.settle, KEY, done=True, now_ms=NOW + 9, expires_at_ms=NOW + KEPT_MS)
+        assert not settle(result=b"6", corrects=b"5")  # it runs
+        assert self.write(hold, complete(b"5"))
+        assert not settle(result=b"6", corrects=b"4")
+        assert not settle(result=b"6")  # nothing is parked
+        assert settle(result=b"6", corrects=b"5")
+        assert self.ask("B", NOW + 9) == Completed(result=b"6", completed_at_ms=NOW + 9, hold=hold, outbox=[])
 
     def test_a_parked_operation_is_settled_as_not_done(self) -> None:
         hold = self.claim().hold

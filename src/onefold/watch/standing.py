@@ -79,7 +79,7 @@ def _held(record: Record, evidence: Evidence) -> Standing:
         text=f"Held since {evidence.say(record.updated_at_ms)}: whether the effect happened is not known.{why}",
         todo=(
             "Find out at the other side whether it happened, then one of",
-            f"onefold held settle {key} --done",
+            f"onefold held settle {key} --done --result JSON",
             f"onefold held settle {key} --not-done",
         ),
     )

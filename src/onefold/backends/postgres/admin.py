@@ -27,9 +27,11 @@ SELECT job, sum(count)::bigint FROM onefold.completed WHERE second BETWEEN %s AN
 
 
 def _settle_step(
-    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int
+    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int, corrects: bytes | None
 ) -> tuple[bool, Record | None]:
-    after = transitions.settle(record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms)
+    after = transitions.settle(
+        record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+    )
     return after is not None, after
 
 
@@ -61,9 +63,20 @@ class PostgresRecords:
         rows = self._server.run(lambda link: ask(link, self._server.sql(_FIND), values))
         return [record_of(row) for row in rows]
 
-    def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
-        """End a parked record by a person's word; False when it is not parked (any more)."""
-        step = partial(_settle_step, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms)
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
+        """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
+        step = partial(
+            _settle_step, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+        )
         place = ident(key)
 
         def run(link: Link) -> bool:

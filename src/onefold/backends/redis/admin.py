@@ -76,11 +76,22 @@ class RedisRecords:
             found = {record.key: record for record in newest}
         return list(found.values())
 
-    def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
-        """End a parked record by a person's word; False when it is not parked (any more)."""
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
+        """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
 
         def step(record: Record | None) -> tuple[bool, Record | None]:
-            after = transitions.settle(record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms)
+            after = transitions.settle(
+                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+            )
             return after is not None, after
 
         steps: list[tuple[RecordKey, Step[bool]]] = [(key, step)]

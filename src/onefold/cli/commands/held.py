@@ -5,6 +5,8 @@ Invariant: nothing is settled without --done or --not-done.
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from onefold.cli import options, render, target
@@ -59,7 +61,7 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
     render.draw(render.table(columns, rows))
     line()
     line("Find out at the other side whether the effect happened, then:")
-    render.todo(["onefold held settle KEY --done", "onefold held settle KEY --not-done"], found.words)
+    render.todo(["onefold held settle KEY --done --result JSON", "onefold held settle KEY --not-done"], found.words)
 
 
 @declared("show", example="onefold held show o-17 shop:app")
@@ -90,8 +92,9 @@ def _draw_details(held: list[service.Held], bodies: dict[str, str], found: targe
             line(f"  message {message_id}", "dim")
             line(f"    {bodies.get(message_id, '(gone)')}")
     line()
-    key = held[0].key
-    render.todo([f"onefold held settle {key} --done", f"onefold held settle {key} --not-done"], found.words)
+    key = shlex.quote(held[0].key)
+    settle = f"onefold held settle {key}"
+    render.todo([f"{settle} --done --result JSON", f"{settle} --not-done"], found.words)
 
 
 def _draw_settled(settled: service.Settled) -> None:
@@ -119,7 +122,7 @@ def _draw_settled(settled: service.Settled) -> None:
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
 @target.by_url
 @click.option("--done/--not-done", "done", default=None, help="Whether the effect happened.")
-@click.option("--result", metavar="JSON", help="With --done: what answers duplicates from now on; null unless given.")
+@click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
 @options.operation
 @options.idle
 @options.reason_text

@@ -68,11 +68,22 @@ class DynamoRecords:
         """
         return _newest(map(record_of, self._table.get_all(finding.places_of(self._table, key))), limit)
 
-    def settle(self, key: RecordKey, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int) -> bool:
-        """End a parked record by a person's word; False when it is not parked (any more)."""
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
+        """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
 
         def decide(record: Record | None) -> tuple[bool, Record | None]:
-            after = transitions.settle(record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms)
+            after = transitions.settle(
+                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+            )
             return after is not None, after
 
         (answer,) = make(self._table, [Move(key, None, won=True, decide=decide)])
@@ -80,7 +91,7 @@ class DynamoRecords:
             raise answer
         if answer:
             self._notes.unpark(key)
-            self._notes.completed([key.job] if done else [], now_ms)
+            self._notes.completed([key.job] if done and corrects is None else [], now_ms)
             self._notes.flush()
         return answer
 
