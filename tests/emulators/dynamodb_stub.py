@@ -1,10 +1,11 @@
 """A small DynamoDB server, for what no emulator has: old items in the errors of batches, as AWS's API reference has them.
 
 It knows the operations that records need (ours and those of Powertools' idempotency): PutItem, GetItem, UpdateItem,
-DeleteItem, BatchGetItem, BatchWriteItem, BatchExecuteStatement with INSERT and UPDATE; and CreateTable, DescribeTable, time
-to live. Their conditions are really evaluated. Anything else is answered with UnknownOperationException, and an expression
-that it does not know with ValidationException: never with a guess. `latency_ms` is added to each call; `GET /calls` tells
-how many of each there were. As a process of its own: python -m tests.emulators.dynamodb_stub PORT [LATENCY_MS]
+DeleteItem, BatchGetItem, BatchWriteItem, BatchExecuteStatement with INSERT and UPDATE, Scan that counts; and CreateTable,
+DescribeTable, time to live. Their conditions are really evaluated. Anything else is answered with UnknownOperationException,
+and an expression that it does not know with ValidationException: never with a guess. `latency_ms` is added to each call;
+`GET /calls` tells how many of each there were. As a process of its own:
+python -m tests.emulators.dynamodb_stub PORT [LATENCY_MS]
 
 Sources: API reference (BatchStatementError.Item, ReturnValuesOnConditionCheckFailure), developer guide ("PartiQL insert",
 "PartiQL update", "Condition expressions"). Invariant: one call at a time changes items; each condition and its write are
@@ -50,6 +51,7 @@ class Store:
             "DescribeTimeToLive": lambda one: {"TimeToLiveDescription": self._table(one["TableName"])["Ttl"]},
             "PutItem": self.put_item,
             "GetItem": self.get_item,
+            "Scan": self.scan,
             "UpdateItem": self.update_item,
             "DeleteItem": self.delete_item,
             "BatchGetItem": self.batch_get_item,
@@ -113,6 +115,12 @@ class Store:
     def get_item(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._items[request["TableName"]].get(self._place(request["TableName"], request["Key"]))
         return {} if found is None else {"Item": found}
+
+    def scan(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("Select") != "COUNT":
+            raise invalid("the stub's Scan only counts")
+        self._table(request["TableName"])
+        return {"Count": min(len(self._items[request["TableName"]]), request["Limit"])}
 
     def _expression(self, request: dict[str, Any], field: str, item: Item | None) -> Expression:
         return Expression(

@@ -231,7 +231,7 @@ def test_the_size_of_a_record_is_what_the_model_says() -> None:
     )  # fmt: skip
     claimed, record = transitions.claim(None, ask, 1_795_000_000_000)
     assert record is not None
-    size = bytes_of(items.item_of(record, "0123456789abcdef")) - 40
+    size = bytes_of(items.item_of(record, "0123456789abcdef", 1)) - 40
     assert cost.RECORD_BYTES * 0.8 <= size <= cost.RECORD_BYTES
     assert isinstance(claimed, Claimed)
     done = transitions.write(
@@ -241,7 +241,7 @@ def test_the_size_of_a_record_is_what_the_model_says() -> None:
         1_795_000_000_500,
     )
     assert done is not None
-    more = bytes_of(items.item_of(done, "0123456789abcdef")) - 40 - 200 - size
+    more = bytes_of(items.item_of(done, "0123456789abcdef", 1)) - 40 - 200 - size
     assert -20 <= more <= cost.COMPLETED_BYTES
 
 
@@ -251,7 +251,7 @@ def test_the_size_and_number_of_rows_are_what_the_model_says() -> None:
         actor="0123456789abcdef", message_id="5fea7756-0ea4-451a-a703-a558b933e274",
         detail={"attempt": 1, "of": 5, "delay_ms": 1_000, "kind": "transient", "error": "TimeoutError", "summary": "x" * 60},
     )  # fmt: skip
-    table: Any = SimpleNamespace(entropy=SeededEntropy(1))
+    table: Any = SimpleNamespace(entropy=SeededEntropy(1), layout=1)
     found = ledger.DynamoLedger(table).items([row])
     assert len(found) == cost.ITEMS_PER_ROW
     assert cost.COUNTED_RUNS == notes.DUE_RUNS

@@ -10,7 +10,7 @@ Never here: clients, other schemes. Invariant: an option that is not known is re
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -21,7 +21,18 @@ TABLE_DEFAULT: Final = "onefold"
 _PREFIX: Final = r"[A-Za-z0-9_-]{0,40}"
 _SERVICES: Final = ("sqs", "dynamodb", "s3", "scheduler")
 _LATER: Final = ("later", "later_role")
-_OPTIONS: Final = ("table", "prefix", "payloads", "records", "create", "batch", "endpoint", *_LATER, *_SERVICES)
+_OPTIONS: Final = (
+    "table",
+    "prefix",
+    "payloads",
+    "records",
+    "create",
+    "batch",
+    "layout",
+    "endpoint",
+    *_LATER,
+    *_SERVICES,
+)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -37,6 +48,8 @@ class Place(Struct, frozen=True, kw_only=True):
         later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
             are due later than SQS delays; None: those are refused.
         batched: use DynamoDB's batch statements; off for emulators that do not have them.
+        layout: of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own, which begins
+            with its job).
         endpoints: service to URL; `*` for all that are not named.
     """
 
@@ -50,6 +63,7 @@ class Place(Struct, frozen=True, kw_only=True):
     later_group: str | None = None
     later_role: str | None = None
     batched: bool = True
+    layout: Literal[1, 2] = 1
     endpoints: dict[str, str] = {}
 
 
@@ -89,6 +103,7 @@ def read(url: str) -> Place:
         later_role=options.get("later_role"),
         create=_yes(url, options, "create", default=False),
         batched=_yes(url, options, "batch", default=True),
+        layout=2 if options.get("layout") == "2" else 1,
         endpoints=endpoints,
     )
 
@@ -115,6 +130,8 @@ def _option(url: str, name: str, value: str) -> tuple[str, str]:
         raise errors.UsageError(
             f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
         )
+    if name == "layout" and value not in ("1", "2"):
+        raise errors.UsageError(f"{url!r}: there is no layout {value!r}.", todo="Write 1 or 2.")
     if name in ("endpoint", *_SERVICES) and not value.startswith(("http://", "https://")):
         raise errors.UsageError(f"{name}={value!r} is no URL.", todo="Write for example http://127.0.0.1:9324.")
     return name, value

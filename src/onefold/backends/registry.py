@@ -139,7 +139,9 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
         later = part("aws.later").Later(session, group=place.later_group, role=place.later_role)
     books: Books
     if place.records is None:
-        books, sweep = _dynamo(session, place.table, clock, entropy, create=place.create, batched=place.batched)
+        books, sweep = _dynamo(
+            session, place.table, clock, entropy, create=place.create, batched=place.batched, layout=place.layout
+        )
     else:
         books, sweep = _open_books(place.records, clock, entropy, create=place.create)
     sqs = part("aws.sqs").Sqs(
@@ -170,7 +172,15 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
     if scheme == "dynamodb":
         place = _dynamo_place(url)
         session = part("aws.session").Session(place.region, place.endpoints)
-        return _dynamo(session, place.table, clock, entropy, create=create or place.create, batched=place.batched)
+        return _dynamo(
+            session,
+            place.table,
+            clock,
+            entropy,
+            create=create or place.create,
+            batched=place.batched,
+            layout=place.layout,
+        )
     if scheme == "sqlite":
         from onefold.backends.sqlite.books import FileBooks
 
@@ -188,12 +198,31 @@ def _ignored(_: str) -> None:
 
 
 def _dynamo(
-    session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool
+    session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool, layout: int
 ) -> tuple[Books, Sweep]:
-    books = part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched)
+    books = part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched, layout=layout)
     if create:
         books.create()
     return books, None
+
+
+def migrating(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, Any]:
+    """The table that a URL names, as `aws.dynamodb.migrating` takes it, and that module.
+
+    Raises:
+        UsageError: the URL names no table of DynamoDB, or the extra is not installed.
+    """
+    from onefold.backends import places
+
+    scheme, _ = _split(url, "dynamodb://eu-west-1/onefold")
+    if scheme not in ("aws", "dynamodb"):
+        raise errors.UsageError(f"{url!r} names no table.", todo="Write for example dynamodb://eu-west-1/onefold.")
+    place = places.read(url) if scheme == "aws" else _dynamo_place(url)
+    if place.records is not None:
+        raise errors.UsageError(f"The records of {url!r} are not in DynamoDB.", todo="Only tables there have layouts.")
+    session = part("aws.session").Session(place.region, place.endpoints)
+    table = part("aws.dynamodb.table").Table(session, place.table, clock, entropy, batched=place.batched)
+    return table, part("aws.dynamodb.migrating")
 
 
 def _dynamo_place(url: str) -> Any:

@@ -15,7 +15,9 @@ from contextlib import ExitStack
 import boto3
 import pytest
 
+from onefold.backends.aws.dynamodb import marker
 from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.items import Layout
 from onefold.backends.aws.dynamodb.setup import definition
 from onefold.backends.aws.session import Session
 from onefold.entropy import SeededEntropy
@@ -69,17 +71,21 @@ def open_books(shared: boto3.session.Session) -> Iterator[OpenBooks]:
             create: bool = True,
             tries: int = 3,
             boto: boto3.session.Session | None = shared,
+            layout: Layout = 1,
         ) -> DynamoBooks:
             session = Session("eu-west-1", {"*": url}, session=boto, tries=tries, read_s=2)
             stack.callback(session.close)
             number = next(_NUMBERS)
             books = DynamoBooks(
-                session, table or f"books-{number}", HastyClock(), SeededEntropy(number), batched=batched
+                session, table or f"books-{number}", HastyClock(), SeededEntropy(number), batched=batched, layout=layout
             )
             if (
                 create and table is None
             ):  # without time to live: ministack has a minute's reaper, and tests an early NOW
-                books.table.client.create_table(**definition(books.table.name))
+                bare = books.table.bare()
+                bare.client.create_table(**definition(books.table.name))
+                marker.write(bare)
+                assert books.table.client  # its layout is known from here on, and costs no test a call
             return books
 
         yield open_at

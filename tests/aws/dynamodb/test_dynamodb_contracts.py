@@ -1,4 +1,4 @@
-"""The DynamoDB backend passes the suites of all its contracts, in batches and record by record."""
+"""The DynamoDB backend passes the suites of all its contracts, in batches and record by record, in both layouts."""
 
 from __future__ import annotations
 
@@ -75,3 +75,41 @@ class TestStateOnMoto(StateContract):
     @pytest.fixture(autouse=True)
     def open_state(self, moto: str, open_books: OpenBooks) -> None:
         self.state = open_books(moto).state
+
+
+class TestSpreadInBatchesOnMinistack(StoreContract, RecordAdminContract):
+    @pytest.fixture(autouse=True)
+    def open_store(self, ministack: str, open_books: OpenBooks) -> None:
+        books = open_books(ministack, layout=2)
+        self.store, self.records = books.store, books.records
+
+
+class TestSpreadOnMoto(StoreContract, RecordAdminContract):
+    @pytest.fixture(autouse=True)
+    def open_store(self, moto: str, open_books: OpenBooks) -> None:
+        books = open_books(moto, batched=False, layout=2)
+        self.store, self.records = books.store, books.records
+
+
+class TestSpreadInBatchesOnStub(StoreContract):
+    @pytest.fixture(autouse=True)
+    def open_store(self, stub: Stub, open_books: OpenBooks) -> None:
+        self.store = open_books(stub.url, layout=2).store
+
+
+class TestSpreadLedgerOnMinistack(LedgerContract):
+    @pytest.fixture(autouse=True)
+    def open_ledger(self, ministack: str, open_books: OpenBooks) -> None:
+        self.ledger = open_books(ministack, layout=2).ledger
+
+
+class TestSpreadLedgerOnMoto(LedgerContract):
+    @pytest.fixture(autouse=True)
+    def open_ledger(self, moto: str, open_books: OpenBooks) -> None:
+        self.ledger = open_books(moto, layout=2).ledger
+
+
+class TestSpreadStateOnMoto(StateContract):
+    @pytest.fixture(autouse=True)
+    def open_state(self, moto: str, open_books: OpenBooks) -> None:
+        self.state = open_books(moto, layout=2).state

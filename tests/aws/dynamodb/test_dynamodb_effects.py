@@ -25,9 +25,10 @@ from tests.aws.dynamodb.tables import OpenBooks
 ROW = Row(at_ms=NOW, event="completed", key=KEY, run="r")
 
 
-@pytest.fixture(params=["ministack", "moto"])
+@pytest.fixture(params=[("ministack", 1), ("moto", 1), ("ministack", 2)], ids=["ministack", "moto", "spread"])
 def books(request: pytest.FixtureRequest, open_books: OpenBooks) -> DynamoBooks:
-    return prepared(open_books(request.getfixturevalue(request.param), batched=request.param != "moto"))
+    server, layout = request.param
+    return prepared(open_books(request.getfixturevalue(server), batched=server != "moto", layout=layout))
 
 
 def prepared(books: DynamoBooks) -> DynamoBooks:
@@ -156,7 +157,7 @@ def test_a_token_of_a_record_that_was_deleted_by_hand_stops_nobody(ministack: st
         effects = books.effects(1_000)
         effects.open().transact(put(books, id=f"i-{number}"))
         assert effects.finish(settlement(hold), NOW + number).written
-        books.table.client.delete_item(TableName=books.table.name, Key=place_of(KEY))
+        books.table.client.delete_item(TableName=books.table.name, Key=place_of(KEY, books.table.layout))
     assert stored(books, "i-2") is not None
 
 

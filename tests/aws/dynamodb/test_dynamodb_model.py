@@ -12,6 +12,7 @@ import os
 from hypothesis import settings
 
 from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.items import Layout
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession
 from tests.emulators import dynamodb_stub
@@ -22,11 +23,14 @@ SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 
 class InBatches(Workers):
     batched, old_items, lost = True, True, 0.0
+    layout: Layout = 1
 
     def open_store(self) -> None:
         chance = SeededEntropy(1)
         client = LocalClient(dynamodb_stub.Store(old_items=self.old_items), loses=lambda: chance.fraction() < self.lost)
-        books = DynamoBooks(LocalSession(client), "books", HastyClock(), SeededEntropy(0), batched=self.batched)
+        books = DynamoBooks(
+            LocalSession(client), "books", HastyClock(), SeededEntropy(0), batched=self.batched, layout=self.layout
+        )
         books.create()
         self.store = books.store
 
@@ -51,9 +55,14 @@ class WithLostAnswersRecordByRecord(RecordByRecord):
     lost = 0.5
 
 
+class SpreadWithLostAnswers(WithLostAnswersAndNoOldItems):
+    layout: Layout = 2
+
+
 MACHINES = (
     InBatches, InBatchesThatHoldNoOldItems, RecordByRecord,
     WithLostAnswers, WithLostAnswersAndNoOldItems, WithLostAnswersRecordByRecord,
+    SpreadWithLostAnswers,
 )  # fmt: skip
 for machine in MACHINES:
     machine.TestCase.settings = settings(max_examples=2_000 if SOAK else 60, stateful_step_count=25)
@@ -64,3 +73,4 @@ TestRecordByRecord = RecordByRecord.TestCase
 TestWithLostAnswers = WithLostAnswers.TestCase
 TestWithLostAnswersAndNoOldItems = WithLostAnswersAndNoOldItems.TestCase
 TestWithLostAnswersRecordByRecord = WithLostAnswersRecordByRecord.TestCase
+TestSpreadWithLostAnswers = SpreadWithLostAnswers.TestCase

@@ -76,7 +76,7 @@ def test_another_primary_key_is_refused(
     url: str, open_books: OpenBooks, keys: list[tuple[str, str]], types: dict[str, str]
 ) -> None:
     books = open_books(url, create=False)
-    books.table.client.create_table(
+    books.table.bare().client.create_table(
         TableName=books.table.name,
         KeySchema=[{"AttributeName": name, "KeyType": role} for name, role in keys],
         AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in types.items()],

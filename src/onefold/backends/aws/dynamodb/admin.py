@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from onefold import errors
 from onefold.backends.aws.dynamodb import finding
-from onefold.backends.aws.dynamodb.items import place_of, record_of
+from onefold.backends.aws.dynamodb.items import RECORD_SORT_KEY, place_of, record_of
 from onefold.backends.aws.dynamodb.moves import Move, make
 from onefold.backends.aws.dynamodb.notes import Notes
 from onefold.backends.aws.dynamodb.table import Table
@@ -46,16 +46,19 @@ class DynamoRecords:
         """
         if not parked:
             return _newest(self._scan(status, plain=parked is False), limit)
-        found = map(record_of, self._table.get_all([place_of(key) for key in finding.parked(self._table)]))
+        found = map(
+            record_of, self._table.get_all([place_of(key, self._table.layout) for key in finding.parked(self._table)])
+        )
         return _newest((one for one in found if one.parked and status in (None, one.status)), limit)
 
     def _scan(self, status: Status | None, *, plain: bool) -> Iterator[Record]:
-        conditions = ["attribute_exists(fence)"]  # a record, and nothing else in the table
-        arguments: dict[str, Any] = {}
+        # A record of this layout, and nothing else in the table: a migration leaves those of the other one (`migrating.py`).
+        conditions = ["attribute_exists(fence)", "sk = :record" if self._table.layout == 2 else "sk <> :record"]
+        arguments: dict[str, Any] = {"ExpressionAttributeValues": {":record": {"S": RECORD_SORT_KEY}}}
         if status is not None:
             conditions.append("#status = :status")
             arguments["ExpressionAttributeNames"] = {"#status": "status"}
-            arguments["ExpressionAttributeValues"] = {":status": {"S": status}}
+            arguments["ExpressionAttributeValues"][":status"] = {"S": status}
         if plain:
             conditions.append("attribute_not_exists(parked)")
         return map(record_of, self._table.scan(PAGES_MAX, FilterExpression=" AND ".join(conditions), **arguments))
@@ -86,7 +89,7 @@ class DynamoRecords:
             )
             return after is not None, after
 
-        (answer,) = make(self._table, [Move(key, None, won=True, decide=decide)])
+        (answer,) = make(self._table, [Move(key, self._table.layout, None, won=True, decide=decide)])
         if isinstance(answer, errors.OnefoldError):
             raise answer
         if answer:

@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from onefold import errors
+from onefold.backends.aws.dynamodb import marker
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
 from onefold.backends.aws.dynamodb.notes import Notes
 from onefold.backends.aws.dynamodb.state import DynamoState
@@ -19,6 +20,7 @@ from onefold.backends.aws.dynamodb.table import Table
 if TYPE_CHECKING:
     from onefold.backends.aws.dynamodb.admin import DynamoRecords
     from onefold.backends.aws.dynamodb.effects import DynamoEffects
+    from onefold.backends.aws.dynamodb.items import Layout
     from onefold.backends.aws.session import Session
     from onefold.outside import Clock, Entropy
 
@@ -33,13 +35,16 @@ class DynamoBooks:
         entropy: for the ids by which writes are recognised after a lost answer, and for jitter.
         batched: whether several records are written by one BatchExecuteStatement (URL option `batch=no` turns it off:
             for emulators that do not have it).
+        layout: of the table's items (URL option `layout`).
 
     Attributes:
         store, ledger, state: the contracts of those names.
     """
 
-    def __init__(self, session: Session, table: str, clock: Clock, entropy: Entropy, *, batched: bool = True) -> None:
-        self.table = Table(session, table, clock, entropy, batched=batched)
+    def __init__(
+        self, session: Session, table: str, clock: Clock, entropy: Entropy, *, batched: bool = True, layout: Layout = 1
+    ) -> None:
+        self.table = Table(session, table, clock, entropy, batched=batched, layout=layout, first=marker.agree)
         self._notes = Notes(self.table)
         self.store = DynamoStore(self.table, self._notes)
         self.ledger = DynamoLedger(self.table)
@@ -56,13 +61,15 @@ class DynamoBooks:
         """Make the table with time to live where there is none; errors as `setup.create`."""
         from onefold.backends.aws.dynamodb import setup  # for emulators and developers
 
-        setup.create(self.table)
+        setup.create(self.table.bare())
 
     def check(self) -> list[str]:
-        """Warnings about the table; raises where it cannot be used, as `setup.check`."""
+        """Warnings about the table; raises where it cannot be used, as `setup.check` and `marker.agree`."""
         from onefold.backends.aws.dynamodb import setup  # workers and operators ask, functions do not
 
-        return setup.check(self.table)
+        found = setup.check(self.table.bare())
+        marker.agree(self.table.bare())  # a worker with the wrong layout ends here, before it takes a message
+        return found
 
     def effects(self, limit_ms: int) -> DynamoEffects:
         """Level 4: handlers' own writes in one transaction with their record.
@@ -77,7 +84,7 @@ class DynamoBooks:
 
     def appear(self) -> None:
         """Make the client, which takes longer than the first batch: in Lambda's init phase, before the event is there."""
-        self.table.client  # noqa: B018 - made when it is asked for
+        self.table.bare().client  # noqa: B018 - made when it is asked for
 
     def close(self) -> None:
         """Write what is still to be noted; the session stays open. Harmless twice."""

@@ -149,7 +149,10 @@ class DynamoEffects:
         check_size(hold, outcome)
         self._ledger.prepare(settlement.rows)
         token = _token(self._table, hold)
-        actions = [as_action(as_update(hold, outcome, now_ms, token), self._table.name), *collected.actions]
+        actions = [
+            as_action(as_update(self._table.layout, hold, outcome, now_ms, token), self._table.name),
+            *collected.actions,
+        ]
         items = self._ledger.items(settlement.rows)
         room = ACTIONS_MAX - len(actions)
         actions += [{"Put": {"TableName": self._table.name, "Item": item}} for item in items[:room]]
@@ -230,7 +233,7 @@ class DynamoEffects:
         The token was used within 10 minutes with other content: by an earlier `finish`, or by a record that was deleted by
         hand since.
         """
-        item = self._table.get(place_of(hold.key))
+        item = self._table.get(place_of(hold.key, self._table.layout))
         record = record_of(item) if item else None
         after = transitions.write(record, hold, outcome, now_ms)
         return None if after is not None and after is not record else after is not None

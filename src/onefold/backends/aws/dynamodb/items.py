@@ -1,5 +1,7 @@
 """What lies where in the table: keys of items, and a record as an item and back.
 
+There are two layouts. In layout 1, of tables that are older, records share the partition of their tenant:
+
     pk                         sk                          what
     scope                      job#key                     a record; `status`, `fence`, `owner`, ... as in `Record`
     ~key#KEY                   scope#job#instant#...       history of operations with this business key
@@ -11,6 +13,18 @@ An empty scope is `-`; one that begins with `-` or `~` gets another `-` in front
 escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that looks like a
 digest itself, is `sha256:HEX` there and stands in the attribute `key` as it is.
 
+In layout 2 each record has a partition of its own, and what belongs to a job begins with the job, so that a role can be
+limited to its jobs (`dynamodb:LeadingKeys`):
+
+    pk                         sk                          what
+    job#scope#key              record                      a record
+    job#~scopes, job#~done#DATE, job#~held                 by which people find records (`notes.py`)
+    ~names                     job                         which jobs there are
+    ~day#DATE#SHARD            instant#...                 history by day; all other rows are as in layout 1
+
+Job and scope are percent-escaped there: `#`, `~`, and what a policy would read as a pattern. What would be too long is
+`job#~HEX`, a digest, with the attribute `operation`. Which layout a table has is in `marker.py`.
+
 Never here: calls, conditions. Invariant: `record_of(item_of(record, ...)) == record`, and no two keys have one place.
 """
 
@@ -18,7 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -28,7 +43,9 @@ from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey
 Value = dict[str, Any]
 """One attribute in DynamoDB's own form, for example {"S": "text"} or {"N": "5"}."""
 Item = dict[str, Value]
+Layout = Literal[1, 2]
 
+RECORD_SORT_KEY: Final = "record"  # of layout 2; each sort key of a record of layout 1 holds a `#`
 ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
 PARTITION_KEY_BYTES_MAX: Final = 2_048  # same
 # Sort key: 1,024 bytes (same). A job's name has at most 128 characters: escaped or not, 512 bytes at most.
@@ -42,6 +59,9 @@ TTL_GRACE_MS: Final = limits.DAY_MS
 TTL_ATTRIBUTE: Final = "ttl"
 
 _DIGEST: Final = "sha256:"
+_JOB_BYTES_MAX: Final = 1_000  # of layout 2; what is longer is a digest
+# Of a part of a composite key: no `#`, `%`, nor what is a pattern or a place in a policy (`*?${}`) or unfit for one.
+_SAFE: Final = " !&'()+,/:;<=>@[]^`|"
 _FLAGS: Final = ("parked", "doubt", "budget_closed")
 _NUMBERS: Final = {
     "fence": "fence",
@@ -66,13 +86,45 @@ _ZEROS: Final = frozenset({"crashes", "crashes_total"})
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def place_of(key: RecordKey) -> Item:
+def place_of(key: RecordKey, layout: Layout) -> Item:
     """The primary key of an operation's record.
 
     Raises:
-        UsageError: the scope has more than 2,047 bytes in UTF-8.
+        UsageError: in layout 1, the scope has more than 2,047 bytes in UTF-8.
     """
-    return {"pk": {"S": partition_of(key.scope)}, "sk": {"S": sort_key_of(key)}}
+    if layout == 1:
+        return {"pk": {"S": partition_of(key.scope)}, "sk": {"S": sort_key_of(key)}}
+    text = _whole_partition(key)
+    if len(text) * 4 > PARTITION_KEY_BYTES_MAX and len(text.encode()) > PARTITION_KEY_BYTES_MAX:
+        text = f"{job_part(key.job)}#~{sha256(_operation(key)).hexdigest()}"
+    return {"pk": {"S": text}, "sk": {"S": RECORD_SORT_KEY}}
+
+
+def job_part(job: str) -> str:
+    """What the partition keys of a job begin with in layout 2, before a `#`: no job's part is the beginning of another's."""
+    text = part_of(job)
+    return text if len(text.encode()) <= _JOB_BYTES_MAX else f"%{_DIGEST}{sha256(job.encode()).hexdigest()}"
+
+
+def part_of(text: str) -> str:
+    """A part of a composite key of layout 2: without `#`, not beginning with `~`, and the same text in a pattern of IAM."""
+    return quote(text, safe=_SAFE).replace("~", "%7E")
+
+
+def job_partition(job: str, kind: str, text: str = "") -> str:
+    """The partition key of what is beside the records of a job in layout 2, for example `job#~done#2026-11-21`."""
+    full = f"{job_part(job)}#~{kind}#{text}" if text else f"{job_part(job)}#~{kind}"
+    if len(full.encode()) <= PARTITION_KEY_BYTES_MAX and not text.startswith(_DIGEST):
+        return full
+    return f"{job_part(job)}#~{kind}#{_digest(text)}"
+
+
+def _whole_partition(key: RecordKey) -> str:
+    return f"{job_part(key.job)}#{part_of(key.scope)}#{key.key}"
+
+
+def _operation(key: RecordKey) -> bytes:
+    return msgspec.json.encode(key)
 
 
 def partition_of(scope: str) -> str:
@@ -120,10 +172,26 @@ def unescaped(text: str) -> str:
 def key_of(item: Mapping[str, Value]) -> RecordKey:
     """The operation whose record an item is."""
     scope, sort_key = item["pk"]["S"], item["sk"]["S"]
+    if sort_key == RECORD_SORT_KEY:
+        if "operation" in item:
+            return msgspec.json.decode(item["operation"]["S"], type=RecordKey)
+        job, scope, key = scope.split("#", 2)
+        return RecordKey(unquote(scope), unquote(job), key)
     job, _, key = sort_key.partition("#")
     if scope[0] == "-":
         scope = scope[1:]
     return RecordKey(scope, unescaped(job), item["key"]["S"] if "key" in item else key)
+
+
+def names_of(key: RecordKey, layout: Layout) -> Item:
+    """What else an item holds of its operation, where the primary key has a digest instead."""
+    if layout == 1:
+        return {"key": {"S": key.key}} if is_digested(key) else {}
+    text = _whole_partition(key)
+    short = len(text) * 4 <= PARTITION_KEY_BYTES_MAX or len(text.encode()) <= PARTITION_KEY_BYTES_MAX
+    if short and not text.startswith(f"%{_DIGEST}"):
+        return {}
+    return {"operation": {"S": _operation(key).decode()}}
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -144,16 +212,15 @@ def json_text(value: object) -> Value:
     return {"S": msgspec.json.encode(value).decode()}
 
 
-def item_of(record: Record, stamp: str) -> Item:
+def item_of(record: Record, stamp: str, layout: Layout) -> Item:
     """A record as an item.
 
     Args:
         record: to be stored.
         stamp: id of the write that makes it so; every write leaves another, and is recognised by it after a lost answer.
+        layout: of the table.
     """
-    item = place_of(record.key)
-    if is_digested(record.key):
-        item["key"] = {"S": record.key.key}
+    item = place_of(record.key, layout) | names_of(record.key, layout)
     item["stamp"] = {"S": stamp}
     for name in _TEXTS:
         if (text := getattr(record, name)) is not None:

@@ -3,7 +3,8 @@
 A row is stored once for each way it is found: under its business key (`~key#KEY`, sorted by scope, job, time), under its
 run (`~run#RUN`) and under its day (`~day#2026-11-21`), each a Query of one partition. Rows are for what a record cannot
 tell and few (level `brief`); at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB sets as the bound
-of one partition. The days that have rows are named in the partition `~days`, so that a span of years is no walk.
+of one partition; in layout 2 a day is in 16 parts by its keys (`~day#2026-11-21#SHARD`). The days that have rows are named
+in the partition `~days`, so that a span of years is no walk.
 Rows are removed by time to live after 90 days, as long as records of completed work by default.
 
 Never here: what a row means. Invariant: no row is changed; rows that one process appended at one instant keep their order.
@@ -11,11 +12,13 @@ Never here: what a row means. Invariant: no row is changed; rows that one proces
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import msgspec
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 KEPT_MS: Final = 90 * limits.DAY_MS
 _DAYS: Final = "~days"
+_SHARDS: Final = 16  # of a day in layout 2
 _DAYS_MAX: Final = "9999-12-31"
 _MS_MAX: Final = 253_402_300_799_999  # the last millisecond of that day
 _INSTANT_DIGITS: Final = 15
@@ -91,13 +95,19 @@ class DynamoLedger:
         for row in rows:
             order = self._order(row.at_ms)
             body: Item = {"row": {"S": msgspec.json.encode(row).decode()}, TTL_ATTRIBUTE: ttl_of(row.at_ms + KEPT_MS)}
-            places = [(f"~day#{_day(row.at_ms)}", order)]
+            places = [(self._day_partition(row), order)]
             if row.key is not None:
                 places.append((_key_partition(row.key.key), f"{_operation(row.key)}{order}"))
             if row.run is not None:
                 places.append((_run_partition(row.run), order))
             items += [{"pk": {"S": partition}, "sk": {"S": sort_key}, **body} for partition, sort_key in places]
         return items
+
+    def _day_partition(self, row: Row) -> str:
+        day = f"~day#{_day(row.at_ms)}"
+        if self._table.layout == 1 or row.key is None:
+            return day
+        return f"{day}#{crc32(row.key.key.encode()) % _SHARDS}"
 
     def _order(self, at_ms: int) -> str:
         with self._lock:
@@ -132,9 +142,16 @@ class DynamoLedger:
         rows = (
             row
             for day in self._days_between(_day(from_ms), _day(to_ms - 1))
-            for row in self._rows(f"~day#{day}", "sk BETWEEN :first AND :last", first, f"{last}~")
+            for row in self._of_day(day, first, f"{last}~")
         )
         return list(itertools.islice(rows, limit))
+
+    def _of_day(self, day: str, first: str, last: str) -> Iterator[Row]:
+        """The rows of a day that lie between, oldest first; in layout 2 also those that were written in layout 1."""
+        shards = range(_SHARDS if self._table.layout == 2 else 0)
+        partitions = [f"~day#{day}", *(f"~day#{day}#{shard}" for shard in shards)]
+        found = [self._items(one, "sk BETWEEN :first AND :last", first, last) for one in partitions]
+        return map(_row_of, heapq.merge(*found, key=lambda item: str(item["sk"]["S"])))
 
     def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
         """Operations whose business key is exactly `text`, by scope and job; one small Query each."""
@@ -158,6 +175,11 @@ class DynamoLedger:
     def _rows(
         self, partition: str, condition: str = "", first: str = "", last: str = "", *, page: int | None = None
     ) -> Iterator[Row]:
+        return map(_row_of, self._items(partition, condition, first, last, page=page))
+
+    def _items(
+        self, partition: str, condition: str = "", first: str = "", last: str = "", *, page: int | None = None
+    ) -> Iterator[Item]:
         values = {":pk": {"S": partition}}
         values |= {name: {"S": text} for name, text in ((":first", first), (":last", last)) if text}
         arguments: dict[str, Any] = {
@@ -166,8 +188,11 @@ class DynamoLedger:
         }
         if page is not None:
             arguments["Limit"] = page
-        for item in self._table.query(**arguments):
-            yield msgspec.json.decode(item["row"]["S"], type=Row)
+        return self._table.query(**arguments)
+
+
+def _row_of(item: Item) -> Row:
+    return msgspec.json.decode(item["row"]["S"], type=Row)
 
 
 def _day(at_ms: int) -> str:

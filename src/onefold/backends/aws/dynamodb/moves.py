@@ -20,12 +20,13 @@ from onefold.backends.aws.dynamodb.writes import Insert, changed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from onefold.backends.aws.dynamodb.items import Item
+    from onefold.backends.aws.dynamodb.items import Item, Layout
     from onefold.backends.aws.dynamodb.table import Table
     from onefold.backends.aws.dynamodb.writes import Write
     from onefold.contracts.store import Record, RecordKey
 
 A = TypeVar("A")
+About = tuple[str | None, str] | tuple[int, str]  # what a rider tells; see `notes.py`
 ROUNDS_MAX: Final = 10  # losing this often in a row needs as many others that won in between
 
 
@@ -34,22 +35,25 @@ class Move(Generic[A]):
 
     Args:
         key: the operation.
+        layout: of the table.
         first: makes the usual write for a stamp; None reads first.
         won: the answer when that write takes.
         decide: the answer for what stands there, and what is to stand there instead (None: it stays).
     """
 
-    __slots__ = ("answer", "decide", "first", "key", "place", "read", "sent", "standing", "write")
+    __slots__ = ("answer", "decide", "first", "key", "layout", "place", "read", "sent", "standing", "write")
 
     def __init__(
         self,
         key: RecordKey,
+        layout: Layout,
         first: Callable[[str], Write] | None,
         won: A,
         decide: Callable[[Record | None], tuple[A, Record | None]],
     ) -> None:
         self.key = key
-        self.place = place_of(key)
+        self.layout = layout
+        self.place = place_of(key, layout)
         self.first = first
         self.decide = decide
         self.sent: dict[str, A] = {}  # stamp: the answer when that write took
@@ -75,7 +79,7 @@ class Move(Generic[A]):
         self.answer, after = self.decide(record_of(item) if item else None)
         if after is None:
             return False
-        target = item_of(after, stamp)
+        target = item_of(after, stamp, self.layout)
         self.write = changed(self.place, item, target) if item else Insert(target)
         self.sent[stamp] = self.answer
         return True
@@ -94,7 +98,7 @@ class Rider:
 
     __slots__ = ("about", "write", "written")
 
-    def __init__(self, write: Insert, about: tuple[str, str] | int) -> None:
+    def __init__(self, write: Insert, about: About) -> None:
         self.write = write
         self.about = about
         self.written = False

@@ -11,6 +11,7 @@ from typing import Any, Final
 import botocore.exceptions
 
 from onefold import errors
+from onefold.backends.aws.dynamodb import marker
 from onefold.backends.aws.dynamodb.items import TTL_ATTRIBUTE
 from onefold.backends.aws.dynamodb.table import Table
 from onefold.backends.aws.refusals import code_of
@@ -38,18 +39,20 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def create(table: Table) -> None:
-    """Make the table with time to live, and wait until it can be used; one that exists is left as it is.
+    """Make the table with time to live and its layout, and wait until it can be used; one that exists is left as it is.
 
     Raises:
         UsageError: not allowed.
         TransientError: it was not ready after some seconds.
     """
+    made = True
     with aws_errors("dynamodb:CreateTable", table.resource):
         try:
             table.client.create_table(**definition(table.name))
         except botocore.exceptions.ClientError as error:
             if code_of(error) != "ResourceInUseException":
                 raise
+            made = False
     for _ in table.tries():
         if table.call("describe_table")["Table"]["TableStatus"] in _USABLE:
             break
@@ -57,6 +60,8 @@ def create(table: Table) -> None:
         raise errors.TransientError(f"The table {table.name} is still being created.", todo="Try again in a minute.")
     if _ttl_attribute(table) is None:
         table.call("update_time_to_live", TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE})
+    if made:
+        marker.write(table)
 
 
 def check(table: Table) -> list[str]:

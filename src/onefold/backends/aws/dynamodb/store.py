@@ -37,7 +37,7 @@ from onefold.contracts.store import Claimed, Complete, Fail, Release, StoreCapab
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from onefold.backends.aws.dynamodb.items import Item, Value
+    from onefold.backends.aws.dynamodb.items import Item, Layout, Value
     from onefold.backends.aws.dynamodb.moves import Rider
     from onefold.backends.aws.dynamodb.notes import Notes
     from onefold.backends.aws.dynamodb.table import Table
@@ -59,6 +59,7 @@ class DynamoStore:
 
     def __init__(self, table: Table, notes: Notes) -> None:
         self._table = table
+        self._layout = table.layout
         self._notes = notes
         self.capabilities = StoreCapabilities(durable=True, proves_death=False)
 
@@ -71,7 +72,7 @@ class DynamoStore:
         """
         keys = [ask.key for ask in asks]
         riders = self._notes.riders(keys, now_ms)
-        answers = self._in_turn(keys, lambda place: _claim(asks[place], now_ms), riders)
+        answers = self._in_turn(keys, lambda place: _claim(self._layout, asks[place], now_ms), riders)
         self._notes.arrived(riders)
         error = _first_error(answers)
         if error is not None:
@@ -86,15 +87,15 @@ class DynamoStore:
             for ask, answer in zip(asks, answers, strict=True)
             if isinstance(answer, Claimed)
         ]
-        self._in_turn([hold.key for hold, _ in taken], lambda place: _write(*taken[place], now_ms))
+        self._in_turn([hold.key for hold, _ in taken], lambda place: _write(self._layout, *taken[place], now_ms))
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says, in one call; errors as `claim`, after some may have started."""
-        return self._all([hold.key for hold in holds], lambda place: _start(holds[place], now_ms))
+        return self._all([hold.key for hold in holds], lambda place: _start(self._layout, holds[place], now_ms))
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """As the contract says, in one call; errors as `claim`, after some may have been renewed."""
-        return self._all([hold.key for hold in holds], lambda place: _renew(holds[place], lease_until_ms))
+        return self._all([hold.key for hold in holds], lambda place: _renew(self._layout, holds[place], lease_until_ms))
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """As the contract says, in one call where no lease was lost.
@@ -106,7 +107,9 @@ class DynamoStore:
         for hold, outcome in writes:
             check_size(hold, outcome)
         self._notes.park([hold.key for hold, outcome in writes if isinstance(outcome, Unknown) and outcome.parked])
-        written = self._in_turn([hold.key for hold, _ in writes], lambda place: _write(*writes[place], now_ms))
+        written = self._in_turn(
+            [hold.key for hold, _ in writes], lambda place: _write(self._layout, *writes[place], now_ms)
+        )
         self._notes.completed(
             (hold.key.job for (hold, one), how in zip(writes, written, strict=True) if is_new(one, how)), now_ms
         )
@@ -114,7 +117,7 @@ class DynamoStore:
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the contract says, in one call; errors as `claim`, after some may have been cleared."""
-        return self._all([hold.key for hold in holds], lambda place: _clear(holds[place]))
+        return self._all([hold.key for hold in holds], lambda place: _clear(self._layout, holds[place]))
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
         """As the contract says, strongly consistent, 100 records to a call.
@@ -122,7 +125,7 @@ class DynamoStore:
         Raises:
             TransientError, NotFoundError, UsageError: as `claim`.
         """
-        records = {record.key: record for record in map(record_of, self._table.get_all(_places(keys)))}
+        records = {record.key: record for record in map(record_of, self._table.get_all(_places(keys, self._layout)))}
         found = [records.get(key) for key in keys]
         return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]
 
@@ -164,26 +167,27 @@ def is_new(outcome: Outcome, how: object) -> bool:
     return isinstance(outcome, Complete) and how == "new"
 
 
-def _places(keys: Sequence[RecordKey]) -> list[Item]:
-    return [place_of(key) for key in dict.fromkeys(keys)]
+def _places(keys: Sequence[RecordKey], layout: Layout) -> list[Item]:
+    return [place_of(key, layout) for key in dict.fromkeys(keys)]
 
 
 # -- one move of each verb ---------------------------------------------------------------------------------------------
 
 
-def _claim(ask: Ask, now_ms: int) -> Move[Answer]:
+def _claim(layout: Layout, ask: Ask, now_ms: int) -> Move[Answer]:
     fresh, record = transitions.claim(None, ask, now_ms)
     assert record is not None
     return Move(
         ask.key,
-        lambda stamp: Insert(item_of(record, stamp)),
+        layout,
+        lambda stamp: Insert(item_of(record, stamp, layout)),
         fresh,
         lambda standing: transitions.claim(standing, ask, now_ms),
     )
 
 
 def _verb(
-    hold: Hold, first: Callable[[str], Write] | None, after: Callable[[Record | None], Record | None]
+    layout: Layout, hold: Hold, first: Callable[[str], Write] | None, after: Callable[[Record | None], Record | None]
 ) -> Move[Written]:
     """A move of a verb that needs a hold: `after` is the record it leaves, the same object when nothing changes."""
 
@@ -193,13 +197,13 @@ def _verb(
             return "lost", None
         return ("again", None) if became is record else ("new", became)
 
-    return Move(hold.key, first, won="new", decide=decide)
+    return Move(hold.key, layout, first, won="new", decide=decide)
 
 
-def _start(hold: Hold, now_ms: int) -> Move[Written]:
+def _start(layout: Layout, hold: Hold, now_ms: int) -> Move[Written]:
     def first(stamp: str) -> Update:
         return Update(
-            place=place_of(hold.key),
+            place=place_of(hold.key, layout),
             where=_held(hold),
             differs=("started_fence", number(hold.fence)),
             sets={
@@ -212,39 +216,39 @@ def _start(hold: Hold, now_ms: int) -> Move[Written]:
             removes=("doubt",),
         )
 
-    return _verb(hold, first, lambda record: transitions.start(record, hold, now_ms))
+    return _verb(layout, hold, first, lambda record: transitions.start(record, hold, now_ms))
 
 
-def _renew(hold: Hold, lease_until_ms: int) -> Move[Written]:
+def _renew(layout: Layout, hold: Hold, lease_until_ms: int) -> Move[Written]:
     def first(stamp: str) -> Update:
         sets: dict[str, Value] = {"lease_until": number(lease_until_ms), "stamp": {"S": stamp}}
-        return Update(place=place_of(hold.key), where=_held(hold), sets=sets)
+        return Update(place=place_of(hold.key, layout), where=_held(hold), sets=sets)
 
-    return _verb(hold, first, lambda record: transitions.renew(record, hold, lease_until_ms))
+    return _verb(layout, hold, first, lambda record: transitions.renew(record, hold, lease_until_ms))
 
 
-def _write(hold: Hold, outcome: Outcome, now_ms: int) -> Move[Written]:
+def _write(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int) -> Move[Written]:
     def after(record: Record | None) -> Record | None:
         return transitions.write(record, hold, outcome, now_ms)
 
     if isinstance(outcome, Unknown) and outcome.crashed:  # PartiQL cannot add to a count that is not there: read first
-        return _verb(hold, None, after)
-    return _verb(hold, lambda stamp: as_update(hold, outcome, now_ms, stamp), after)
+        return _verb(layout, hold, None, after)
+    return _verb(layout, hold, lambda stamp: as_update(layout, hold, outcome, now_ms, stamp), after)
 
 
-def _clear(hold: Hold) -> Move[Written]:
+def _clear(layout: Layout, hold: Hold) -> Move[Written]:
     def first(stamp: str) -> Update:
         where = _held(hold) | {"status": {"S": "completed"}}
-        return Update(place=place_of(hold.key), where=where, sets={"stamp": {"S": stamp}}, removes=("outbox",))
+        return Update(place=place_of(hold.key, layout), where=where, sets={"stamp": {"S": stamp}}, removes=("outbox",))
 
-    return _verb(hold, first, lambda record: transitions.clear_outbox(record, hold))
+    return _verb(layout, hold, first, lambda record: transitions.clear_outbox(record, hold))
 
 
 def _held(hold: Hold) -> dict[str, Value]:
     return {"fence": number(hold.fence), "owner": {"S": hold.owner}, "status": {"S": "in_progress"}}
 
 
-def as_update(hold: Hold, outcome: Outcome, now_ms: int, stamp: str) -> Update:
+def as_update(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int, stamp: str) -> Update:
     """The outcome of a run as an update of its record, on the condition that the hold stands; as `transitions.write`.
 
     Not for a crash, whose count must be known.
@@ -279,7 +283,7 @@ def as_update(hold: Hold, outcome: Outcome, now_ms: int, stamp: str) -> Update:
             assert_never(outcome)
     if TTL_ATTRIBUTE not in removes:
         sets |= {"expires_at": number(outcome.expires_at_ms), TTL_ATTRIBUTE: ttl_of(outcome.expires_at_ms)}
-    return Update(place=place_of(hold.key), where=where, sets=sets, adds=adds, removes=removes)
+    return Update(place=place_of(hold.key, layout), where=where, sets=sets, adds=adds, removes=removes)
 
 
 def check_size(hold: Hold, outcome: Outcome) -> None:

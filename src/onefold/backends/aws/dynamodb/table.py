@@ -17,7 +17,7 @@ import botocore.exceptions
 from msgspec import Struct
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.items import Item
+from onefold.backends.aws.dynamodb.items import Item, Layout
 from onefold.backends.aws.dynamodb.writes import Insert, as_statement, size_of
 from onefold.backends.aws.session import aws_errors
 
@@ -61,21 +61,46 @@ class Table:
         clock: for the pauses between tries.
         entropy: for their jitter, and for the ids of writes.
         batched: whether several writes go in one BatchExecuteStatement; one call each otherwise.
+        layout: of its items (`items.py`).
+        first: called with the bare table before the first call of all, and again when it raised (`marker.py`).
     """
 
-    def __init__(self, session: Session, name: str, clock: Clock, entropy: Entropy, *, batched: bool = True) -> None:
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        batched: bool = True,
+        layout: Layout = 1,
+        first: Callable[[Table], None] | None = None,
+    ) -> None:
         self.name = name
+        self.layout: Layout = layout
         self.resource = f"arn:aws:dynamodb:{session.region}:*:table/{name}"
         self.clock = clock
         self.entropy = entropy
         self._session = session
         self._batched = batched
         self._never = threading.Event()
+        self._first = first
 
     @property
     def client(self) -> Any:
-        """boto3's client; made at first use, shared by all threads."""
+        """boto3's client, shared by all threads; the first one to ask for it calls `first` before.
+
+        Raises:
+            UsageError: the table has another layout. NotFoundError, TransientError: as `call`.
+        """
+        if self._first is not None:
+            self._first(self.bare())  # by two threads at once: harmless
+            self._first = None
         return self._session.client("dynamodb")
+
+    def bare(self) -> Table:
+        """The same table without `first`."""
+        return Table(self._session, self.name, self.clock, self.entropy, batched=self._batched, layout=self.layout)
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         """One call about this table, by the client's method name.
@@ -206,11 +231,11 @@ class Table:
         """The items of one partition, strongly consistent, page by page as they are taken."""
         return self._pages("query", None, arguments)
 
-    def scan(self, pages_max: int, **arguments: Any) -> Iterator[Item]:
+    def scan(self, pages_max: int | None, **arguments: Any) -> Iterator[Item]:
         """The items of the table in any order, strongly consistent, page by page as they are taken.
 
         Raises:
-            UsageError: the table has more than `pages_max` pages of 1 MB.
+            UsageError: the table has more than `pages_max` pages of 1 MB, where that is given.
         """
         return self._pages("scan", pages_max, arguments)
 
