@@ -229,6 +229,8 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
         environment: variables for the handler. They can be read by whoever may read the function: no secrets.
         policies: ARNs of managed policies with what the jobs themselves may do, for example read a bucket.
         sends_to: names of the queues that the jobs may send to; any queue of the app unless given.
+        guards: names of `@once` functions that the jobs call with records in the app's own table: with `layout=2` the
+            function's role may write those records, too.
         subnets, security_groups: ids, to run the function in a VPC.
     """
 
@@ -243,6 +245,7 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
     environment: Mapping[str, str] = {}
     policies: Sequence[str] = ()
     sends_to: Sequence[str] | None = None
+    guards: Sequence[str] = ()
     subnets: Sequence[str] = ()
     security_groups: Sequence[str] = ()
 

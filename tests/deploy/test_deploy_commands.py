@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from onefold.backends import registry
 from onefold.backends.aws.session import Session
 from onefold.cli.commands import deploy
 from onefold.cli.main import run
+from onefold.contracts.store import Claimed, Complete, Completed, RecordKey
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed
 from onefold.deploy.changes import Change
+from onefold.entropy import SeededEntropy
+from onefold.manual_clock import ManualClock
+from onefold.testing.records import KEPT_MS, NOW, ask
 from tests.deploy.conftest import BUCKET, REGION
 from tests.deploy.wheelhouse import offline, repack
 
@@ -146,6 +151,46 @@ def test_an_app_is_deployed_shown_and_then_has_no_changes(shop: Shop) -> None:
     assert code == 0
     assert "No changes" in out
     assert "is there already" in err
+
+
+def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Session, endpoint: str) -> None:
+    table = f"{shop.prefix}shop"
+    url = f"aws://{REGION}?table={table}&endpoint={endpoint}"
+    key, done = RecordKey("", "book", "o-1"), Complete(result=b'"booked"', expires_at_ms=KEPT_MS + NOW)
+    assert shop.deploy("--yes")[0] == 0
+    old = registry.open_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+    (answer,) = old.claim([ask(key)], NOW)
+    assert isinstance(answer, Claimed)
+    assert old.write([(answer.hold, done)], NOW) == [True]
+
+    code, _, err = shop.deploy("--yes", "--layout", "2")
+    assert code == 1, err
+    assert f"onefold records migrate dynamodb://{REGION}/{table}" in err
+    code, out, err = shop.run("records", "migrate", url)
+    assert code == 0, err
+    assert "1 record would be moved" in out
+    assert shop.deploy("--yes", "--layout", "2")[0] == 1, "looking moves nothing"
+    code, out, err = shop.run("records", "migrate", url, "--yes")
+    assert code == 0, err
+    assert "1 record moved and compared. The table has layout 2 from now on." in out
+    code, out, err = shop.deploy("--yes", "--layout", "2")
+    assert code == 0, err
+    (name,) = [
+        one["FunctionName"]
+        for one in session.client("lambda").list_functions()["Functions"]
+        if shop.prefix in one["FunctionName"]
+    ]
+    settings = session.client("lambda").get_function_configuration(FunctionName=name)
+    assert "layout=2" in settings["Environment"]["Variables"]["ONEFOLD_URL"]
+    new = registry.open_store(f"{url}&layout=2", clock=ManualClock(), entropy=SeededEntropy(2))
+    (answer,) = new.claim([ask(key, "B")], NOW)
+    assert isinstance(answer, Completed)
+    assert answer.result == done.result
+
+    code, _, err = shop.deploy("--yes")
+    assert code == 1
+    assert "Add --layout 2" in err
+    assert "The table has layout 2." in shop.run("records", "migrate", url, "--yes")[1]
 
 
 def test_a_change_is_diffed_by_property_and_deployed_in_place(shop: Shop) -> None:

@@ -25,7 +25,7 @@ ACTIONS_OF = {
     "sqs:SendMessageBatch": ("sqs:SendMessage",),
 }
 OPERATORS = {
-    "dynamodb:CreateTable", "dynamodb:DeleteItem", "dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive", "dynamodb:Scan",
+    "dynamodb:CreateTable", "dynamodb:DeleteItem", "dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive",
     "dynamodb:UpdateTimeToLive", "sqs:CancelMessageMoveTask", "sqs:CreateQueue", "sqs:DeleteQueue",
     "sqs:ListDeadLetterSourceQueues", "sqs:ListMessageMoveTasks", "sqs:PurgeQueue", "sqs:SetQueueAttributes",
     "sqs:StartMessageMoveTask", "sqs:TagQueue", "sqs:UntagQueue",

@@ -32,6 +32,9 @@ Choices = dict[str, Any]
 _OPTIONS = (
     click.option("--prefix", metavar="TEXT", help="Before every name on AWS, for example prod-."),
     click.option("--table", metavar="NAME", help="The record table; prefix and app unless given."),
+    click.option(
+        "--layout", type=click.Choice(["1", "2"]), help="Of a table's records: 2 for new tables; 1 unless given."
+    ),
     click.option("--records", metavar="URL", help="Records elsewhere (redis://, postgresql://) instead of a table."),
     click.option("--payloads", metavar="BUCKET/PREFIX", help="Where bodies over the queue's limit go."),
     click.option("--kms-key", metavar="ARN", help="A key of yours for queues, table, logs and variables."),
@@ -50,6 +53,7 @@ def stack_options(function: F) -> F:
     names = (
         "prefix",
         "table",
+        "layout",
         "records",
         "payloads",
         "kms_key",
@@ -117,6 +121,8 @@ def declared_in(app: App) -> Declared:
 
 def _stack(url: str, choices: Choices) -> Stack:
     said = {name: value for name, value in choices.items() if value}
+    if "layout" in said:
+        said["layout"] = int(said["layout"])
     if "tags" in said:
         said["tags"] = _tags(said["tags"])
     if "log_days" in said and said["log_days"] not in LOG_DAYS:
@@ -147,9 +153,10 @@ def _check_url(app: App, found: Plan) -> None:
         return
     own = stack_of(app.url) if app.url.startswith("aws://") else None
     made = found.stack
-    if own is None or (own.prefix, own.table, own.records, own.payloads, own.later) != (
+    if own is None or (own.prefix, own.table, own.layout, own.records, own.payloads, own.later) != (
         made.prefix,
         made.table,
+        made.layout,
         made.records,
         made.payloads,
         made.later,

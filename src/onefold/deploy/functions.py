@@ -61,6 +61,7 @@ class Host(Struct, frozen=True, kw_only=True):
         stack: what was chosen. url: of the engine, a pattern (see `names.py`).
         queues: names of all declared queues. graves: their dead-letter and held queues.
         reconcilers: names of the jobs that look at runs. buses: full names of the event buses.
+        unique: queue and name of each job whose sends are unique: who sends claims the record.
     """
 
     app: str
@@ -71,6 +72,7 @@ class Host(Struct, frozen=True, kw_only=True):
     graves: tuple[str, ...] = ()
     reconcilers: frozenset[str] = frozenset()
     buses: tuple[str, ...] = ()
+    unique: tuple[tuple[str, str], ...] = ()
 
 
 class FunctionPlan(Struct, frozen=True, kw_only=True):
@@ -161,10 +163,13 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
     )
     check_function(settings)
     check_mapping(mapping, fifo=queue.settings.fifo, visibility_ms=visibility_ms, timeout_ms=timeout_ms)
+    sends_to = _sends_to(options.sends_to, host.queues)
+    written = {job.name for job in jobs} | {job for target, job in host.unique if target in {queue.name, *sends_to}}
     uses = iam.Uses(
         queue=mapping.queue,
         companions=(prefix + queue.dead_letter.name, prefix + queue.held.name),
-        sends_to=tuple(prefix + one for one in _sends_to(options.sends_to, host.queues)),
+        sends_to=tuple(prefix + one for one in sends_to),
+        jobs=tuple(sorted({*written, *options.guards})) if host.stack.layout == 2 else (),
         log_group=f"/aws/lambda/{name}",
         table=host.stack.table,
         payloads=host.stack.payloads,

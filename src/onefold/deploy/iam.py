@@ -20,11 +20,15 @@ from msgspec import Struct
 
 from onefold.deploy import names
 
+LEADING_KEYS: Final = "dynamodb:LeadingKeys"
+
 Purpose = Literal[
     "source",
     "companions",
     "sends",
     "table",
+    "reading",
+    "empty",
     "payloads",
     "bucket",
     "logs",
@@ -94,10 +98,23 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
             "dynamodb:Query",
             "dynamodb:UpdateItem",
         ),
-        on="the record table",
+        on="the record table; with `layout=2` the records of the function's jobs, and the history and state of the app",
         why="Claims and completions, ten in one call (PartiQL), one alone, or in a transaction with the handler's own "
-        "writes (`ctx.transact`); the ledger; the state of throttles and breakers. A single item is read when the answer "
-        "to a transaction was lost. Queries count a run's operations, and find the runs that are open.",
+        "writes (`ctx.transact`); the ledger; the state of throttles and breakers. A single item is read for the table's "
+        "layout, and when the answer to a transaction was lost. Queries count a run's operations, and find the runs that "
+        "are open.",
+    ),
+    "reading": Grant(
+        sid="ReadRecords",
+        actions=("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query"),
+        on="the record table, from functions with reconciliations (`layout=2`)",
+        why="A reconciliation reads the records of all jobs of its run.",
+    ),
+    "empty": Grant(
+        sid="CountRecords",
+        actions=("dynamodb:Scan",),
+        on="the record table, to count only (`dynamodb:Select` is `COUNT`; `layout=2`)",
+        why="The first process of all on a new table makes sure that it is empty before it writes in layout 2.",
     ),
     "payloads": Grant(
         sid="MovePayloads",
@@ -178,6 +195,7 @@ class Statement(Struct, frozen=True, kw_only=True):
         actions, resources: sorted; resources are ARN patterns (see `names.py`).
         services: only on behalf of these services of the region (`kms:ViaService`).
         equals, like: condition keys and the text they must equal, or match with `*`; patterns, too.
+        leading: what the partition keys of each item must match; empty for any.
     """
 
     sid: str
@@ -186,6 +204,7 @@ class Statement(Struct, frozen=True, kw_only=True):
     services: tuple[str, ...] = ()
     equals: Mapping[str, str] = {}
     like: Mapping[str, str] = {}
+    leading: tuple[str, ...] = ()
 
     def condition(self) -> dict[str, dict[str, list[str]]]:
         """As IAM writes it, with patterns; empty for none."""
@@ -193,7 +212,11 @@ class Statement(Struct, frozen=True, kw_only=True):
         if self.services:
             equals["kms:ViaService"] = [f"{service}.{{region}}.amazonaws.com" for service in self.services]
         like = {name: [value] for name, value in self.like.items()}
-        return {name: one for name, one in (("StringEquals", equals), ("StringLike", like)) if one}
+        found = {name: one for name, one in (("StringEquals", equals), ("StringLike", like)) if one}
+        if self.leading:  # all of none holds, too, so a call without keys is refused by itself (IAM user guide)
+            found["ForAllValues:StringLike"] = {LEADING_KEYS: list(self.leading)}
+            found["Null"] = {LEADING_KEYS: ["false"]}
+        return found
 
 
 class RolePlan(Struct, frozen=True, kw_only=True):
@@ -265,6 +288,7 @@ class Uses(Struct, frozen=True, kw_only=True):
         queue: that it works on. companions: its dead-letter and held queues. sends_to: where its jobs send.
         log_group: its own.
         table: of the records; None where they are kept elsewhere.
+        jobs: whose records it writes, where the table has layout 2; empty in layout 1, in which roles cannot be told apart.
         payloads: `bucket/prefix`, or None.
         kms_key: ARN, or None.
         network: it runs in a VPC.
@@ -278,6 +302,7 @@ class Uses(Struct, frozen=True, kw_only=True):
     sends_to: tuple[str, ...]
     log_group: str
     table: str | None = None
+    jobs: tuple[str, ...] = ()
     payloads: str | None = None
     kms_key: str | None = None
     network: bool = False
@@ -285,6 +310,12 @@ class Uses(Struct, frozen=True, kw_only=True):
     late_group: str | None = None
     late_role: str = ""
     graves: tuple[str, ...] = ()
+
+
+_EQUALS: Final[Mapping[Purpose, Mapping[str, str]]] = {
+    "role": {"iam:PassedToService": "scheduler.amazonaws.com"},
+    "empty": {"dynamodb:Select": "COUNT"},
+}
 
 
 def statements(uses: Uses) -> tuple[Statement, ...]:
@@ -298,6 +329,10 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
     }
     if uses.table is not None:
         resources["table"] = [names.table_arn(uses.table)]
+        if uses.jobs:
+            resources["empty"] = resources["table"]
+            if uses.graves:
+                resources["reading"] = resources["table"]
     if uses.payloads is not None:
         resources["payloads"] = [names.objects_arn(uses.payloads)]
         resources["bucket"] = [names.bucket_arn(uses.payloads)]
@@ -320,7 +355,8 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
             actions=grant.actions,
             resources=tuple(resources[purpose]),
             services=by_service if purpose == "key" else (),
-            equals={"iam:PassedToService": "scheduler.amazonaws.com"} if purpose == "role" else {},
+            equals=_EQUALS.get(purpose, {}),
+            leading=names.partitions(uses.jobs) if purpose == "table" and uses.jobs else (),
         )
         for purpose, grant in GRANTS.items()
         if purpose in resources

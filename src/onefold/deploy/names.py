@@ -113,6 +113,21 @@ def queue_arn(name: str) -> str:
     return f"arn:{{partition}}:sqs:{{region}}:{{account}}:{name}"
 
 
+SHARED_PARTITIONS: Final = ("~day#*", "~days", "~key#*", "~layout", "~names", "~run#*", "~state")
+"""Of a table of layout 2: history, for people, and what the processes of an app agree on; no record is there."""
+
+
+def partitions(jobs: Iterable[str]) -> tuple[str, ...]:
+    """What a process writes in a table of layout 2, as patterns of partition keys.
+
+    Args:
+        jobs: those whose records it writes.
+    """
+    from onefold.backends.aws.dynamodb.items import job_part
+
+    return (*(f"{job_part(job)}#*" for job in sorted(set(jobs))), *SHARED_PARTITIONS)
+
+
 def table_arn(name: str) -> str:
     """Of a table by its name."""
     return f"arn:{{partition}}:dynamodb:{{region}}:{{account}}:table/{name}"

@@ -145,6 +145,7 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         queues=tuple(queue.name for queue in queues),
         graves=tuple(one.name for queue in queues for one in (queue.dead_letter, queue.held)),
         reconcilers=frozenset(declared.reconcilers),
+        unique=tuple((job.policy.queue, job.name) for job in declared.jobs if job.unique),
         buses=tuple(events.full_name(bus.name, stack.prefix) for bus in declared.buses),
     )
     made = [

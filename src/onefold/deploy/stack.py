@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
@@ -60,6 +60,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     Args:
         prefix: put before every name on AWS, for example `prod-`.
         table: of the records; unless given, prefix and app.
+        layout: of the table's records; 2 is for new or migrated tables, and lets a function write its own jobs' only.
         records: URL of a store elsewhere (`redis://`, `postgresql://`) instead of a table.
         payloads: `bucket/prefix` for bodies over the queue's limit; None for none.
         kms_key: ARN of a key of yours for queues, table, logs and variables; None leaves it to keys of AWS.
@@ -72,6 +73,7 @@ class Stack(Struct, frozen=True, kw_only=True):
 
     prefix: str = ""
     table: str | None = None
+    layout: Literal[1, 2] = 1
     records: str | None = None
     payloads: str | None = None
     kms_key: str | None = None
@@ -144,6 +146,7 @@ def stack_of(url: str) -> Stack:
     return Stack(
         prefix=place.prefix,
         table=None if place.records else place.table,
+        layout=place.layout,
         records=place.records,
         later=place.later_group is not None,
         payloads=f"{place.bucket}/{place.folder}".rstrip("/") if place.bucket else None,
@@ -156,7 +159,14 @@ def engine_url(stack: Stack, group: str) -> str:
     Args:
         group: of the schedules for messages that are due late; it is in the URL where the stack has them.
     """
-    query = {"payloads": stack.payloads, "prefix": stack.prefix, "records": stack.records, "table": stack.table}
+    layout = str(stack.layout) if stack.layout != 1 and not stack.records else None
+    query = {
+        "layout": layout,
+        "payloads": stack.payloads,
+        "prefix": stack.prefix,
+        "records": stack.records,
+        "table": stack.table,
+    }
     said = urlencode({name: value for name, value in query.items() if value}, safe="/:@")
     if stack.later:
         said += f"{'&' if said else ''}later={group}&later_role={{role_arn.Scheduler}}"

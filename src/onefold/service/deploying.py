@@ -24,6 +24,7 @@ from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
 from onefold.deploy.changes import Event, Standing
 from onefold.deploy.diff import Difference, differences, read_template
 from onefold.deploy.plan import Plan
+from onefold.deploy.stack import stack_of
 
 if TYPE_CHECKING:
     from onefold.backends.aws.session import Session
@@ -127,7 +128,8 @@ class Deployment:
             bucket: for the functions' package. alarm_topic: ARN, empty for none, None for what the stack has.
 
         Raises:
-            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it stands.
+            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it stands,
+                or its records have another layout.
             NotFoundError: there is no such bucket.
         """
         if self.plan.functions and not bucket:
@@ -147,7 +149,37 @@ class Deployment:
             )
         if bucket:
             apply.check_bucket(self._session.client("s3"), bucket, self.place.region, self._errors)
-        self._live.refuse(self._live.standing())
+        standing = self._live.standing()
+        self._live.refuse(standing)
+        self._check_layout(standing)
+
+    def _check_layout(self, standing: Standing) -> None:
+        """Refuse to give the functions of a stack another layout than their table has."""
+        url = standing.outputs.get("EngineUrl")
+        wanted = self.plan.stack.layout
+        if url is None or self.plan.table is None or stack_of(url).table != self.plan.table:
+            return  # a new stack, or another table
+        has = stack_of(url).layout
+        if has == 2 != wanted:
+            raise errors.UsageError(
+                f"The records of stack {self.place.stack} have layout 2, and layout 1 was asked for.",
+                meaning="Its functions would refuse every message.",
+                todo="Add --layout 2, or layout=2 to the app's URL.",
+            )
+        if has == 1 != wanted and not self._is_migrated(self.plan.table):
+            raise errors.UsageError(
+                f"The records of stack {self.place.stack} have layout 1, and layout 2 was asked for.",
+                meaning="Its functions would not find what is done, and would refuse every message.",
+                todo=f"Move them first: onefold records migrate dynamodb://{self.place.region}/{self.plan.table}",
+            )
+
+    def _is_migrated(self, table: str) -> bool:
+        from onefold.backends.aws.dynamodb.marker import PLACE  # of an extra
+
+        client = self._session.client("dynamodb")
+        with self._errors("dynamodb:GetItem", f"table {table}"):
+            item = client.get_item(TableName=table, Key=PLACE, ConsistentRead=True).get("Item", {})
+        return "moving" not in item and bool(item.get("layout") == {"N": "2"})
 
     def upload(self, package: Path, sha256: str, bucket: str, tell: Tell) -> Uploaded:
         """Put the archive into the bucket, under its hash.
