@@ -23,7 +23,11 @@ them are masked, so that an error can be logged as it is.
 
 from __future__ import annotations
 
+from typing import Final
+
 from onefold import redact
+
+TEXT_CHARS_MAX: Final = 8_192  # of each part: what it quotes may be a stranger's, and is cut before it is masked
 
 
 class OnefoldError(Exception):
@@ -38,10 +42,14 @@ class OnefoldError(Exception):
     code = "error"
 
     def __init__(self, what: str, *, meaning: str = "", todo: str = "") -> None:
-        self.what = redact.masked(what)
-        self.meaning = redact.masked(meaning)
-        self.todo = redact.masked(todo)
+        self.what = _shown(what)
+        self.meaning = _shown(meaning)
+        self.todo = _shown(todo)
         super().__init__(" ".join(part for part in (self.what, self.meaning, self.todo) if part))
+
+
+def _shown(text: str) -> str:
+    return redact.masked(text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}...")
 
 
 class UsageError(OnefoldError):

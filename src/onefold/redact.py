@@ -18,29 +18,47 @@ _PLACEHOLDERS: Final = ("USER:PASSWORD@", ":PASSWORD@")  # of our own advice on 
 _URL_CHARS_MAX: Final = 2_048  # of one URL that is looked into; what is longer is masked from its login on
 _NESTED_MAX: Final = 4  # URLs inside of another's query that are looked into; what lies deeper is masked as a whole
 
+_NAME_CHARS_MAX: Final = 60  # before the sensitive word in a field's name
+_NAME_CHARS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+
 # Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one looks at a
 # bounded number of characters.
 _SENSITIVE: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|signature|credential"
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
 )
-_HINT: Final = rf"(?i)://|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
+_DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
+_NO_PORT: Final = r"(?!\d{1,5}(?:[\s/?,;'\")]|$))"
+_HINT: Final = rf"(?i):/|//|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
-# Of a database, a password may even hold spaces, where what follows the colon is no port.
+# A password may even hold spaces, where what follows the colon is no port.
 _SPACED: Final = (
-    r"(?i)\b((?:redis|rediss|postgres|postgresql|mysql|mongodb|amqp|amqps)(?:\+\w{1,20})?://)"
-    r"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{0,128}:(?!\d{1,5}(?:[\s/?,;'\")]|$))[^@\n]{0,128}@"
+    r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30}://)"
+    rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}@"
 )
+# URLs of databases with a slip in them: a sign of `://` too few or too many; a password and no host.
+_SLIP: Final = rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|//))[^\s@'\"]{{1,256}}@"
+_NO_HOST: Final = rf"(?i)\b({_DATABASE}://:)(?!{re.escape(MASK)}){_NO_PORT}[^\s@/'\"]{{1,256}}(?![^\s'\"]{{0,256}}@)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
-# name=value and name: value, also quoted as in JSON and Python.
+# name=value and name: value, also quoted as in JSON and Python, and ('name', 'value'). It begins at the sensitive word: what
+# the name has before it is looked at only where one was found.
 _FIELD: Final = (
-    rf"(?i)(?<![a-z0-9])([\w.-]{{0,40}}{_SENSITIVE})"
-    r"(['\"]?[ \t]{0,4}(?:=|:(?!//))[ \t]{0,4})"
+    rf"(?i)({_SENSITIVE}(?:s|[-_](?:key|id|value))?)"
+    r"(\\{0,8}['\"]?[ \t]{0,4}(?:=|:(?!//))[ \t]{0,4}|['\"],[ \t]{0,4}(?=b?['\"]))"
     # Quotes that were escaped themselves (a repr of a repr) or never close (a text that was cut): the rest of the line.
-    r"('(?:[^'\\\n]|\\{1,8}+.){0,2048}'|\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\"|\\{0,8}['\"].{1,2048}|[^\s&,;)}\]'\"]+)"
+    r"((?:'''|\"\"\").{0,2048}|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
+    r"|b?\\{0,8}['\"].{1,2048}|\[[^\]\n]{1,2048}\]?|[^\s&,;)}\]'\"]+)"
 )
-_HEADER: Final = r"(?i)(authorization['\"]?[ \t]{0,4}[:=][ \t]{0,4}['\"]?)(?:(?:basic|bearer)[ \t]{1,4})?([^\s'\",]+)"
+_OPTION: Final = (
+    rf"(?i)(?<![\w-])(--[a-z0-9-]{{0,40}}{_SENSITIVE}(?:-key|-id)?[ \t]{{1,4}})"
+    r"(?!-)('[^'\n]{0,2048}'?|\"[^\"\n]{0,2048}\"?|\S+)"
+)
+# A scheme and what follows it; Digest has several values.
+_HEADER: Final = (
+    r"(?i)(authorization(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4}(?:b?['\"])?)(?:[a-z][\w-]{0,20}[ \t]{1,4})?"
+    r"(?:[^\s'\",]{0,256}=\"[^\"\n]{0,2048}\"|[^\s'\",]+)(?:,[ \t]{0,4}[\w-]{1,40}=(?:\"[^\"\n]{0,2048}\"|[^\s,'\"]+)){0,20}"
+)
 _COLOUR: Final = r"(\x1b\[[0-9;]{0,40}m)"
 _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
@@ -58,11 +76,13 @@ def masked(text: str) -> str:
 def _masked(text: str, levels: int) -> str:
     if re.search(_HINT, text) is None:
         return text
-    text = re.sub(_SPACED, rf"\1{MASK}@", text)
+    text = re.sub(_SLIP, rf"\1{MASK}@", re.sub(_SPACED, rf"\1{MASK}@", text))
+    text = re.sub(_NO_HOST, rf"\1{MASK}", text)
     if "%" in text:
         text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
     text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
-    return re.sub(_FIELD, _masked_field, re.sub(_HEADER, rf"\1{MASK}", text))
+    text = re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text))
+    return re.sub(_FIELD, _masked_field, text)
 
 
 def _masked_url(found: re.Match[str], levels: int) -> str:
@@ -130,9 +150,16 @@ def _unescaped(text: str) -> str:
 
 def _masked_field(found: re.Match[str]) -> str:
     name, between, value = found.groups()
-    if between[0] == ":" and name.isalnum() and not (name.islower() or name.isupper()):
+    before = found.string[max(found.start() - _NAME_CHARS_MAX, 0) : found.start()]
+    first = before.rstrip(_NAME_CHARS)
+    whole = before[len(first) :] + name
+    if between[0] == ":" and whole.isalnum() and not (whole.islower() or whole.isupper()):
         return found[0]  # the name of an error, as in "ExpiredToken: no"
-    if value[0] in "'\"\\":
+    if "," in between and not first.endswith(("('", '("', "(b'", '(b"')):
+        return found[0]  # words of a list, and no pair of a name and its value
+    if name[-1] in "sS" and value.isdecimal():
+        return found[0]  # tokens=3
+    if value.lstrip("b")[:1] in ("'", '"', "\\"):
         sign = value[-1] if value[-1] in "'\"" else ""
         return f"{name}{between}{sign}{MASK}{sign}"
     return f"{name}{between}{MASK}" if not value.startswith(MASK) else found[0]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
+import msgspec
+import pydantic
 import pytest
 
+import onefold
 from onefold import codec
 from onefold.check.intrinsics import Intrinsics
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
 from onefold.decide.failures import classify, summary_of
 from onefold.redact import masked, printable
@@ -97,6 +103,55 @@ def test_a_failure_at_the_end_of_the_stack_is_summed_up_all_the_same() -> None:
     go_down()
     assert said[0] == "ValueError"
     assert set(said) == {"ValueError", "no http://***@host/"}
+
+
+PIECE = "~"
+QUOTING: dict[str, list[Any]] = {
+    "sns": [{PIECE: 1}, {"Type": "Notification", "TopicArn": PIECE, "Message": "{}", "MessageId": "m"}],
+    "eventbridge": [{PIECE: 1}],
+    "s3": [{PIECE: 1}],
+    "scheduler": [{PIECE: 1}],
+    "json": [{PIECE: 1, "id": 1}, {"id": PIECE}, [PIECE]],
+}
+
+
+@dataclasses.dataclass
+class _Order:
+    id: int
+
+
+class _Closed(msgspec.Struct, forbid_unknown_fields=True):
+    id: int
+
+
+class _Model(pydantic.BaseModel, extra="forbid"):
+    id: int
+
+
+@pytest.mark.parametrize("kind", [_Order, _Closed, _Model, dict])
+@pytest.mark.parametrize(("source", "body"), [(source, body) for source, bodies in QUOTING.items() for body in bodies])
+def test_a_message_that_cannot_be_read_is_quoted_in_part(kind: Any, source: Any, body: Any) -> None:
+    app = onefold.App("shop")
+
+    def ship(order: Any) -> None: ...
+
+    ship.__annotations__["order"] = kind
+    job = app.job(app.queue("orders"), key="{id}", source=source)(ship)
+    text = json.dumps(body).replace(PIECE, "_" * 900_000 + "://")
+    attributes = {"SCHEDULE_ARN": Attribute("_" * 100_000 + "://")} if source == "scheduler" else {}
+    delivery = Delivery(
+        queue="orders", message_id="m", receipt="r", body=text, attributes=attributes, receive_count=1, sent_at_ms=0,
+        first_received_at_ms=0, received_at_ms=0, visible_ms=1, trusted=False,
+    )  # fmt: skip
+    began = time.thread_time()
+    job.read(delivery)
+    assert time.thread_time() - began < 0.5, "it was 7 s and more: all of it was masked"
+
+
+def test_each_part_of_an_error_is_cut_before_it_is_masked() -> None:
+    error = onefold.UsageError("_" * 1_000_000 + "password=x", meaning="b" * 1_000_000, todo="short")
+    assert (len(error.what), len(error.meaning), error.todo) == (8_195, 8_195, "short")
+    assert error.what.endswith("...")
 
 
 @pytest.mark.parametrize("piece", ["0", "1", "10", "0.", ".0", "e1", "+"])
