@@ -106,6 +106,25 @@ def encode(value: object) -> bytes:
     return payload_type(type(value) if _has_fields(type(value)) else Any).encode(value)
 
 
+def outline(value: object) -> bytes:
+    """Canonical JSON of what nobody reads back, for its fingerprint: the types of its parts need not be declared.
+
+    Raises:
+        PayloadError: no JSON form, NaN or an infinity, or nested too deeply.
+    """
+    try:
+        data = _SORTED.encode(value)
+    except TypeError:  # keys that are not strings, or no JSON form at all
+        data = _encode_unsorted(value)
+    except (ValueError, RecursionError):
+        return encode(value)  # which says what is wrong
+    if b"null" in data:
+        from onefold import payload_errors
+
+        payload_errors.refuse_endless(value)
+    return data
+
+
 def decode(data: bytes | str, as_type: type[T]) -> T:
     """A value of `as_type` from JSON. Errors as `PayloadCodec.decode`."""
     return cast(T, payload_type(as_type).decode(data))

@@ -182,6 +182,17 @@ def unequal(value: object, back: object, name: str) -> PayloadError | None:
     return _not_back(*found, name) if found is not None else None
 
 
+def refuse_endless(value: object) -> None:
+    """Refuse NaN and infinity, which JSON turns into null.
+
+    Raises:
+        PayloadError: one of the value's parts is one.
+    """
+    found = _not_finite(value, "$")
+    if found is not None:
+        raise _not_back(*found, None, "")
+
+
 def unreadable(value: object, text: bytes, error: Exception, name: str) -> PayloadError:
     """The error for a value of type `name` whose own text could not be read as that type."""
     endless = _not_finite(value, "$")

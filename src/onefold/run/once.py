@@ -11,16 +11,15 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from onefold import duration, errors, forks
 from onefold.clock import Never, SystemClock
-from onefold.codec import digest, encode, payload_type
+from onefold.codec import digest, outline, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.store import (
     Ask,
@@ -41,6 +40,7 @@ from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
+from onefold.run.once_leases import Keeper
 from onefold.steady_clock import SteadyClock, until_ms
 
 if TYPE_CHECKING:
@@ -58,66 +58,6 @@ _inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", defau
 """The calls that this thread, or this task and those it came from, is in the middle of."""
 
 
-class Keeper:
-    """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed."""
-
-    def __init__(self, store: Store, clock: Clock, lease_ms: int) -> None:
-        self._store = store
-        self._clock = clock
-        self._lease_ms = lease_ms
-        self._holds: dict[records.Hold, None] = {}
-        self._ends: dict[records.Hold, int] = {}  # of the thread: when each lease is over unless renewed
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        forks.in_child(self._start_anew)
-
-    def _start_anew(self) -> None:
-        """In a forked child: the calls that run are the parent's, and its thread is not here."""
-        self._holds, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
-
-    def add(self, hold: records.Hold) -> None:
-        """Renew from now on."""
-        self._holds[hold] = None
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
-                    thread.start()
-                    self._thread = thread  # after its start: an exception out of a signal's handler may come between
-
-    def __contains__(self, hold: records.Hold) -> bool:
-        """Whether it is being renewed."""
-        return hold in self._holds
-
-    def remove(self, hold: records.Hold) -> None:
-        """The call is over."""
-        self._holds.pop(hold, None)
-
-    def _renew_all(self) -> None:
-        while not self._clock.wait(self._stop, self._lease_ms // 3):
-            if self._holds:
-                now_ms = self._clock.now_ms()
-                self._renew(list(self._holds), now_ms, until_ms(self._clock, now_ms, self._lease_ms))
-
-    def _renew(self, holds: list[records.Hold], now_ms: int, ends_ms: int) -> None:
-        self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
-        try:
-            kept = self._store.renew(holds, ends_ms)
-        except errors.OnefoldError as error:  # tried again a third of a lease later
-            for hold in holds:
-                if self._ends[hold] <= now_ms:
-                    text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
-                    _log.warning(text, hold.key.job, hold.key.key, error)
-            return
-        for hold, is_kept in zip(holds, kept, strict=True):
-            self._ends[hold] = ends_ms
-            if not is_kept and hold in self._holds:  # else the call has ended meanwhile
-                self.remove(hold)
-                text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
-                _log.warning(text, hold.key.job, hold.key.key)
-
-
 class Guard:
     """What `once` holds for one function. Not for use by itself."""
 
@@ -129,6 +69,7 @@ class Guard:
         store: Store,
         name: str,
         tenant: str | KeyFunction | None,
+        ignore: object,
         keep_ms: int,
         lease_ms: int,
         on_unknown: Literal["rerun", "hold"],
@@ -141,7 +82,6 @@ class Guard:
         check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
         check_choice(on_running, ("wait", "raise"), "on_running")
         once_refusals.check_crashes(crashes)
-        once_refusals.check_function(function, name)
         self.name = name
         self.store = store
         self.clock = clock
@@ -152,8 +92,12 @@ class Guard:
             parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.default is inspect.Parameter.empty
             for parameter in self._signature.parameters.values()
         )
-        self._key = key_rule(key, Any, what=f"key of {name}")
-        self._tenant = key_rule(tenant, Any, what=f"tenant of {name}") if tenant else None
+        parameters = self._signature.parameters
+        self._ignored = once_refusals.fingerprinted(function, self._signature, ignore, name)
+        self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
+        fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(parameters, Any))  # type: ignore[operator]
+        self._key = key_rule(key, fields, what=f"key of {name}")
+        self._tenant = key_rule(tenant, fields, what=f"tenant of {name}") if tenant else None
         self._result = payload_type(Any, result=once_refusals.returned(function))
         self._keep_ms = keep_ms
         self._lease_ms = lease_ms
@@ -185,12 +129,18 @@ class Guard:
             OutcomeUnknown: an earlier call's outcome is not known, and the policy is to hold.
         """
         arguments = self._arguments(args, kwargs)
+        named = {**arguments[self._open], **arguments} if self._open else arguments
+        told = (
+            {one: value for one, value in arguments.items() if one not in self._ignored} if self._ignored else arguments
+        )
+        try:
+            fingerprint = digest(outline(told))
+        except errors.PayloadError as error:
+            raise once_refusals.without_form(self.name, told, error) from None
         now_ms = self.clock.now_ms()
         ask = Ask(
-            key=records.RecordKey(
-                self._tenant.of(arguments) if self._tenant else "", self.name, self._key.of(arguments)
-            ),
-            fingerprint=digest(encode(arguments)),
+            key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
+            fingerprint=fingerprint,
             owner=self._owner,
             lease_until_ms=until_ms(self.clock, now_ms, self._lease_ms),
             start=True,
@@ -368,6 +318,7 @@ def once(
     store: Store,
     name: str | None = None,
     tenant: str | KeyFunction | None = None,
+    ignore: Collection[str] = (),
     keep: Duration = "90d",
     lease: Duration = "60s",
     on_unknown: Literal["rerun", "hold"] = "rerun",
@@ -386,6 +337,8 @@ def once(
         name: of the operation, a part of every key: renaming makes every key new. The function's module and name unless
             given; it has to be given in a script that is started itself, and for lambdas and partials.
         tenant: scope of the key, by a rule as `key`.
+        ignore: parameters that do not say what is done (a connection, a request): calls that differ only in them are the
+            same. A method's `self` or `cls` always is; every other argument needs a JSON form.
         keep: how long a result answers duplicates.
         lease: how long a call holds its key between two renewals.
         on_unknown: after a crash in the middle: `rerun`, or `hold` for a person.
@@ -409,8 +362,9 @@ def once(
             function,
             key=key,
             store=store,
-            name=name or once_refusals.name_of(function, store),
+            name=once_refusals.named(name, function, store),
             tenant=tenant,
+            ignore=ignore,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
             lease_ms=duration.to_ms(lease, "lease", least_ms=1_000),
             on_unknown=on_unknown,

@@ -6,17 +6,19 @@ Invariant: a text says what happened to the call, and what is true of its key af
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
 import shlex
 import typing
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from onefold import duration, errors
+from onefold import duration, errors, redact
+from onefold.codec import outline
 from onefold.contracts.store import Claimed, Record, RecordKey, Running
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 LAZY = (Iterator, AsyncIterator, Awaitable)
 """What a call may return before it has done its work."""
+NAME_CHARS_MAX = 512
 _NOT_NAMES = (
     "__main__",
     "__mp_main__",
@@ -31,6 +34,20 @@ _NOT_NAMES = (
 _inner: WeakKeyDictionary[Store, set[str]] = (
     WeakKeyDictionary()
 )  # names that functions inside of others have on a store
+
+
+def named(name: str | None, function: Callable[..., Any], store: Store) -> str:
+    """The name of an operation, where function, store and name are what they should be.
+
+    Raises:
+        UsageError: they are not.
+    """
+    check_function(function, name or "")
+    check_store(store)
+    if name is None:
+        return name_of(function, store)
+    check_name(name)
+    return name
 
 
 def name_of(function: Callable[..., Any], store: Store) -> str:
@@ -77,18 +94,94 @@ def _script(function: Callable[..., Any]) -> str:
     return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""
 
 
-def check_function(function: Callable[..., Any], name: str) -> None:
+def check_function(function: Any, name: str) -> None:
     """Refuse a function whose call does nothing yet.
 
     Raises:
         UsageError: it is a generator function.
     """
+    if not callable(function) or isinstance(function, type):
+        kind = "a class" if isinstance(function, type) else "no function"
+        raise errors.UsageError(
+            f"@onefold.once was put on {function!r:.80}, which is {kind}.",
+            todo="Put it on the function, or the method, that has the effect.",
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise errors.UsageError(
             f"{name} is a generator function.",
             meaning="Its call does nothing: the work is done when the caller goes through it, unseen by onefold.once.",
             todo="Decorate a function that returns a list of what it yields.",
         )
+
+
+def check_name(name: object) -> None:
+    """Refuse a name that cannot be one.
+
+    Raises:
+        UsageError: no text, or characters that cannot be printed.
+    """
+    if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"name={name!r:.80} cannot name an operation.", todo=f"Use at most {NAME_CHARS_MAX} printable characters."
+        )
+
+
+def check_store(store: object) -> None:
+    """Refuse what is not a record store, before a first call does.
+
+    Raises:
+        UsageError: a URL, None, or something else.
+    """
+    if isinstance(store, str):
+        raise errors.UsageError(
+            f"store={store!r} is a URL, not a store.", todo=f"Write store=onefold.store({redact.masked(store)!r})."
+        )
+    if not hasattr(store, "claim"):
+        raise errors.UsageError(
+            f"store={store!r:.80} is not a store.",
+            todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
+        )
+
+
+def fingerprinted(
+    function: Callable[..., Any], signature: inspect.Signature, ignore: object, name: str
+) -> frozenset[str]:
+    """The parameters whose values tell no operation from another: those that are ignored, and a method's own object.
+
+    Raises:
+        UsageError: not a list of names, or not those of parameters.
+    """
+    names = list(signature.parameters)
+    if isinstance(ignore, str) or not isinstance(ignore, Iterable):
+        raise errors.UsageError(
+            f"ignore={ignore!r:.80} is not a list of parameters.", todo=f"Write for example ignore=({ignore!r:.80},)."
+        )
+    ignored = frozenset(ignore)
+    for one in ignored - set(names):
+        near = difflib.get_close_matches(str(one), names, n=1)
+        raise errors.UsageError(
+            f"ignore={one!r:.80}: {name} has no such parameter.",
+            meaning=f"It has {', '.join(names) or 'none'}.",
+            todo=f"Did you mean {near[0]!r}?" if near else "Name its parameters, as they are called in its definition.",
+        )
+    own = names[:1] if "." in getattr(function, "__qualname__", "") and names[:1] in (["self"], ["cls"]) else ()
+    return ignored.union(own)
+
+
+def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:
+    """The error for arguments that have no JSON form, with the one that has none."""
+    for parameter, value in arguments.items():
+        try:
+            outline(value)
+        except errors.PayloadError:
+            return errors.PayloadError(
+                f"The argument {parameter} of {name} cannot be fingerprinted: {error.what}",
+                meaning=f"Calls with one key are compared by their arguments: another amount is noticed. {error.meaning}",
+                todo="If it does not say what is done (a connection, a request), write"
+                f' @onefold.once(ignore=("{parameter}",), ...);'
+                " else pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
+            )
+    return error
 
 
 def check_crashes(crashes: object) -> None:

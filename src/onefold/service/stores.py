@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
+from onefold.errors import UsageError
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Store
@@ -29,6 +30,12 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
     """
     from onefold.backends import registry
 
+    if not isinstance(url, str):
+        raise UsageError(
+            f"onefold.store({url!r:.80}): a store is named by a URL, as text.",
+            meaning="None comes from a variable of the environment that is not set." if url is None else "",
+            todo="Write for example onefold.store('sqlite:///records.db').",
+        )
     return registry.open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
 
 
