@@ -121,6 +121,8 @@ def test_conditions(place: Place, condition: str, holds: bool) -> None:
 def test_what_the_stub_does_not_know_it_refuses(stub: dynamodb_stub.Stub, open_books: OpenBooks) -> None:
     table = open_books(stub.url).table
     with pytest.raises(botocore.exceptions.ClientError, match="UnknownOperationException"):
+        table.client.query(TableName=table.name)
+    with pytest.raises(botocore.exceptions.ClientError, match="ValidationException"):
         table.client.scan(TableName=table.name)
     key = {"pk": {"S": "a"}, "sk": {"S": "b"}}
     for request in (
