@@ -13,6 +13,7 @@ opened in its child.
 
 from __future__ import annotations
 
+import _thread
 import os
 import stat
 import threading
@@ -23,13 +24,26 @@ from types import MethodType
 from typing import Final, Protocol
 
 from onefold import errors
+from onefold.interrupts import is_of_a_signal
+
+_SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
 
 
 class Forked(Protocol):
     """An owner of what a child must not use."""
 
-    def hold(self) -> None:
-        """Before a fork: close what can be closed, and keep other threads from it until `let_go`. May be called again."""
+    wait_s: float
+    """For how long a fork may wait for it."""
+
+    def hold(self, wait_s: float) -> bool:
+        """Before a fork: close what can be closed, and keep other threads from it until `let_go`. May be called again.
+
+        Args:
+            wait_s: for those threads, in seconds.
+
+        Returns:
+            False: another thread still uses it, so it is open.
+        """
         ...
 
     def is_held(self) -> bool:
@@ -55,10 +69,13 @@ class _Here:
         self.forking = threading.RLock()
         self.held: list[Forked] = []
         self.is_gated = False  # `opening` is held for a fork
+        self.is_interrupted = False  # by a Ctrl-C, which is passed on after the fork
         self.owners: dict[int, weakref.ref[Forked]] = {}
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
         self.inherited: frozenset[tuple[int, int]] = frozenset()
         self.kept: list[object] = []
+        self.never = threading.Lock()  # to wait on
+        self.never.acquire()
 
 
 _here: Final = _Here()
@@ -143,27 +160,57 @@ def _owners() -> list[Forked]:
 
 
 def _before() -> None:
-    _here.forking.acquire()
+    """Hold all owners: each at most for its `wait_s`, and none of them while another is waited for.
+
+    Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself.
+    """
+    waited_s = 0.0
     while True:
-        for owner in _owners():
-            if owner not in _here.held:
-                _here.held.append(owner)
-            owner.hold()
-        _here.opening.acquire()
-        if all(owner in _here.held and owner.is_held() for owner in _owners()):
-            _here.is_gated = True
-            return
-        _here.opening.release()
+        _here.forking.acquire()
+        owners = _owners()
+        missing = [owner for owner in owners if not _held(owner)]
+        if all(waited_s >= owner.wait_s for owner in missing):
+            _here.opening.acquire()
+            if all(owner in _here.held and owner.is_held() for owner in _owners()):
+                _here.is_gated = True
+                return
+            _here.opening.release()
+        _let_go()
+        _here.forking.release()
+        if missing:
+            waited_s += _SLICE_S
+        _here.never.acquire(timeout=_SLICE_S / 10)
+
+
+def _held(owner: Forked) -> bool:
+    """Hold one; whatever it raises, the others are held too. What could not be closed is refused in the child."""
+    if owner not in _here.held:
+        _here.held.append(owner)
+    try:
+        return owner.hold(_SLICE_S)
+    except Exception as error:  # noqa: BLE001 - Python would print it, and fork with everything open
+        return not is_of_a_signal(error)
+    except BaseException:  # noqa: BLE001 - of a signal, which is passed on after the fork
+        _here.is_interrupted = True
+        return False
+
+
+def _let_go() -> None:
+    held, _here.held = _here.held, []
+    for owner in reversed(held):
+        owner.let_go()
 
 
 def _in_parent() -> None:
     if _here.is_gated:  # an exception out of a signal's handler may have ended `_before`
         _here.is_gated = False
         _here.opening.release()
-    held, _here.held = _here.held, []
-    for owner in reversed(held):
-        owner.let_go()
-    _here.forking.release()
+    _let_go()
+    is_interrupted, _here.is_interrupted = _here.is_interrupted, False
+    with suppress(RuntimeError):  # `_before` was torn before it had it
+        _here.forking.release()
+    if is_interrupted:  # raised in here it would only be printed
+        _thread.interrupt_main()
 
 
 def _in_child() -> None:

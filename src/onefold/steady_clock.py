@@ -9,7 +9,8 @@ none, and then finds its way back:
     set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
                         visible, and what lasts, lasts up to twice as long.
 
-Never here: schedules and `run_at`, which mean the time on the wall. Invariant: `now_ms` goes back by less than `STEP_MS`.
+Never here: schedules and `run_at`, which mean the time on the wall. Invariant: `now_ms` goes back by less than twice
+`STEP_MS`.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class SteadyClock:
         beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0
         self._ahead = Offset(max(beside_ms, 0), now_ms)
-        if beside_ms < 0 and not self.behind_ms:
+        if beside_ms < -self.behind_ms:  # also at a second step: leases end by what it was when they were extended
             self._hold_until_ms = now_ms + HOLD_MS
         self.behind_ms = max(-beside_ms, 0)
         self._beside = beside_ms != 0

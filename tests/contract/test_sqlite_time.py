@@ -8,8 +8,12 @@ import pytest
 
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import SystemClock
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import RetryIn
+from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
-from onefold.steady_clock import SteadyClock
+from onefold.manual_clock import ManualClock
+from onefold.steady_clock import HOLD_MS, SteadyClock
 
 HOUR_MS = 3_600_000
 
@@ -88,3 +92,41 @@ def test_a_store_on_a_file_gives_guards_the_files_time(tmp_path: Path) -> None:
     came = opened(tmp_path / "a.db", Set(HOUR_MS))
     assert came.store.clock is came.database.clock
     came.close()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("step_ms", [HOUR_MS, 11 * HOUR_MS])
+@pytest.mark.parametrize("received", ["before", "since"])
+def test_what_is_in_hand_when_the_clock_is_set_forward_can_be_extended(fifo: bool, step_ms: int, received: str) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    engine = SqliteEngine(":memory:", clock=clock, entropy=SeededEntropy(1), owner="me", url="sqlite://:memory:")
+    name = "q.fifo" if fifo else "q"
+    engine.queues.create(QueueSettings(name=name, fifo=fifo))
+    queue = engine.queues.open(name)
+    queue.send([Entry(body="1", group="g" if fifo else None, dedup_id="1" if fifo else None)])
+    if received == "since":
+        clock.jump(step_ms)
+    (message,) = queue.receive(1, 30_000)
+    if received == "before":
+        clock.jump(step_ms)
+    for _ in range(3 * HOLD_MS // 10_000):  # beyond the moment at which the clock follows
+        clock.advance(10_000)
+        assert queue.set_visible_in([(message.receipt, RetryIn(30_000))]) == [True]
+        assert queue.receive(1, 30_000) == []
+    assert queue.delete([message.receipt]) == [True]
+    engine.close()
+
+
+@pytest.mark.parametrize("back", [RetryIn(0), RetryIn(1_000, uncounted=True)])
+def test_what_is_given_back_while_the_clock_is_behind_does_not_wait_for_it(back: RetryIn) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    engine = SqliteEngine(":memory:", clock=clock, entropy=SeededEntropy(1), owner="me", url="sqlite://:memory:")
+    engine.queues.create(QueueSettings(name="q"))
+    queue = engine.queues.open("q")
+    queue.send([Entry(body="1")])
+    (message,) = queue.receive(1, 30_000)
+    clock.jump(HOUR_MS)
+    assert queue.set_visible_in([(message.receipt, back)]) == [True]
+    clock.advance(back.delay_ms)
+    assert len(queue.receive(1, 30_000)) == 1
+    engine.close()

@@ -20,9 +20,11 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold import forks
 from onefold.backends.memory import MemoryStore
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.file import FileSettings
 from onefold.backends.sqlite.migrations import migrate
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
@@ -306,3 +308,111 @@ def test_a_program_that_ends_with_everything_open_says_nothing(tmp_path: Path) -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def engine_on(path: Path, busy_ms: int = 10_000) -> Engine:
+    engine = Engine(str(path), SystemClock(), settings=FileSettings(busy_ms=busy_ms))
+    migrate(engine)
+    engine.write(lambda connection: connection.execute("CREATE TABLE t (word)"))
+    return engine
+
+
+def fork(in_child: Callable[[], object] = lambda: None) -> int:
+    """Fork, and wait for the child; 0 where it did what it should."""
+    child = os.fork()
+    if child == 0:
+        try:
+            in_child()
+        except BaseException:  # noqa: BLE001 - the parent sees it by the code
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def insert(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO t VALUES ('here')")
+
+
+def test_a_reading_thread_that_ends_beside_a_fork_does_not_undo_it(tmp_path: Path) -> None:
+    """Its connection is closed between the fork's look at all of them and this one's turn."""
+    engine, other = engine_on(tmp_path / "a.db"), engine_on(tmp_path / "b.db")
+    end = threading.Event()
+
+    def read_and_end() -> None:
+        engine.read(lambda connection: connection.execute("SELECT 1").fetchone())
+        assert end.wait(30)
+
+    before = set(engine._readers._open)
+    reader = threading.Thread(target=read_and_end)
+    reader.start()
+    while engine._readers._open == before:
+        pass
+    (lent,) = engine._readers._open - before
+    with lent.busy:
+        pass  # it has opened its connection
+    hold = engine._readers.hold
+
+    def late(*wait_s: float) -> bool:
+        end.set()
+        reader.join()
+        lent.hold(*wait_s)  # listed before
+        return hold(*wait_s)
+
+    engine._readers.hold = late  # type: ignore[method-assign]
+    assert fork(lambda: [one.write(insert) for one in (engine, other)]) == 0
+    engine._readers.hold = hold  # type: ignore[method-assign]
+    for one in (engine, other):
+        one.write(insert)
+        assert one.read(lambda connection: connection.execute("SELECT count(*) FROM t").fetchone()) == (2,)
+        one.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_fork_lets_a_transaction_that_wants_to_fork_itself_go_first(tmp_path: Path) -> None:
+    engine = engine_on(tmp_path / "a.db")
+    begun, codes = threading.Event(), list[int]()
+
+    def in_a_transaction() -> None:
+        engine.begin_exclusive()
+        begun.set()
+        while not forks._here.held:
+            pass  # until the other fork is under way
+        codes.append(fork())
+        engine.end_exclusive(commit=True)
+
+    thread = threading.Thread(target=in_a_transaction, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    other = threading.Thread(target=lambda: codes.append(fork(lambda: engine.write(insert))), daemon=True)
+    other.start()
+    thread.join(15)  # it waited for 20 s: twice the time that a fork waits for a handler that does not end
+    assert not thread.is_alive()
+    other.join(15)
+    assert codes == [0, 0]
+    engine.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_fork_holds_nothing_while_it_waits_for_a_transaction(tmp_path: Path) -> None:
+    """Else the transaction's thread, which also writes to another file, waits for the fork that waits for it."""
+    first, second = engine_on(tmp_path / "a.db", 1_000), engine_on(tmp_path / "b.db", 1_000)
+    begun, done = threading.Event(), list[str]()
+
+    def in_a_transaction() -> None:
+        first.begin_exclusive()
+        begun.set()
+        while not forks._here.held:
+            pass
+        for _ in range(20):
+            second.write(insert)
+        first.end_exclusive(commit=True)
+        done.append("both")
+
+    thread = threading.Thread(target=in_a_transaction)
+    thread.start()
+    assert begun.wait(30)
+    assert fork(lambda: [one.write(insert) for one in (second, first)]) == 0
+    thread.join(30)
+    assert done == ["both"]
+    for one in (first, second):
+        one.close()

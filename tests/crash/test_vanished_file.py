@@ -11,10 +11,9 @@ import select
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,14 +159,18 @@ def test_a_removed_log_loses_nothing_that_was_accepted(shop: Shop, ending: str) 
     for number in range(20):
         shop.ship.send({"id": f"accepted-{number}"})
     Path(f"{shop.path}{ending}").unlink()
-    # A write looks at two of the three files; maintenance at the third too.
-    call: Callable[[], object] = partial(shop.ship.send, {"id": "refused"})
-    if ending == "-shm":
-        call = partial(shop.app.runtime().engine.maintain, lambda _: None)
     with pytest.raises(errors.StorageError, match="what was accepted before is in the file"):
-        call()
+        shop.ship.send({"id": "refused"})
     shop.app.close()
     assert found_in(shop.path) == ("ok", 21)
+
+
+@pytest.mark.slow
+def test_a_file_that_is_emptied_in_place_is_refused_by_workers_and_senders(shop: Shop) -> None:
+    os.truncate(shop.path, 0)
+    with pytest.raises(errors.StorageError, match="was emptied"):
+        shop.ship.send({"id": "refused"})
+    assert "was emptied" in shop.worker_error()
 
 
 @pytest.mark.slow

@@ -44,6 +44,21 @@ def test_set_forward_it_waits_for_those_at_work_and_then_follows() -> None:
     assert clock.steps == [HOUR_MS]
 
 
+def test_a_second_step_forward_is_waited_for_as_the_first_was() -> None:
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    wall.jump(HOUR_MS)
+    clock.now_ms()
+    wall.advance(HOLD_MS - 1_000)
+    assert clock.now_ms() == NOW + HOLD_MS - 1_000
+    wall.jump(HOUR_MS)
+    assert clock.now_ms() == NOW + HOLD_MS - 1_000
+    wall.advance(HOLD_MS - 1)
+    assert clock.now_ms() == NOW + 2 * HOLD_MS - 1_001
+    wall.advance(1)
+    assert clock.now_ms() == wall.now_ms()
+
+
 def test_set_back_it_goes_on_and_is_back_after_twice_the_step() -> None:
     wall = ManualClock(NOW)
     clock = SteadyClock(wall)

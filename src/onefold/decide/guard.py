@@ -12,6 +12,7 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
+from onefold import limits
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
 from onefold.decide.delivery import WAIT_MS_MAX, Decision, Note, Policy
@@ -45,7 +46,8 @@ def answer(
             )
         case store.Running():
             left_ms = max(found.until_ms - now_ms, 0) + 1
-            wait_ms = min(left_ms, WAIT_MS_MAX) if policy.uncounted else left_ms
+            # By the step of a clock that was set, a lease may end later than any queue hides a message.
+            wait_ms = min(left_ms, WAIT_MS_MAX if policy.uncounted else limits.VISIBILITY_MS_MAX)
             return Decision(
                 write=None,
                 settle=RetryIn(wait_ms, uncounted=policy.uncounted),

@@ -78,6 +78,7 @@ class Engine:
         self._is_copy = False  # of a database in memory, in a child of its process
         self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
         self._steps_noted = 0
+        self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
             self._opened: LentConnection | None = self._connect_writer()  # None: closed for a fork
@@ -342,13 +343,13 @@ class Engine:
             StorageError: it was removed or replaced, or its log or the log's index was, or its disk did not take the log.
         """
         self._log.check()
-        if self.in_memory or self._opened is None or (self._file.is_there() and self._file.is_index_there()):
+        if self.in_memory or self._opened is None or self._file.is_there():
             return
         self._take_turn()
         with self._turn.lock:
             self._turn.lock.release()
             self._ready()
-            if not (self._file.is_there() and self._file.is_index_there()):
+            if not self._file.is_there():
                 self._refuse_lost_file()
 
     def _forget_undone(self) -> None:
@@ -499,18 +500,18 @@ class Engine:
 
     # -- forks ---------------------------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def hold(self, wait_s: float) -> bool:
         """As `forks.Forked` says. A transaction of this thread, or one of a handler that does not end, stays open."""
         if self._fork_takes is None:
             if self._turn.is_mine():
                 self._fork_takes = "nothing"
-            elif self._turn.lock.acquire(timeout=2 * self._settings.busy_ms / 1000):
+            elif self._turn.lock.acquire(timeout=wait_s):
                 self._fork_takes = "turn"
                 if self._opened is not None and not self.in_memory:
                     with suppress(sqlite3.Error):  # a full disk: it is closed, only not written into the file
                         self._opened.close()
                     self._opened = None
-        self._readers.hold(self._settings.busy_ms / 1000)
+        return self._readers.hold(wait_s) and self._fork_takes is not None
 
     def is_held(self) -> bool:
         """As `forks.Forked` says."""

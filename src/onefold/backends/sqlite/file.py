@@ -87,21 +87,18 @@ class OpenFile:
         return _inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
-        """Whether file and log are still what this process has open, as far as it may look. 3 us; asked in every write."""
+        """Whether file, log and index are still what this process has open and not emptied. 4 us; asked in every write.
+
+        Two processes with different indexes on one log would each overwrite what the other has accepted.
+        """
         try:
-            main, log = os.stat(self._name), os.stat(self.log)
+            main, log, index = os.stat(self._name), os.stat(self.log), os.stat(self._index)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:  # this process has given up rights since it opened them
             return True
-        return [(main.st_dev, main.st_ino), (log.st_dev, log.st_ino)] == self._seen[:2]
-
-    def is_index_there(self) -> bool:
-        """As `is_there`, for the log's index, which goes alone only by mistake; asked in maintenance."""
-        try:
-            return _inode(self._index) == self._seen[2]
-        except PermissionError:
-            return True
+        seen = [(main.st_dev, main.st_ino), (log.st_dev, log.st_ino), (index.st_dev, index.st_ino)]
+        return seen == self._seen and main.st_size > 0
 
     def is_log_gone(self) -> bool:
         """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""
@@ -139,7 +136,7 @@ class OpenFile:
             is_saved: what the removed log held was written into the file first.
             log: where `move_old_log` has put the log.
         """
-        if _inode(self.place) == self._seen[0] == _inode(self._name):
+        if _inode(self.place) == self._seen[0] == _inode(self._name) and os.stat(self.place).st_size:
             saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
             return errors.StorageError(
                 f"The log of {self._path} ({self.log}, {self._index}) was removed or replaced while this process used it.",
@@ -147,6 +144,8 @@ class OpenFile:
                 todo="Restart every process that uses the file, and keep its -wal and -shm files while one does.",
             )
         how = "was removed" if _inode(self._name) is None else "is another file now"
+        if _inode(self._name) == self._seen[0]:
+            how = "was emptied"
         moved = f" Its log was moved to {log}, so that it is not applied to the new file." if log else ""
         return errors.StorageError(
             f"{self._path} {how}: it is not the one that this process opened.",

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.backends.sqlite import fifo, groups
 from onefold.backends.sqlite.catalogue import Catalogue
 from onefold.backends.sqlite.connection import Engine
@@ -121,9 +121,10 @@ class SqliteQueue:
                 connection,
                 self._row(connection),
                 count_max,
-                self._hidden_ms(connection, visible_ms),
+                visible_ms,
                 self._owner,
                 self._clock.now_ms(),
+                behind_ms=self._clock.behind_ms,
             ),
             synced=False,
         )
@@ -134,7 +135,7 @@ class SqliteQueue:
         """Hide each receipt's message for a new time counted from now; as for `settle.set_visible_in`, without a sync."""
         return self._engine.write(
             lambda connection: set_visible_in(
-                connection, self._row(connection), changes, self._clock.now_ms() + self._clock.behind_ms
+                connection, self._row(connection), changes, self._clock.now_ms(), behind_ms=self._clock.behind_ms
             ),
             synced=False,
         )
@@ -178,15 +179,6 @@ class SqliteQueue:
             return depth_in(connection, row, now_ms)
 
         return self._engine.read(count) or self._engine.write(let_in_and_count)
-
-    def _hidden_ms(self, connection: sqlite3.Connection, visible_ms: int | None) -> int | None:
-        """For how long to hide what is received: by the time there will be when the wall clock, set forward, is followed."""
-        behind_ms = self._clock.behind_ms
-        if not behind_ms:
-            return visible_ms
-        if visible_ms is None:
-            visible_ms = self._row(connection).settings.visibility_ms
-        return min(visible_ms + behind_ms, limits.VISIBILITY_MS_MAX)
 
     def _row(self, connection: sqlite3.Connection) -> QueueRow:
         return self._catalogue.row_in(connection, self.name)
@@ -239,8 +231,14 @@ def receive_in(
     visible_ms: int | None,
     owner: str | None,
     now_ms: int,
+    *,
+    behind_ms: int = 0,
 ) -> list[Delivery]:
-    """`Queue.receive` inside the transaction open on `connection`; `owner` is stored as the one who holds them."""
+    """`Queue.receive` inside the transaction open on `connection`.
+
+    Args:
+        owner: stored as the one who holds them. behind_ms: as for `settle.set_visible_in`.
+    """
     if visible_ms is None:
         visible_ms = row.settings.visibility_ms
     check_visibility(visible_ms)
@@ -253,9 +251,10 @@ def receive_in(
     chosen = choose(connection, row, room, now_ms)
     if not chosen:
         return []
-    _hide(connection, row, chosen, now_ms + visible_ms, owner, now_ms)
+    visible_at_ms = now_ms + visible_ms + (behind_ms if visible_ms else 0)
+    _hide(connection, row, chosen, visible_at_ms, owner, now_ms)
     if row.settings.fifo:
-        groups.lock_in(connection, row, chosen, now_ms + visible_ms, tally.total + 1)
+        groups.lock_in(connection, row, chosen, visible_at_ms, tally.total + 1)
     connection.execute(
         "UPDATE onefold_queue SET receives_total = ?, receives_base = ? WHERE id = ?",
         (tally.total + len(chosen), tally.base, row.id),

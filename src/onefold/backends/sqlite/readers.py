@@ -54,10 +54,12 @@ class Readers:
 
     # -- forks, as `forks.Forked` says ---------------------------------------------------------------------------------
 
-    def hold(self, wait_s: float) -> None:
-        """Close all, each after the query that is under way, waited for so long."""
+    def hold(self, wait_s: float) -> bool:
+        """Close all, each after the query that is under way, waited for so long; False: one goes on."""
+        are_held = True
         for lent in list(self._open):
-            lent.hold(wait_s)
+            are_held &= lent.hold(wait_s)
+        return are_held
 
     def is_held(self) -> bool:
         """Whether no thread has come by another one since."""
@@ -94,16 +96,17 @@ class _Lent:
         with self.busy:
             if self.connection is not None:
                 self.connection.close()
+                self.connection = None  # a fork may be about to look at it
         among.discard(self)
 
-    def hold(self, wait_s: float) -> None:
-        if self.is_asked:
-            return
-        self.is_asked = True
-        self.is_held = self.busy.acquire(timeout=wait_s)
-        if self.is_held and self.connection is not None and not self.connection.in_transaction:
-            self.connection.close()
-            self.connection = None
+    def hold(self, wait_s: float) -> bool:
+        if not self.is_held:
+            self.is_asked = True
+            self.is_held = self.busy.acquire(timeout=wait_s)
+            if self.is_held and self.connection is not None and not self.connection.in_transaction:
+                self.connection.close()
+                self.connection = None
+        return self.is_held
 
     def let_go(self) -> None:
         if self.is_held:

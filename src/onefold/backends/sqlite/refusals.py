@@ -34,6 +34,12 @@ def translate(error: BaseException, path: str) -> BaseException:
             meaning="Nothing was written.",
             todo="Look for a program that holds a transaction open on this file (`fuser` names it), then try again.",
         )
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ:
+        return errors.StorageError(
+            f"{path} or its log is shorter than it was: {error}.",
+            meaning="Another program has cut or overwritten it. Nothing of this call was stored.",
+            todo="Stop every process that uses the file and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
+        )
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return DiskFull(
             f"{path} could not be written: {error}.",

@@ -125,6 +125,7 @@ def set_visible_in(
     now_ms: int,
     *,
     ends: bool = False,
+    behind_ms: int = 0,
 ) -> list[bool]:
     """Hide each receipt's message for a new time from now; False where that cannot be.
 
@@ -133,6 +134,8 @@ def set_visible_in(
 
     Args:
         ends: the receive is over (a retry later): its owner's death must not cut the wait short.
+        behind_ms: by how much the clock will jump when it follows the wall (`steady_clock.py`). Who is at work with a
+            message extends beyond that; who gives it back (0 s, or uncounted) does not wait for it.
     """
     for _, change in changes:
         check_visibility(change.delay_ms)
@@ -147,11 +150,12 @@ def set_visible_in(
             continue
         own = held.delivery == delivery
         uncounted = int(change.uncounted and own and held.receives > 0)
+        shift_ms = behind_ms if change.delay_ms and not change.uncounted else 0
         if held.visible_at_ms > now_ms:
             connection.execute(
                 "UPDATE onefold_received SET visible_at_ms = ?, receives = receives - ?, "
                 "owner = CASE WHEN ? THEN NULL ELSE owner END WHERE id = ?",
-                (now_ms + change.delay_ms, uncounted, ends and own, message),
+                (now_ms + change.delay_ms + shift_ms, uncounted, ends and own, message),
             )
             if group is not None:
                 touched.add(group)
