@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors, forks
 from onefold.decide import delivery as fate
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.run.context import Context
     from onefold.run.handlers import Job
-
-ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept nowhere; child processes inherit it
 
 
 def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
@@ -65,16 +63,17 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
     try:
         result = job.rules.payload.encode_result(value)
     except errors.PayloadError as error:
-        return _unstorable(str(error))
+        return _unstorable("", error)
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
-        return _unstorable(f"The result could not be encoded: {type(error).__name__}: {error}")
+        return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
     return fate.Success(result=result, outbox=ctx.outbox)
 
 
-def _unstorable(why: str) -> Outcome:
+def _unstorable(why: str, error: Exception) -> Outcome:
     from onefold.decide.outcomes import Unstorable  # here and below: most handlers return what can be stored
+    from onefold.run.error_text import kept_text
 
-    return Unstorable(summary=why[:500])
+    return Unstorable(summary=f"{why}{kept_text(error)}"[:500])
 
 
 def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
@@ -84,6 +83,7 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
 
         return LeaseGone()
     from onefold.decide.failures import classify  # only a failure pays for the tables
+    from onefold.run.error_text import is_kept
 
     classes = job.classes
     return classify(
@@ -92,7 +92,7 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
         transient=classes.get("transient", ()),
         permanent=classes.get("permanent", ()),
         unknown=classes.get("unknown", ()),
-        with_text=os.environ.get(ERROR_TEXT, "on") != "off",
+        with_text=is_kept(),
     )
 
 

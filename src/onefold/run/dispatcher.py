@@ -27,10 +27,10 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
-from onefold.decide.failures import summary_of
 from onefold.run import following, runs
 from onefold.run.completion import Closing
 from onefold.run.context import Context
+from onefold.run.error_text import kept_text
 from onefold.run.events import Event, Sinks
 from onefold.run.handlers import positional
 from onefold.run.outgoing import Outgoing, Receipt
@@ -219,7 +219,7 @@ class Dispatch:
 
     def fail(self, error: Exception) -> None:
         """Note why the dispatch stopped; the run goes on when the tick is delivered again."""
-        failure = f"{type(error).__name__}: {summary_of(error)}"[:500]
+        failure = f"{type(error).__name__}: {kept_text(error)}"[:500]
         with suppress(errors.TransientError):
             runs.note(self._engine.state, self.run.name, failure=failure)
 

@@ -245,9 +245,9 @@ class Job(Generic[P, R]):
                 receive_count=delivery.receive_count,
             )
         except errors.PayloadError as error:
-            from onefold.decide.failures import summary_of  # only what is malformed pays for the tables
+            from onefold.run.error_text import kept_text  # only what is malformed pays for the tables
 
-            return self._without_key(delivery, malformed=summary_of(error)), None
+            return self._without_key(delivery, malformed=kept_text(error)), None
         return facts, payload
 
     def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:

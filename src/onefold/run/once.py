@@ -40,6 +40,7 @@ from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
+from onefold.run.error_text import is_kept, kept_text
 from onefold.run.once_leases import Keeper
 from onefold.steady_clock import SteadyClock, until_ms
 
@@ -228,7 +229,7 @@ class Guard:
                 reason = Failure(kind="permanent", error="UsageError", summary=refused.what)
                 self._write(claimed, Fail(failure=reason, expires_at_ms=expires_at_ms))
                 raise refused from None
-            failure = Failure(kind="unknown", error="PayloadError", summary=str(error)[:500])
+            failure = Failure(kind="unknown", error="PayloadError", summary=kept_text(error))
             self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True))
             raise
         if not self._write(claimed, Complete(result=result, expires_at_ms=expires_at_ms)):
@@ -260,7 +261,7 @@ class Guard:
         """
         now_ms = self.clock.now_ms()
         self._keeper.remove(claimed.hold)
-        told = classify(error, now_ms=now_ms)
+        told = classify(error, now_ms=now_ms, with_text=is_kept())
         expires_at_ms = now_ms + self._keep_ms
         failure = Failure(kind=told.kind, error=told.error, summary=told.summary)
         outcome: records.Outcome = Fail(failure=failure, expires_at_ms=expires_at_ms)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.codec import PayloadCodec
 from onefold.decide.probing import ProbeAnswer
 
@@ -52,7 +52,7 @@ def answer_of(found: object, job: str, payload: PayloadCodec[Any]) -> ProbeAnswe
         case NotDone():
             return ProbeAnswer(verdict="not-done")
         case StillUnknown():
-            return ProbeAnswer(verdict="unknown", summary=found.why[:500])
+            return ProbeAnswer(verdict="unknown", summary=redact.printable(redact.masked(found.why[:500]))[:500])
         case _:
             raise errors.UsageError(
                 f"The probe of {job} returned {type(found).__name__}.",

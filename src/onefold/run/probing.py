@@ -36,8 +36,9 @@ def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
     A probe only looks, so an answer that was lost may be asked for again.
     """
     from onefold.decide.failures import judge  # only a failure pays for the tables
+    from onefold.run.error_text import kept_text
 
-    summary = f"The probe failed: {type(error).__name__}: {error}"[:500]
+    summary = f"The probe failed: {type(error).__name__}: {kept_text(error)}"[:500]
     ruling = judge(error, now_ms=now_ms, sent="transient")
     if ruling.listed and ruling.kind in ("transient", "dependency-down"):
         return ProbeAnswer(verdict="later", summary=summary, retry_in_ms=ruling.retry_in_ms)
