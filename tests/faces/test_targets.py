@@ -39,6 +39,9 @@ WRONG = [
     (("map", "show", "RUN", "sqlite:///.onefold/shop.db"), 1, "onefold map show needs an app"),
     (("send", "book", "{}", "sqlite:///.onefold/shop.db"), 1, "onefold send needs an app"),
     (("resume", "bok", "shop:app"), 1, "Did you mean 'book'?"),
+    (("held", "settle", "k", "shop:app", "--done", "--not-done"), 2, "--done and --not-done exclude each other."),
+    (("held", "settle", "k", "shop:app", "--not-done", "--done"), 2, "Nothing was changed."),
+    (("held", "settle", "shop:app", "--done"), 2, "KEY is missing: shop:app is an app."),
 ]  # fmt: skip
 
 

@@ -121,7 +121,8 @@ def _draw_settled(settled: service.Settled) -> None:
 )
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
 @target.by_url
-@click.option("--done/--not-done", "done", default=None, help="Whether the effect happened.")
+@click.option("--done", is_flag=True, help="The effect happened.")
+@click.option("--not-done", is_flag=True, help="The effect did not happen.")
 @click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
 @options.operation
 @options.idle
@@ -129,7 +130,8 @@ def _draw_settled(settled: service.Settled) -> None:
 def settle(
     words: tuple[str, ...],
     url: str | None,
-    done: bool | None,
+    done: bool,
+    not_done: bool,
     result: str | None,
     job: str | None,
     tenant: str | None,
@@ -141,8 +143,10 @@ def settle(
     --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
     one message is sent back to its queue and runs again; the duplicates are deleted.
     """
+    if done and not_done:
+        raise click.UsageError("--done and --not-done exclude each other. Nothing was changed.")
     found, (key,) = _target(words, url, 1)
-    if done is None:
+    if not done and not not_done:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
     settled = service.settle(
         found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text, idle=idle
