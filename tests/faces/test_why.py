@@ -407,5 +407,5 @@ def test_a_released_record_without_a_message_says_so(there: Open) -> None:
     found = story(there, "k")
     assert (found.place, found.text) == (
         "gone",
-        "Not done, and no message is left: its record says released.",
+        "Not done; the record says released (Drain: given back); the next call with this key runs it.",
     )

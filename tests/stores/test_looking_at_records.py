@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import botocore.client
@@ -15,6 +16,11 @@ from msgspec import Struct
 
 import onefold
 from onefold import redact
+from onefold.backends.registry import open_engine
+from onefold.clock import SystemClock
+from onefold.contracts.store import RecordKey
+from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
 from onefold.service import held, status, stories
 from onefold.service.desk import Desk, open_desk
 from tests.emulators import servers
@@ -72,10 +78,18 @@ def desk(url: str) -> Iterator[Desk]:
         opened.close()
 
 
-PLACES = {"redis": on_redis, "postgres": on_postgres, "dynamodb": on_dynamodb}
+@contextmanager
+def on_sqlite() -> Iterator[Place]:
+    with TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/records.db"
+        open_engine(url, clock=SystemClock(), entropy=SystemEntropy(), owner="test").close()
+        yield Place(url, url)
 
 
-@pytest.fixture(params=PLACES)
+PLACES = {"sqlite": on_sqlite, "redis": on_redis, "postgres": on_postgres, "dynamodb": on_dynamodb}
+
+
+@pytest.fixture(params=["redis", "postgres", "dynamodb"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with PLACES[request.param]() as place:
         yield place
@@ -139,6 +153,57 @@ def test_a_held_call_is_settled_where_it_lives(place: Place, charge: Any) -> Non
     assert charge("bad-1") == "by hand"
     with pytest.raises(onefold.OutcomeUnknown):
         charge("bad-2")  # it was called again
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
+    """Written with the claim that notices it, on each store; what a customer's complaint is held against, weeks later."""
+    clock = ManualClock(SystemClock().now_ms() - 60_000)
+    with PLACES[where]() as place, desk(place.url) as owner:
+        ways: list[BaseException | None] = [ValueError("bank says no"), Dead(), Dead(), None]
+
+        def pay(order: str) -> str:
+            way = ways.pop(0)
+            if way is not None:
+                raise way
+            events = [row.event for row in owner.engine.ledger.of_key(RecordKey("", "pay", order))]
+            assert events.count("takeover") == 2  # before it is called again
+            return "paid"
+
+        for _ in range(4):
+            guarded = onefold.once(key="{order}", name="pay", store=owner.engine.store, clock=clock, lease="5s")(pay)
+            with pytest.MonkeyPatch.context() as patch:
+                if isinstance(ways[0], Dead):
+                    patch.setattr("onefold.run.once.Guard.failed", lambda *_: None)
+                    patch.setattr("onefold.run.once.Keeper.add", lambda *_: None)
+                with suppress(ValueError, Dead):
+                    assert guarded("o-1") == "paid"
+            clock.advance(6_000)
+        (story,) = stories.why(owner, "o-1").stories
+        said = [line.event for line in story.lines if line.event not in ("claimed", "started")]
+        assert said == ["failed", "takeover", "unknown", "takeover", "unknown", "completed"]
+        assert "run 1 failed: ValueError: bank says no" in [line.text for line in story.lines]
+        assert "App(" not in story.left_out
+
+        held_call = onefold.once(key="{order}", name="pay", store=owner.engine.store, clock=clock, on_unknown="hold")(
+            fails
+        )
+        for error in (ValueError, onefold.OutcomeUnknown):
+            with pytest.raises(error):
+                held_call("v-1" if error is ValueError else "u-1")
+        (story,) = stories.why(owner, "v-1").stories
+        assert story.text == "The last call failed (ValueError: v-1); the next call with this key runs it."
+        held.settle(owner, "u-1", done=False)
+        (story,) = stories.why(owner, "u-1").stories
+        assert [line.event for line in story.lines][-3:] == ["unknown", "held", "settled"]
+
+
+class Dead(BaseException):
+    """A process that ends without a word."""
+
+
+def fails(order: str) -> str:
+    raise onefold.OutcomeUnknown(order) if order.startswith("u") else ValueError(order)
 
 
 def test_commands_take_the_url_of_a_store(place: Place, charge: Any, tmp_path: Path) -> None:

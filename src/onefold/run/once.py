@@ -41,6 +41,7 @@ from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
 from onefold.run.error_text import is_kept, kept_text
+from onefold.run.once_history import History
 from onefold.run.once_leases import Keeper
 from onefold.steady_clock import SteadyClock, until_ms
 
@@ -85,6 +86,7 @@ class Guard:
         once_refusals.check_crashes(crashes)
         self.name = name
         self.store = store
+        self._history = History(store, name, on_unknown, crashes)
         self.clock = clock
         self.never: Waiter = Never()
         self._signature = inspect.signature(function)
@@ -151,7 +153,7 @@ class Guard:
         call = object()
         self._asking[call] = ask.key
         try:
-            found = self.store.claim((ask,), now_ms)[0]
+            found = self._history.claim(ask, now_ms)
             if isinstance(found, Claimed):
                 found = self._claimed(found, now_ms)
             self._asking.pop(call)
@@ -189,7 +191,8 @@ class Guard:
                 why = "on_unknown is hold" if self._on_unknown == "hold" else f"crashes is {self._crashes}"
                 failure = Failure(kind="unknown", error="CallerDied", summary=once_refusals.died(found, why))
                 parked = Unknown(failure=failure, expires_at_ms=now_ms + self._keep_ms, parked=True)
-                self.store.write([(found.hold, parked)], now_ms)
+                if self.store.write([(found.hold, parked)], now_ms)[0]:
+                    self._history.note(found, now_ms, "held", failure)
                 raise self._unknown(found.hold.key, now_ms)
             if not self.store.start([found.hold], now_ms)[0]:
                 raise errors.LeaseLost(f"{self.name} {found.hold.key.key!r} was taken over.", todo="Call again.")
@@ -227,12 +230,15 @@ class Guard:
             if isinstance(value, once_refusals.LAZY):
                 refused = once_refusals.lazy_result(self.name, value)
                 reason = Failure(kind="permanent", error="UsageError", summary=refused.what)
-                self._write(claimed, Fail(failure=reason, expires_at_ms=expires_at_ms))
+                if self._write(claimed, Fail(failure=reason, expires_at_ms=expires_at_ms)):
+                    self._history.note(claimed, now_ms, "failed", reason)
                 raise refused from None
             failure = Failure(kind="unknown", error="PayloadError", summary=kept_text(error))
-            self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True))
+            if self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True)):
+                self._history.note(claimed, now_ms, "held", failure)
             raise
         if not self._write(claimed, Complete(result=result, expires_at_ms=expires_at_ms)):
+            self._history.note(claimed, now_ms, "lease-lost")
             raise errors.LeaseLost(
                 f"{self.name} {claimed.hold.key.key!r} finished, but its lease had been taken over.",
                 meaning="The run that took over decides what is recorded; this result was dropped.",
@@ -268,7 +274,12 @@ class Guard:
         if told.kind == "unknown":
             outcome = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=self._on_unknown == "hold")
         with suppress(errors.TransientError):
-            if not self.store.write(((claimed.hold, outcome),), now_ms)[0]:
+            if self.store.write(((claimed.hold, outcome),), now_ms)[0]:
+                self._history.note(claimed, now_ms, "unknown" if told.kind == "unknown" else "failed", failure)
+                if isinstance(outcome, Unknown) and outcome.parked:
+                    self._history.note(claimed, now_ms, "held", failure)
+            else:
+                self._history.note(claimed, now_ms, "lease-lost", failure)
                 error.add_note(f"onefold: the lease of {self.name} {claimed.hold.key.key!r} had been taken over.")
 
     def give_back(self, found: records.Answer | None) -> None:

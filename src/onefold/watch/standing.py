@@ -201,6 +201,14 @@ def _gone(record: Record | None, evidence: Evidence) -> Standing:
             text="No message, no record and no history of this key.",
             todo=("See below for what that can mean.",),
         )
+    if record is not None and record.message_id is None and ended is None:  # a call under @once
+        why = f" ({record.failure.error}: {record.failure.summary})" if record.failure is not None else ""
+        words = (
+            f"The last call failed{why}"
+            if record.status == "failed"
+            else f"Not done; the record says {record.status}{why}"
+        )
+        return Standing(place="gone", text=f"{words}; the next call with this key runs it.", todo=())
     who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return Standing(

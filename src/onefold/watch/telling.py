@@ -126,6 +126,10 @@ def _retry(detail: Detail, evidence: Evidence) -> Told:
     return text, rule + _backoff(attempt, evidence.policy)
 
 
+def _failed(detail: Detail) -> Told:
+    return f"{_run(detail)} failed: {_failure(detail)}", "the key is free: the next call runs it"
+
+
 def _backoff(attempt: Number, policy: Policy | None) -> str:
     if policy is None or not attempt:
         return ""
@@ -279,6 +283,7 @@ _TELLINGS: Mapping[str, Callable[[Detail], Told]] = {
     "received": _received,
     "sent": _sent,
     "started": _started,
+    "failed": _failed,
     "dead-letter": _dead_letter,
     "running-elsewhere": _running_elsewhere,
     "takeover": _takeover,

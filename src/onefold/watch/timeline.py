@@ -85,6 +85,8 @@ _RANKS = {"sent": 0, "received": 1, "claimed": 2, "takeover": 3, "probe": 4, "st
 
 def left_out(evidence: Evidence) -> str:
     """What the history level keeps no trace of; empty at `full`."""
+    if _is_call(evidence):
+        return "Of clean calls only the record tells, of the last one."
     match evidence.history or _guessed(evidence):
         case "full":
             return ""
@@ -94,6 +96,11 @@ def left_out(evidence: Evidence) -> str:
             )
         case "off":
             return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
+
+
+def _is_call(evidence: Evidence) -> bool:
+    """Whether it is a call under @once, which no message brought."""
+    return evidence.record is not None and evidence.record.message_id is None and not evidence.messages
 
 
 def _guessed(evidence: Evidence) -> History:
@@ -133,7 +140,9 @@ def _line(
 
 # -- from the record -------------------------------------------------------------------------------------------------
 
-_FAILED_ROWS = frozenset({"retry", "dead-letter", "quarantine", "unknown", "held", "dependency-down", "probe"})
+_FAILED_ROWS = frozenset(
+    {"failed", "retry", "dead-letter", "quarantine", "unknown", "held", "dependency-down", "probe"}
+)
 
 
 def _of_record(evidence: Evidence) -> list[Line]:

@@ -50,6 +50,7 @@ class PostgresBooks:
         self.store = PostgresStore(self._server)
         self.records = PostgresRecords(self._server)
         self.ledger = PostgresLedger(self._server)
+        self.store.ledger = self.ledger
         self.state = PostgresState(self._server, self._clock)
         self._sweeps_at_ms = self._clock.monotonic_ms()
         if create or address.creates:

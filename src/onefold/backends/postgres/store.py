@@ -38,7 +38,7 @@ from onefold.contracts.store import (
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf
 
 _PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
 _FRESH: Final = 1
@@ -86,6 +86,8 @@ class PostgresStore:
     Args:
         server: a database whose tables are there.
     """
+
+    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
 
     def __init__(self, server: Server) -> None:
         self._server = server

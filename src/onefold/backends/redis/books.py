@@ -51,6 +51,7 @@ class RedisBooks:
         self.store = RedisStore(changing)
         self.records = RedisRecords(server, names, changing)
         self.ledger = RedisLedger(server, names)
+        self.store.ledger = self.ledger
         self.state = RedisState(server, names)
 
     @classmethod

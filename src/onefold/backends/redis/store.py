@@ -17,7 +17,7 @@ from onefold.contracts import transitions
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf
 
 
 class RedisStore:
@@ -29,6 +29,8 @@ class RedisStore:
     Attributes:
         capabilities: `durable` is False until `RedisBooks.check` has seen that the server syncs every write.
     """
+
+    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
 
     def __init__(self, changing: Changing) -> None:
         self._changing = changing

@@ -81,6 +81,7 @@ class SqliteEngine:
         self.queues = SqliteQueues(self.database, owner=owner, entropy=entropy)
         self.store = self.records = SqliteStore(self.database)
         self.ledger = SqliteLedger(self.database)
+        self.store.ledger = self.ledger
         self.state = SqliteState(self.database)
         self.archive = SqliteArchive(self.database)
         self._wakeup = Wakeup(self.database.place, entropy)

@@ -40,7 +40,7 @@ from onefold.contracts.store import (
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row as LedgerRow
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _CODES: Final = {status: code for code, status in enumerate(_STATUSES)}
@@ -280,6 +280,8 @@ class SqliteStore:
     Args:
         engine: an open engine whose file has been migrated.
     """
+
+    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

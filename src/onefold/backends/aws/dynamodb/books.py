@@ -48,6 +48,7 @@ class DynamoBooks:
         self._notes = Notes(self.table)
         self.store = DynamoStore(self.table, self._notes)
         self.ledger = DynamoLedger(self.table)
+        self.store.ledger = self.ledger
         self.state = DynamoState(self.table)
 
     @functools.cached_property

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.dynamodb.writes import Write
     from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf
 
 A = TypeVar("A")
 
@@ -56,6 +56,8 @@ class DynamoStore:
         table: with the primary key `pk`, `sk` and time to live by `ttl`.
         notes: of that table, for what people want to find later.
     """
+
+    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
 
     def __init__(self, table: Table, notes: Notes) -> None:
         self._table = table
