@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +392,68 @@ def test_messages_of_the_version_before_count_until_a_given_instant(
     upgrading.work()
     assert upgrading.ran == [("pay", "o-1", 1)]
     assert upgrading.record("pay", "k-1") is not None
+
+
+def before_now(endpoint: Endpoint, queue: str) -> str:
+    """An instant just after the last message of a queue was sent."""
+    last = endpoint.peek(queue)[-1].sent_at_ms
+    return datetime.fromtimestamp(last // 1_000 + (last % 1_000 + 2) / 1_000, UTC).isoformat()
+
+
+@pytest.mark.parametrize("by_sqs", [False, True], ids=["redrive", "move task of SQS"])
+def test_what_counted_before_counts_when_it_is_sent_back(
+    open_bank: Callable[..., Bank], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, by_sqs: bool
+) -> None:
+    old = open_bank()
+    unsigned = {"onefold.job": "pay", "onefold.key": "k-1"}
+    Stranger(endpoint).send("payments", {"order_id": "o-1", "amount": -1}, unsigned)
+    monkeypatch.setenv("ONEFOLD_UNSIGNED_BEFORE", before_now(endpoint, "payments"))
+    new = open_bank()
+    new.work()
+    assert (new.ran, new.why_dead("payments")) == ([("pay", "o-1", -1)], ["attempts"])
+    (letter,) = new.dead("payments")
+    assert letter.trusted
+    if by_sqs:
+        arns = [f"arn:aws:sqs:{endpoint.region}:{endpoint.account}:{name}" for name in ("payments-dead", "payments")]
+        endpoint.boto3().start_message_move_task(SourceArn=arns[0], DestinationArn=arns[1])
+        while endpoint.peek("payments-dead"):
+            endpoint.advance("1s")
+    else:
+        new.desk().engine.queues.move([(letter.message_id, None, None)])
+    monkeypatch.delenv("ONEFOLD_UNSIGNED_BEFORE")
+    after = open_bank()
+    after.work()
+    assert (after.ran, after.why_dead("payments")) == ([("pay", "o-1", -1)], ["attempts"])
+    assert old.record("pay", "k-1") is not None
+
+
+def test_dead_letters_of_the_version_before_are_signed_when_they_are_sent_back(
+    open_bank: Callable[..., Bank], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_bank()
+    stranger = Stranger(endpoint)
+    stranger.send("payments-dead", {"order_id": "o-1"}, {"onefold.job": "pay", "onefold.key": "k-1"})
+    stranger.send("payments-dead", {"order_id": "o-2"}, {"onefold.job": "pay", "onefold.key": "k-2"})
+    monkeypatch.setenv("ONEFOLD_UNSIGNED_BEFORE", before_now(endpoint, "payments-dead"))
+    new = open_bank()
+    stranger.send("payments-dead", {"order_id": "o-3"}, {"onefold.job": "pay", "onefold.key": "k-3"})
+    new.desk().engine.queues.move([(one.message_id, "payments", None) for one in new.dead("payments")])
+    new.work()
+    assert sorted(new.ran) == [("pay", "o-1", 1), ("pay", "o-2", 1)]
+    assert new.why_dead("payments") == ["untrusted"], "the one that was sent later, which nobody signed on the way"
+
+
+def test_a_dead_letter_of_a_replaced_secret_is_signed_with_the_new_one(
+    open_bank: Callable[..., Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEFOLD_SECRET", OLD)
+    open_bank().pay.send(Order("o-1", -1), key="k-1")
+    monkeypatch.setenv("ONEFOLD_SECRET", f"{NEW},{OLD}")
+    open_bank().work()
+    monkeypatch.setenv("ONEFOLD_SECRET", NEW)
+    new = open_bank()
+    (letter,) = new.dead("payments")
+    assert letter.trusted
 
 
 @pytest.mark.parametrize(

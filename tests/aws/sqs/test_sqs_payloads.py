@@ -187,6 +187,33 @@ def test_a_pointer_to_another_place_is_not_followed(
     assert queues.peek("dead") == []
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["in S3", "full to the last byte"])
+def test_what_counted_unsigned_is_signed_when_it_is_buried(
+    session: rig.HookedSession,
+    clock: ManualClock,
+    payloads: Payloads,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    full: bool,
+) -> None:
+    claims = {"onefold.key": Attribute("k")}
+    body = "x" * (limits.MESSAGE_BYTES_MAX - len("onefold.keyStringk")) if full else BIG
+    monkeypatch.setenv("ONEFOLD_SECRET", "s" * 32)
+
+    def opened() -> Sqs:
+        return Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=payloads, wait_s=0)
+
+    send(queue, body, attributes=claims, trusted=False)
+    monkeypatch.setenv("ONEFOLD_UNSIGNED_BEFORE", "2999-01-01T00:00:00+00:00")
+    believing = opened().admin.open("orders")
+    held = one(believing)
+    assert held.trusted
+    assert believing.bury([(held.receipt, Bury("dead-letter", rig.WRONG))]) == [True]
+    monkeypatch.delenv("ONEFOLD_UNSIGNED_BEFORE")
+    (letter,) = opened().admin.peek("dead")
+    assert (letter.body == body, letter.trusted) == (True, not full), "a signature that has no room is left out"
+
+
 def test_a_body_that_s3_does_not_give_now_comes_again(
     session: rig.HookedSession, queue: Queue, clock: ManualClock
 ) -> None:

@@ -11,15 +11,17 @@ visibility timeout".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
+
+from msgspec import structs
 
 from onefold import errors
 from onefold.backends.aws import sending
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.holding import Held, Holding
-from onefold.backends.aws.messages import parse_receipt
+from onefold.backends.aws.messages import Form, Received, parse_receipt
 from onefold.backends.aws.settling import in_batches
 from onefold.contracts.entries import Refused
 from onefold.contracts.queue import Bury
@@ -27,7 +29,14 @@ from onefold.contracts.queue import Bury
 _HELD_FOR_S: Final = 60  # ours: longer than copy and deletion with all their tries
 
 
-def bury(catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+def bury(
+    catalogue: Catalogue,
+    name: str,
+    holding: Holding,
+    burials: Sequence[tuple[str, Bury]],
+    *,
+    signed: Callable[[Received], Form],
+) -> list[bool]:
     """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
 
     The payload in S3 stays: the copy names it. False where a FIFO queue's receipt has expired; also for a message that this
@@ -35,6 +44,7 @@ def bury(catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tu
 
     Args:
         name: of the queue it was received from. holding: its messages that this process holds.
+        signed: a message as its copy is sent, signed if its claims are onefold's own.
 
     Raises:
         UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
@@ -54,7 +64,8 @@ def bury(catalogue: Catalogue, name: str, holding: Holding, burials: Sequence[tu
     failed: errors.OnefoldError | None = None
     for to, target in targets.items():
         try:
-            _copy(catalogue, name, target, [(held[text], asked[text]) for text in waiting if asked[text].to == to])
+            some = [(held[text], asked[text]) for text in waiting if asked[text].to == to]
+            _copy(catalogue, name, target, some, signed)
         except errors.OnefoldError as error:
             failed = error
     copied = [text for text in waiting if held[text].copied]
@@ -94,29 +105,47 @@ def _named(catalogue: Catalogue, name: str, to: str, *, fresh: bool) -> str | No
     return catalogue.settings(name, fresh=fresh).dead_letter
 
 
-def _copy(catalogue: Catalogue, name: str, target: str, burials: Sequence[tuple[Held, Bury]]) -> None:
+def _copy(
+    catalogue: Catalogue,
+    name: str,
+    target: str,
+    burials: Sequence[tuple[Held, Bury]],
+    signed: Callable[[Received], Form],
+) -> None:
     source, fifo = catalogue.on_aws(name), name.endswith(".fifo")
     waiting = [(held, burial) for held, burial in burials if not held.copied]
-    forms = [sending.burial(held.message, burial.reason, source, fifo=fifo) for held, burial in waiting]
+    forms = [
+        sending.burial(structs.replace(held.message, form=signed(held.message)), burial.reason, source, fifo=fifo)
+        for held, burial in waiting
+    ]
     note = partial(_note_copied, [held for held, _ in waiting])
     answers = sending.deliver(catalogue, target, forms, accepted=note)
     refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
-    traced = any(burial.reason.trace is not None for _, burial in waiting)
-    for less in (sending.without_trace, sending.without_reason) if traced else (sending.without_reason,):
-        if not refused:  # with its reason it may be larger than the queue takes: rather without than not at all
+    stages = [sending.without_trace, sending.without_reason, None]  # None: as it came, without a new signature
+    if not any(burial.reason.trace is not None for _, burial in waiting):
+        del stages[0]
+    left: list[tuple[int, Refused]] = []
+    for less in stages:
+        if not refused:  # with what was added it may be larger than the queue takes: rather without than not at all
             return
-        bare = [less(forms[place]) for place in refused]
+        bare = [
+            less(forms[place])
+            if less is not None
+            else structs.replace(
+                sending.without_reason(forms[place]), signature=waiting[place][0].message.form.signature
+            )
+            for place in refused
+        ]
         note = partial(_note_copied, [waiting[place][0] for place in refused])
         answers = sending.deliver(catalogue, target, bare, accepted=note)
         left = [(place, one) for place, one in zip(refused, answers, strict=True) if isinstance(one, Refused)]
         refused = [place for place, _ in left]
-        if less is sending.without_reason:
-            for _, answer in left:
-                raise errors.UsageError(
-                    f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
-                    meaning="The message stays where it is.",
-                    todo=f"Give {target!r} the size limit and type of {name!r}.",
-                )
+    for _, answer in left:
+        raise errors.UsageError(
+            f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
+            meaning="The message stays where it is.",
+            todo=f"Give {target!r} the size limit and type of {name!r}.",
+        )
 
 
 def _note_copied(held: Sequence[Held], place: int) -> None:

@@ -76,8 +76,10 @@ class Mover:
         entropy: Entropy,
         payloads: Payloads | None,
         signer: Callable[[], Signer],
+        signed: Callable[[Received], Form],
     ) -> None:
         self._signer = signer
+        self._signed = signed
         self._catalogue = catalogue
         self._looker = looker
         self._clock = clock
@@ -347,6 +349,7 @@ class Mover:
 
         Raises:
             NotFoundError: no such target; nothing was moved. TransientError: some were not sent; those stay.
+            UsageError: the secret that signs claims cannot be read; nothing was moved.
         """
         by_target: dict[str, list[int]] = {}
         for place, (_, target, _) in enumerate(moves):
@@ -359,9 +362,13 @@ class Mover:
                     todo="Name a queue of the same type.",
                 )
         found: list[str | None] = [None] * len(moves)
+        copies = [  # what an operator edits is signed after that
+            structs.replace(one.first, form=self._signed(one.first)) if edit is None else one.first
+            for one, _, edit in moves
+        ]
         for target, places in by_target.items():
             forms = [
-                self._edited(_sent_on(moves[place][0].first, source, keep_reason=keep_reason), target, moves[place][2])
+                self._edited(_sent_on(copies[place], source, keep_reason=keep_reason), target, moves[place][2])
                 for place in places
             ]
             accepted: list[int] = []

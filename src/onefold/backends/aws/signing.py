@@ -9,7 +9,8 @@ and a job runs only from the queue it is declared on anyway.
 The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
 so that one can be replaced. Without it, one is made and kept in the record backend's State: whoever can write there can
 write the records themselves. A message that nobody signed is believed only when it was sent before ONEFOLD_UNSIGNED_BEFORE
-(an instant): for what the version before this one left in flight.
+(an instant): for what the version before this one left in flight. A copy that is dead-lettered or moved is younger, so it is
+signed if the message counted (`sqs.Sqs.signed`).
 
 The same secret makes FIFO deduplication ids that nobody foretells: with a foretold one, a stranger's message sent just
 before has the operation's own taken for its repetition. A process that may not read the secret sends them as they are.

@@ -121,6 +121,29 @@ class Sqs:
         claims = any(name in form.attributes for name in CLAIMS)
         return claims and self.signer.trusts(form.attributes, body, form.signature, sent_at_ms)
 
+    def signed(self, got: Received) -> Form:
+        """A message as a copy of it is sent: signed anew where onefold of the same app wrote its claims.
+
+        What counts by ONEFOLD_UNSIGNED_BEFORE, or by a secret that is replaced, counts in the copy too, which is younger.
+
+        Raises:
+            as `Signer.sign`, and as `Payloads.get`.
+        """
+        form = got.form
+        if not any(name in form.attributes for name in CLAIMS):
+            return form
+        body, _ = self.body(form)
+        if not self.trusts(form, body, got.sent_at_ms):
+            return form
+        return structs.replace(form, signature=self.signer.sign(form.attributes, body))
+
+    def body(self, form: Form) -> tuple[str, str | None]:
+        """A message's body, and the key of the object in S3 that it lies in; errors as `Payloads.get`."""
+        place, payloads = messages.read_pointer(form), self.payloads
+        if place is None or payloads is None or not payloads.is_ours(*place):
+            return form.body, None
+        return payloads.get(place[1]) or form.body, place[1]
+
     @property
     def admin(self) -> SqsQueues:
         """The operator's verbs, which also say whether there is a queue."""
@@ -138,6 +161,7 @@ class Sqs:
                     wait_s=self.wait_s,
                     signer=lambda: self.signer,
                     trusts=self.trusts,
+                    signed=self.signed,
                 )
             return self._admin
 
@@ -254,13 +278,8 @@ class SqsQueue:
         self._holding.drop(receipts)
 
     def _delivery(self, got: Received, asked_at_ms: int, visible_ms: int) -> Delivery:
-        form, stored = got.form, None
-        body = form.body
-        place = messages.read_pointer(form)
-        payloads = self._sqs.payloads
-        if place is not None and payloads is not None and payloads.is_ours(*place):
-            stored = place[1]
-            body = payloads.get(stored) or body
+        form = got.form
+        body, stored = self._sqs.body(form)
         receipt = Receipt(got.message_id, got.handle, stored).text()
         source = None if got.moved_from_arn is None else self._sqs.catalogue.name_of_arn(got.moved_from_arn)
         reason = None
@@ -329,7 +348,7 @@ class SqsQueue:
         """
         from onefold.backends.aws import burying
 
-        return burying.bury(self._sqs.catalogue, self.name, self._holding, burials)
+        return burying.bury(self._sqs.catalogue, self.name, self._holding, burials, signed=self._sqs.signed)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.finding import Finder
     from onefold.backends.aws.looking import Looker
     from onefold.backends.aws.making import Maker
-    from onefold.backends.aws.messages import Form
+    from onefold.backends.aws.messages import Form, Received
     from onefold.backends.aws.moving import Mover
     from onefold.backends.aws.payloads import Payloads
     from onefold.backends.aws.signing import Signer
@@ -44,7 +44,8 @@ class SqsQueues:
         opened: a queue's hot-path object, or a bus's, whether it is there or not.
         payloads: where bodies over the limit lie; None: nowhere.
         wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
-        signer: signs what an operator edits. trusts: whether a message's claims are onefold's own.
+        signer: signs what an operator edits. trusts: whether a message's claims are onefold's own; signed: a message as a
+            copy of it is sent, signed if they are.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SqsQueues:
         wait_s: int,
         signer: Callable[[], Signer],
         trusts: Callable[[Form, str, int], bool],
+        signed: Callable[[Received], Form],
     ) -> None:
         self._catalogue = catalogue
         self._opened = opened
@@ -67,6 +69,7 @@ class SqsQueues:
         self._wait_s = wait_s
         self._signer = signer
         self._trusts = trusts
+        self._signed = signed
         self._lock = threading.Lock()
         self._rooms: tuple[Looker, Mover, Finder, Maker] | None = None
 
@@ -84,7 +87,13 @@ class SqsQueues:
                     catalogue, clock=clock, payloads=payloads, wait_s=min(self._wait_s, 1), trusts=self._trusts
                 )
                 mover = Mover(
-                    catalogue, looker, clock=clock, entropy=self._entropy, payloads=payloads, signer=self._signer
+                    catalogue,
+                    looker,
+                    clock=clock,
+                    entropy=self._entropy,
+                    payloads=payloads,
+                    signer=self._signer,
+                    signed=self._signed,
                 )
                 finder = Finder(
                     catalogue, looker, mover, every=self.settings, depth=self.depth, clock=clock, payloads=payloads
