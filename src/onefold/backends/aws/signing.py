@@ -47,7 +47,8 @@ _FORM: Final = "onefold-1"
 _SIGNED: Final = (APP_ATTRIBUTE, JOB_ATTRIBUTE, *CLAIMS)
 _AGAIN_MS: Final = (
     limits.MINUTE_MS
-)  # a signature that does not hold has the stored secrets read again, at most so often
+)  # secrets that were read longer ago are read again for a signature that does not hold
+_SKEW_MS: Final = limits.MINUTE_MS  # ours: this host's clock and the server's are not further apart
 
 
 class Signer:
@@ -71,6 +72,7 @@ class Signer:
         self._unsigned_before_ms = _instant(environment.get(UNSIGNED_VARIABLE, ""))
         self._stored: tuple[str, ...] = ()
         self._read_at_ms: int | None = None
+        self._read_wall_ms = 0
         self._denied_at_ms: int | None = None
         self._lock = threading.Lock()
 
@@ -97,7 +99,7 @@ class Signer:
             return self._unsigned_before_ms is not None and sent_at_ms < self._unsigned_before_ms
         if self._holds(signature, attributes, body, self._secrets()):
             return True
-        return self._is_old() and self._holds(signature, attributes, body, self._secrets(again=True))
+        return self._may_be_newer(sent_at_ms) and self._holds(signature, attributes, body, self._secrets(again=True))
 
     def disguised(self, text: str) -> str:
         """The same text for the same text, which nobody foretells who does not know the secret.
@@ -120,14 +122,23 @@ class Signer:
 
     # -- secrets -------------------------------------------------------------------------------------------------------
 
-    def _is_old(self) -> bool:
-        return self._read_at_ms is not None and self._clock.monotonic_ms() - self._read_at_ms >= _AGAIN_MS
+    def _may_be_newer(self, sent_at_ms: int) -> bool:
+        """Whether a message may be signed with a secret that was stored after this process last read them.
+
+        So a stranger's made-up signature has them read once more, which costs less than its burial; and never keeps the
+        process from seeing a secret that is new.
+        """
+        if self._configured or self._read_at_ms is None:
+            return False
+        is_old = self._clock.monotonic_ms() - self._read_at_ms >= _AGAIN_MS
+        return is_old or sent_at_ms > self._read_wall_ms - _SKEW_MS
 
     def _secrets(self, *, make: bool = False, again: bool = False) -> tuple[str, ...]:
         if self._configured:
             return self._configured
         with self._lock:
             if again or self._read_at_ms is None or (make and not self._stored):
+                asked_at_ms = self._clock.monotonic_ms(), self._clock.now_ms()
                 try:
                     self._stored = self._read(make=make)
                 except errors.UsageError as error:
@@ -137,7 +148,7 @@ class Signer:
                         todo=f"Allow this process to read and write the record backend, or set {SECRET_VARIABLE} for all of"
                         " the app's processes.",
                     ) from error
-                self._read_at_ms = self._clock.monotonic_ms()
+                self._read_at_ms, self._read_wall_ms = asked_at_ms
             return self._stored
 
     def _read(self, *, make: bool) -> tuple[str, ...]:
