@@ -153,6 +153,49 @@ def _field_names(cls: type) -> tuple[str, ...] | None:
     return None
 
 
+def strange_fields(value: object, given: object, path: str = "$") -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Fields of a decoded JSON text that the value read from it has no place for, which reading passes over.
+
+    Args:
+        value: as the payload's type reads it. given: as JSON has it.
+
+    Yields:
+        Where, the field's name, and the names there are.
+    """
+    if isinstance(given, list) and isinstance(value, list | tuple) and len(given) == len(value):
+        for number, (mine, theirs) in enumerate(zip(value, given, strict=True)):
+            yield from strange_fields(mine, theirs, f"{path}[{number}]")
+    if not isinstance(given, dict):
+        return
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            for name, theirs in given.items():
+                if name in value:
+                    yield from strange_fields(value[name], theirs, f"{path}.{name}")
+                else:
+                    yield path, name, tuple(value)
+        return
+    names = _names_in_json(value)
+    for name, theirs in given.items() if names is not None else ():
+        if name not in (names or ()):
+            yield path, name, _field_names(type(value)) or ()
+        elif hasattr(value, name):
+            yield from strange_fields(getattr(value, name), theirs, f"{path}.{name}")
+
+
+def _names_in_json(value: object) -> set[str] | None:
+    """What an object's fields may be called in JSON; None where it has no fields, or takes others too."""
+    names = _field_names(type(value))
+    if names is None or getattr(value, "model_extra", None):
+        return None
+    known = {*names, *getattr(type(value), "__struct_encode_fields__", ())}
+    for model in getattr(type(value), "model_fields", {}).values():
+        if not isinstance(model.validation_alias, str | None):  # choices, or a path
+            return None
+        known |= {alias for alias in (model.alias, model.validation_alias) if alias is not None}
+    return known
+
+
 def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
     """The first place where two values differ: what stood there and what came back.
 

@@ -187,6 +187,7 @@ def test_send_takes_json_from_words_files_and_a_pipe(shell: Shell, monkeypatch: 
         (("book", "{"), "is not JSON"),
         (("book", '{"order_id": 3}'), "The field $.order_id does not fit Order"),
         (("bok", '{"order_id": "a"}'), "has no job 'bok'"),
+        (("book", '{"order_id": "a", "citty": "Paris"}'), "Order has no field citty."),
         (("book", "@nowhere.json"), "The file nowhere.json cannot be read: No such file or directory."),
         (("book", '{"order_id": "a"}', "--run-at", "tomorrow"), "'tomorrow' is no instant"),
         (("book", '{"order_id": "a"}', "--run-at", "2099-01-01T00:00:00"), "without a time zone"),

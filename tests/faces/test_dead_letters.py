@@ -151,6 +151,10 @@ def test_a_dry_edit_writes_nothing(there: Open) -> None:
         ("city", r"no assignment"),
         ("city.name=x", r"there is no 'city.name'"),
         ("city=London", r"changes nothing"),
+        (
+            "citty=Paris",
+            r"no field citty. It has order_id, city, customer. Nothing was changed. Did you mean city?",
+        ),
     ],
 )
 def test_a_refused_edit_changes_nothing(there: Open, assignment: str, said: str) -> None:

@@ -87,6 +87,9 @@ def edit(
             meaning="Nothing was changed.",
             todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
         )
+    job = desk.job(after.job)
+    if job is not None:
+        payloads.check_fields(job, text, message.body)
     _check_key(message, before, after, allowed=new_key)
     record = reading.record_of(desk, after)
     amends = None

@@ -21,7 +21,7 @@ from onefold.decide.breaker import Breaker
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Receipt
 from onefold.run.throttling import breaker_name
-from onefold.service import reading
+from onefold.service import payloads, reading
 from onefold.service.desk import Desk, roles
 
 _TRIES = 20
@@ -68,6 +68,7 @@ def send_text(
                 todo="Write it as 2026-12-24T06:00:00+01:00, with its zone.",
             ) from error
     payload = job.rules.payload.decode(text)
+    payloads.check_fields(job, text)
     return job.send(payload, delay=delay, run_at=at, key=key)
 
 

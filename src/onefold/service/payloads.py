@@ -6,13 +6,18 @@ Invariant: a part of the text that no assignment names means the same afterwards
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onefold import errors
+from onefold import errors, payload_errors
+
+if TYPE_CHECKING:
+    from onefold.run.handlers import Job
 
 _DECODER: Final = msgspec.json.Decoder(float_hook=Decimal)
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
@@ -73,6 +78,33 @@ def _put(value: Any, steps: list[str], given: Any, assignment: str) -> None:
                 f"{assignment!r}: there is no {'.'.join(steps[: depth + 1])!r} in the payload.",
                 meaning="Nothing was changed.",
                 todo="`onefold dlq show` prints the payload as it is.",
+            )
+
+
+def check_fields(job: Job[Any, Any], text: str, before: str | None = None) -> None:
+    """Refuse a field that a person has written and the job's payload type does not have: reading would pass over it.
+
+    Args:
+        text: the payload, which fits the type otherwise. before: fields that stood there already are left alone.
+
+    Raises:
+        PayloadError: there is one; names the field that was probably meant.
+    """
+    if job.rules.source != "json":
+        return
+    value, given = job.rules.payload.decode(text), msgspec.json.decode(text)
+    known: set[tuple[str, str]] = set()
+    if before is not None:
+        with suppress(errors.PayloadError, ValueError, RecursionError):
+            old = payload_errors.strange_fields(job.rules.payload.decode(before), msgspec.json.decode(before))
+            known = {(path, name) for path, name, _ in old}
+    for path, name, names in payload_errors.strange_fields(value, given):
+        if (path, name) not in known:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise errors.PayloadError(
+                f"{job.rules.payload.name} has no field {f'{path}.{name}'.removeprefix('$.')}.",
+                meaning=f"It has {', '.join(names) or 'none'}. Nothing was changed.",
+                todo=f"Did you mean {near[0]}?" if near else "Name one of its fields.",
             )
 
 
