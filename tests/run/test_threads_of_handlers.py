@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import onefold
 from onefold import errors
+from onefold.run.settings import WorkerSettings
+from onefold.service import workers
 from onefold.testing import inline
 
 
@@ -70,6 +74,17 @@ def in_older_pool_by_copy(shop: Shop, ctx: onefold.Context) -> None:
     POOL.submit(contextvars.copy_context().run, shop.mail.send, Order("m")).result()
 
 
+def in_shared_pool(shop: Shop, ctx: onefold.Context) -> None:
+    POOL.submit(shop.mail.send, Order("m")).result()
+
+
+def in_executor_of_loop(shop: Shop, ctx: onefold.Context) -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, shop.mail.send, Order("m"))
+
+    asyncio.run(main())
+
+
 def in_task(shop: Shop, ctx: onefold.Context) -> None:
     async def main() -> None:
         await asyncio.to_thread(shop.mail.send, Order("m"))
@@ -83,7 +98,17 @@ POOL.submit(int).result()  # its thread is older than any handler
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
-    "way", [in_thread, in_thread_of_thread, in_pool, in_older_pool_by_context, in_older_pool_by_copy, in_task]
+    "way",
+    [
+        in_thread,
+        in_thread_of_thread,
+        in_pool,
+        in_shared_pool,
+        in_executor_of_loop,
+        in_older_pool_by_context,
+        in_older_pool_by_copy,
+        in_task,
+    ],
 )
 def test_what_a_handlers_threads_send_leaves_with_its_run_or_not_at_all(way: Any, fails: bool) -> None:
     shop = Shop()
@@ -134,3 +159,68 @@ def test_threads_that_no_handler_started_send_at_once() -> None:
         thread.start()
         thread.join()
         assert world.depth("mails").visible == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_pool_whose_thread_a_handler_started_serves_each_run_for_itself(fails: bool) -> None:
+    """The first run is still going, and ends as it may: what others submit leaves with them."""
+    shop, pool = Shop(), ThreadPoolExecutor(1)
+    first_is_there, go_on = threading.Event(), threading.Event()
+
+    def act(ctx: onefold.Context) -> None:
+        pool.submit(shop.mail.send, Order(f"of-{ctx.key}")).result(30)
+        if ctx.key == "first":
+            first_is_there.set()
+            assert go_on.wait(30)
+            if fails:
+                raise ValueError("no room")
+
+    shop.act = act
+    with inline(shop.app) as world:
+        shop.book.send(Order("first"))
+        thread = threading.Thread(target=world.run)
+        thread.start()
+        assert first_is_there.wait(30)
+        pool.submit(shop.mail.send, Order("of-nobody")).result(30)  # leaves at once
+        assert world.depth("mails").visible == 1
+        go_on.set()
+        thread.join(30)
+        shop.book.send(Order("second"))
+        world.run()
+    assert sorted(shop.mailed) == sorted(["of-nobody", "of-second"] + ["of-first"] * (not fails))
+    pool.shutdown()
+
+
+def in_child(send: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            send()
+        except errors.UsageError:
+            os._exit(2)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_what_a_forked_child_sends_is_in_no_copy_of_an_outbox(tmp_path: Path) -> None:
+    shop, codes = Shop(), list[int]()
+    shop.app.url = f"sqlite:///{tmp_path / 'shop.db'}"
+
+    def act(ctx: onefold.Context) -> None:
+        thread = threading.Thread(target=lambda: codes.append(in_child(lambda: shop.mail.send(Order("of-thread")))))
+        thread.start()
+        thread.join()
+        copy = contextvars.copy_context()
+        codes.append(in_child(lambda: copy.run(shop.mail.send, Order("of-copy"))))
+        codes.append(in_child(lambda: ctx.send(shop.mail, Order("of-context"))))
+
+    shop.act = act
+    shop.book.send(Order("o-1"))
+    runtime = shop.app.runtime()
+    worker = workers.make_worker(
+        runtime, shop.app.jobs, shop.app.job_of, settings=WorkerSettings(until_empty=True), history="off", sinks=[]
+    )
+    worker.run()
+    shop.app.close()
+    assert codes == [0, 0, 2]
+    assert sorted(shop.mailed) == ["of-copy", "of-thread"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
     """Call the handler in this thread; an `async def` handler gets an event loop of its own."""
+    context.watch_pools()
     token, born = context.current.set(ctx), forks.generation()
     try:
         value = job.invoke(payload, ctx)

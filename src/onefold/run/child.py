@@ -24,7 +24,7 @@ from onefold.clock import SystemClock
 from onefold.decide.outcomes import Failed
 from onefold.entropy import SystemEntropy
 from onefold.run import calling, wire
-from onefold.run.context import Context, watch_threads
+from onefold.run.context import Context, watch_pools, watch_threads
 from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def _serve(descriptor: int) -> int:
     Thread(target=_read, args=(end, desk), daemon=True).start()
     clock, entropy = SystemClock(), SystemEntropy()
     watch_threads()
+    watch_pools(load=True)
     while (order := desk.orders.get()) is not None:
         reply = perform(jobs, order, clock, entropy)
         desk.busy = False

@@ -10,12 +10,14 @@ before its record is written.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import sys
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from onefold import errors, forks
+from onefold import errors
 from onefold.decide.keys import idempotency_key
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ current: ContextVar[Context | None] = ContextVar("onefold_context", default=None
 _KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
 _PARENT = "_onefold_run"  # of a thread: the run whose handler started it
 _start: Any = None  # what `Thread.start` was, once it is watched
+_POOLS = "concurrent.futures.thread"
+_submit: Any = None  # what `ThreadPoolExecutor.submit` was, once it is watched
 
 
 def _after_fork() -> None:
@@ -47,18 +51,26 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def of_this_thread() -> Context | None:
-    """The run that this thread, task, or the handler that started this thread works for; None for none."""
+    """The run that this thread, task, or the handler that started this thread works for; None for none.
+
+    In a forked child that is none: what it sends leaves at once, and not with a copy of its parent's outbox.
+    """
     found = current.get()
-    return found if found is not None else getattr(threading.current_thread(), _PARENT, None)
+    if found is None:
+        found = getattr(threading.current_thread(), _PARENT, None)
+    return found if found is None or found.process == os.getpid() else None
 
 
 def watch_threads() -> None:
-    """From now on note which threads handlers start in this process: they inherit no context before Python 3.14.
+    """From now on note whose work threads do in this process: they inherit no context before Python 3.14.
 
-    Called by who performs runs. `Thread.start` is wrapped once for the life of the process, as tracing libraries do: Python
-    3.11 says nowhere who started a thread, and what it sends would leave before its run completes, or although it fails.
+    Called by who performs runs. `Thread.start` and `ThreadPoolExecutor.submit` are wrapped once for the life of the process,
+    as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would leave before its run
+    completes, or although it fails. A pool's threads do the work of many: they belong to the run that submits, item by item,
+    and never to the one that happened to use the pool first.
     """
     global _start  # noqa: PLW0603 - of the process, as the class is
+    watch_pools()
     if _start is not None:
         return
     start = _start = threading.Thread.start
@@ -66,19 +78,50 @@ def watch_threads() -> None:
     @functools.wraps(start)
     def noting(self: threading.Thread) -> None:
         run = of_this_thread()
-        if run is not None and not self.name.startswith("onefold-"):
+        if run is not None and not _is_of_a_pool(self) and not self.name.startswith("onefold-"):
             setattr(self, _PARENT, run)
         start(self)
 
     threading.Thread.start = noting  # type: ignore[method-assign]
 
 
-def _is_nobody() -> None:
-    """A forked child is no handler's: what it sends leaves at once, and not with a run of its parent's."""
-    current.set(None)
+def watch_pools(*, load: bool = False) -> None:
+    """As `watch_threads`, for pools, once somebody has loaded them; called before each handler.
+
+    Args:
+        load: load them: 17 ms, which a worker has and a cold start has not.
+    """
+    global _submit  # noqa: PLW0603 - of the process, as the class is
+    if load:
+        importlib.import_module(_POOLS)
+    pools: Any = sys.modules.get(_POOLS)
+    if _submit is not None or pools is None:
+        return
+    submit = _submit = pools.ThreadPoolExecutor.submit
+
+    @functools.wraps(submit)
+    def submitting(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        run = of_this_thread()
+        return (
+            submit(self, function, *args, **kwargs)
+            if run is None
+            else submit(self, _in_run, run, function, *args, **kwargs)
+        )
+
+    pools.ThreadPoolExecutor.submit = submitting
 
 
-forks.in_child(_is_nobody)
+def _is_of_a_pool(thread: threading.Thread) -> bool:
+    return getattr(getattr(thread, "_target", None), "__module__", None) == _POOLS
+
+
+def _in_run(run: Context, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function in a pool's thread on behalf of a run."""
+    token = current.set(run)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        current.reset(token)
 
 
 class Context:
@@ -115,6 +158,7 @@ class Context:
         self.attempts_max = attempts_max
         self.message = message
         self.outbox: list[OutboxItem] = []
+        self.process = os.getpid()
         self.ended = False
         self.lease_lost = False
         self._clock = clock
@@ -140,8 +184,14 @@ class Context:
         """Add messages to the outbox. From any thread, while the handler runs.
 
         Raises:
-            UsageError: it has ended; they were not sent.
+            UsageError: it has ended, or this is a forked child; they were not sent.
         """
+        if self.process != os.getpid():
+            raise errors.UsageError(
+                f"A child that the handler of {self.job} {self.key!r} forked sends with its context.",
+                meaning="The run goes on in the parent process. This was not sent.",
+                todo="Send in the handler, or in the child by job.send(...), which sends at once.",
+            )
         with _KEEPING:
             if self.ended:
                 raise errors.UsageError(

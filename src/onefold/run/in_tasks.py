@@ -47,6 +47,7 @@ async def perform(driver: Driver, run: Run) -> None:
 
 async def _call(run: Run, ctx: Context, clock: Clock) -> Outcome:
     """Await the handler; what it raised is its own, unless the run was cut: its task was cancelled from outside then."""
+    context.watch_pools()
     token, born = context.current.set(ctx), forks.generation()
     try:
         value = await run.job.invoke(run.payload, ctx)

@@ -26,6 +26,7 @@ from onefold import errors, forks
 from onefold.contracts.queue import Delivery
 from onefold.decide.outcomes import LeaseGone, Outcome
 from onefold.run.allotting import Allotment
+from onefold.run.context import watch_pools
 from onefold.run.driver import Driver
 from onefold.run.executors import Done, Threads, Unit
 from onefold.run.grouping import Grouper
@@ -84,6 +85,7 @@ class Worker:
     ) -> None:
         settings.check([queue.name for queue in queues])
         self._driver = driver
+        watch_pools(load=True)
         self._generation = forks.generation()
         self._hand = driver.hand
         self._clock = clock
