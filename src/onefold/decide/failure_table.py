@@ -33,7 +33,7 @@ def _names(text: str) -> frozenset[str]:
 _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "builtins": {
         "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
-        "sent": "TimeoutError ConnectionError",
+        "sent": "TimeoutError ConnectionError GeneratorExit",  # the last: a coroutine that was thrown away under way
         "permanent": "NotImplementedError",  # code that says itself that it cannot do this
     },
     "asyncio": {"sent": "CancelledError IncompleteReadError"},

@@ -63,6 +63,9 @@ _inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", defau
 class Guard:
     """What `once` holds for one function. Not for use by itself."""
 
+    look_again_ms = _WAIT_MS
+    inside = _inside
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -291,6 +294,24 @@ class Guard:
             with suppress(errors.TransientError):  # then it is free when its lease is over
                 self.store.write(((found.hold, release),), now_ms)
 
+    def ended(self, found: Claimed, values: list[Any], error: BaseException, *, runs: bool) -> None:
+        """Record a call that raised, or that a signal's handler tore from its record; once more if that is torn, too."""
+        for is_last in (False, True):
+            try:
+                if values:
+                    self.finished(found, values[0])
+                elif runs:
+                    self.failed(found, error)
+                else:
+                    self.give_back(found)
+            except errors.OnefoldError:
+                return  # the first error counts
+            except BaseException:
+                if is_last:
+                    raise
+            else:
+                return
+
     def stored(self, found: Completed) -> Any:
         """The result of the call that completed, as the function would have returned it."""
         try:
@@ -386,9 +407,13 @@ def once(
             clock=clock or getattr(store, "clock", None) or SteadyClock(SystemClock()),
             entropy=entropy or SystemEntropy(),
         )
-        return (
-            _asynchronous(function, guard) if inspect.iscoroutinefunction(function) else _synchronous(function, guard)
-        )
+        if not inspect.iscoroutinefunction(function):
+            return _synchronous(function, guard)
+        from onefold.run.once_in_tasks import (
+            asynchronous,
+        )  # 36 ms for asyncio; a program with coroutines has it already
+
+        return asynchronous(function, guard)
 
     return decorate
 
@@ -421,73 +446,11 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
                 raise
             # What `finished` raised itself is all that is to be said; anything else came between two steps.
             if isinstance(found, Claimed) and not (values and isinstance(error, errors.OnefoldError)):
-                _record(guard, found, values, error, runs=runs)
+                guard.ended(found, values, error, runs=runs)
             raise
         finally:
             if runs:
                 _inside.set(outside)
         return values[0]
-
-    return guarded
-
-
-def _record(guard: Guard, found: Claimed, values: list[R], error: BaseException, *, runs: bool) -> None:
-    """Record a call that raised, or that a signal's handler tore from its record; once more if that is torn, too."""
-    for is_last in (False, True):
-        try:
-            if values:
-                guard.finished(found, values[0])
-            elif runs:
-                guard.failed(found, error)
-            else:
-                guard.give_back(found)
-        except errors.OnefoldError:
-            return  # the first error counts
-        except BaseException:
-            if is_last:
-                raise
-        else:
-            return
-
-
-def _asynchronous(function: Callable[A, Any], guard: Guard) -> Callable[A, Any]:
-    import asyncio  # 36 ms to import; a program with coroutines has it already
-
-    async def claim(args: Any, kwargs: Any) -> Claimed | Completed | Running:
-        claiming = asyncio.ensure_future(asyncio.to_thread(guard.claim, args, kwargs))
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:  # the thread goes on: what it gets must not be held for ever
-            claiming.add_done_callback(let_go)
-            raise
-
-    def let_go(claiming: asyncio.Future[Claimed | Completed | Running]) -> None:
-        if not claiming.cancelled() and claiming.exception() is None:
-            guard.give_back(claiming.result())
-
-    @functools.wraps(function)
-    async def guarded(*args: A.args, **kwargs: A.kwargs) -> Any:
-        found = await claim(args, kwargs)
-        since_ms: int | None = None
-        while isinstance(found, Running):
-            since_ms = guard.wait_from(found, since_ms)
-            await asyncio.to_thread(guard.clock.wait, guard.never, _WAIT_MS)
-            found = await claim(args, kwargs)
-        if isinstance(found, Completed):
-            return guard.stored(found)
-        outside, generation = _inside.get(), guard.generation
-        _inside.set((*outside, found.hold))
-        try:
-            value = await function(*args, **kwargs)
-        except BaseException as error:
-            if guard.generation == generation:  # else the function forked: the parent records it
-                guard.failed(found, error)
-            raise
-        finally:
-            _inside.set(outside)
-        if guard.generation != generation:
-            return value
-        await asyncio.to_thread(guard.finished, found, value)
-        return value
 
     return guarded
