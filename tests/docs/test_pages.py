@@ -124,6 +124,8 @@ def test_the_readmes_blocks_run_as_they_are_printed(tmp_path: Path) -> None:
     assert "2026-06" in said["onefold why monthly_billing 2026-06 billing:app"]
     assert shell("python charges.py", tmp_path) == "charged 995 for i-1\n" * 2
     assert shell("python -c 'import functions; print(callable(functions.handler))'", tmp_path) == "True\n"
+    (deploys,) = re.findall(r"^onefold deploy (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert '"Resources"' in shell(f"onefold synth {deploys}", tmp_path)  # what it would put there; nobody answers here
 
 
 def readme_commands(*modules: str) -> list[str]:

@@ -135,7 +135,9 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
         assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)
         assert stories.silent(looking) == []
         stands = status.status(looking)
-        assert stands.queues == ()
+        assert (stands.queues, stands.has_queues) == ((), False)
+        (answer,) = [stories.why(looking, "zzz").meanings]
+        assert not any(word in " ".join(answer) for word in ("message", "sent", "dlq"))
         assert [(warning.code, warning.text) for warning in stands.warnings] == [
             ("held-calls", "1 operation held: whether its effect happened is not known.")
         ]

@@ -59,13 +59,20 @@ def refused(url: str) -> errors.StorageError:
 
 
 def test_missing_and_foreign_tables_are_refused_with_what_to_do(url: str) -> None:
-    assert "create=yes" in refused(url).todo
+    found = refused(url)
+    assert found.what.endswith("has no tables of onefold in schema 'onefold'.")
+    assert "onefold.store('postgresql://USER:PASSWORD@" in found.todo
+    assert "?create=yes')" in found.todo
     store = PostgresBooks(url)
-    with pytest.raises(errors.StorageError, match="create=yes"):
+    with pytest.raises(errors.StorageError, match=r"has no tables of onefold.*relation.*\?create=yes'\)"):
         store.store.claim([ask()], NOW)
+    apart = PostgresBooks(f"{url}?schema=jobs")
+    with pytest.raises(errors.StorageError, match=r"\?schema=jobs&create=yes'\)"):
+        apart.store.claim([ask()], NOW)
+    apart.close()
     store.close()
     sql(url, "CREATE SCHEMA onefold")
-    assert "version 0" in refused(url).what
+    assert "has no tables of onefold" in refused(url).what
     sql(url, "CREATE TABLE onefold.record (id int)")
     with pytest.raises(errors.StorageError, match="another program"):
         PostgresBooks(url, create=True)

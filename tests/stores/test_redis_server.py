@@ -155,6 +155,8 @@ def test_a_wrong_password_is_told_and_never_shown() -> None:
                     call()
                 assert "word" not in str(refused.value).replace("password", "")
                 assert "redis://USER:PASSWORD@host:port/db" in refused.value.todo
+                assert isinstance(refused.value.__cause__, redis.RedisError)
+                assert not isinstance(refused.value.__cause__.__context__, redis.RedisError)  # one traceback, not two
         books = open_books(f"redis://:right%40word@{address}")
         assert books.check() == []
         assert isinstance(books.store.claim([ask()], NOW)[0], Claimed)

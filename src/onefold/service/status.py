@@ -83,6 +83,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
     Args:
         url, at_ms: which, and when.
+        has_queues: False for a store for records, where there is never one.
         queues, jobs: each by name. warnings: what needs a person, most urgent first.
     """
 
@@ -91,6 +92,7 @@ class Status(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStatus, ...]
     jobs: tuple[JobStatus, ...]
     warnings: tuple[Warning, ...]
+    has_queues: bool = True
 
 
 def status(desk: Desk, queue: str | None = None) -> Status:
@@ -120,7 +122,9 @@ def status(desk: Desk, queue: str | None = None) -> Status:
         *_nobody(queues, found),
         *no_job(desk, names),
     )
-    return Status(url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings)
+    return Status(
+        url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings, has_queues=desk.has_queues
+    )
 
 
 def _queue(desk: Desk, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:

@@ -94,7 +94,7 @@ def why(
             key=key,
             url=desk.url,
             stories=(),
-            meanings=_meanings(list(found), job, tenant),
+            meanings=_meanings(list(found), job, tenant, has_queues=desk.has_queues),
             near=_near(desk, key),
         )
     keys = [one for one, _ in chosen]
@@ -180,11 +180,17 @@ def _of_message(desk: Desk, message_id: str) -> dict[RecordKey, list[Peeked]]:
     return {one: messages for one, messages in found.items() if one == told.key} or {told.key: [message]}
 
 
-def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None) -> tuple[str, ...]:
+def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *, has_queues: bool) -> tuple[str, ...]:
     if known:
         there = ", ".join(f"{one.job}" + (f" (tenant {one.scope})" if one.scope else "") for one in known)
         asked = " ".join(part for part in (f"job {job}" if job else "", f"tenant {tenant}" if tenant else "") if part)
         return (f"The key is known, but not for {asked}: it belongs to {there}.",)
+    if not has_queues:
+        return (
+            "No function was called with it, or its calls are kept elsewhere: another prefix, schema, table or database.",
+            "It is spelt otherwise: keys are compared letter by letter, and made by the function's key rule.",
+            "It is long over: its record has expired and its history was cleared away.",
+        )
     return (
         "It was never sent, or sent to another engine than this one.",
         "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",

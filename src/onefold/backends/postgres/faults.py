@@ -76,7 +76,7 @@ def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldE
             f" TABLES IN SCHEMA {schema} TO role.",
         )
     if state in _ABSENT:
-        return absent(f"{server}: {said}", schema)
+        return absent(server, schema, f"The server says: {said}")
     return errors.StorageError(
         f"{server} refused a statement ({state}): {said}",
         meaning="Nothing of it was applied.",
@@ -84,9 +84,13 @@ def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldE
     )
 
 
+_LINES_MAX: Final = 6  # one for each address that was tried, and what libpq asks
+
+
 def unreachable(error: psycopg.Error, server: str) -> errors.TransientError:
     """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is off."""
-    said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = " ".join(" ".join(line.split()) for line in lines[:_LINES_MAX])
     return errors.TransientError(
         f"No connection to {server}: {said}",
         meaning="Nothing was sent.",
@@ -95,10 +99,20 @@ def unreachable(error: psycopg.Error, server: str) -> errors.TransientError:
     )
 
 
-def absent(what: str, schema: str) -> errors.StorageError:
-    """The tables are not there, or not those of this version."""
+def absent(server: str, schema: str, why: str = "", *, older: bool = False) -> errors.StorageError:
+    """The tables are not there, or not those of this version.
+
+    Args:
+        server: its URL without a login. schema: where they should be. why: how that is known.
+        older: they are there, of an older version.
+    """
+    what = f"has {'tables of an older' if older else 'no tables of'} onefold in schema {schema!r}"
+    url = server.replace("://", "://USER:PASSWORD@", 1)
+    url += "?create=yes" if schema == "onefold" else f"?schema={schema}&create=yes"
     return errors.StorageError(
-        what,
-        meaning=f"The tables of onefold are not in schema {schema!r}, or they are those of an older version.",
-        todo="Open the URL once with create=yes, as a role that may create there.",
+        f"{server} {what}.",
+        meaning=why
+        or ("This version needs its own." if older else "They were never made there, or are in another schema."),
+        todo=f"{'Bring them to this version' if older else 'Make them'} once, as a role that may create there:"
+        f" python -c \"import onefold; onefold.store('{url}')\"",
     )

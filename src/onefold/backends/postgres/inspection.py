@@ -68,7 +68,7 @@ def _inspect(link: Link, server: Server) -> list[str]:
             todo="Run: createdb --encoding=UTF8 --template=template0 NAME, and use that database.",
         )
     if usable is None:
-        raise absent(f"{where} has no schema {schema!r}.", schema)
+        raise absent(where, schema)
     missing = ["USAGE of the schema"] if not usable else []
     if usable:
         version = migrations.version_of(link, server)

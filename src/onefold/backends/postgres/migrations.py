@@ -99,7 +99,4 @@ def refuse_absent(version: int, server: Server) -> None:
         StorageError: `create=yes` has to be used once.
     """
     if version < len(steps()):
-        raise absent(
-            f"Schema {server.address.schema!r} of {server.address.shown} has version {version} of {len(steps())}.",
-            server.address.schema,
-        )
+        raise absent(server.address.shown, server.address.schema, older=version > 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -160,12 +161,10 @@ class Server:
     def ask(self, call: Callable[[Any], Any], *, repeatable: bool) -> Any:
         """Make one call on the client; errors in our words."""
         try:
-            try:
-                return call(self._connected())
-            except _ANSWER_LOST:
-                if not repeatable:
-                    raise
-                return call(self._connected())
+            if repeatable:
+                with suppress(*_ANSWER_LOST):  # the second try is not the first one's consequence in a traceback
+                    return call(self._connected())
+            return call(self._connected())
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             raise told(error, self._address.shown) from error
         except BaseException:

@@ -64,9 +64,12 @@ def picture(status: service.Status, words: str = "") -> RenderableType:
         Text(f"{render.shown(status.url)}   {render.local(status.at_ms)}", style="dim"),
         Text(),
     ]
-    parts.append(
-        _queues(status) if status.queues else Text("No queue yet: it is made when an app first sends or runs.")
-    )
+    if status.queues:
+        parts.append(_queues(status))
+    elif status.has_queues:
+        parts.append(Text("No queue yet: it is made when an app first sends or runs."))
+    elif not status.jobs:
+        parts.append(Text("Records alone. No call was completed within the last hour."))
     if status.jobs:
         parts += [Text(), _jobs(status)]
     for warning in status.warnings:
