@@ -103,6 +103,11 @@ def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, 
         ({"retry": onefold.Retry(attempts="3")}, "retry.attempts='3'"),  # type: ignore[arg-type]
         ({"throttle": onefold.Throttle(concurrency="4")}, "concurrency='4'"),  # type: ignore[arg-type]
         ({"on_unknown": "held"}, "Did you mean 'hold'?"),
+        ({"on_unknown": True}, "on_unknown"),
+        ({"on_unknown": None}, "on_unknown"),
+        ({"on_unknown": 5}, "on_unknown"),
+        ({"retry": onefold.Retry(jitter=True)}, "retry.jitter"),  # type: ignore[arg-type]
+        ({"retry": onefold.Retry(factor="2")}, "retry.factor='2' is not a number"),  # type: ignore[arg-type]
         ({"keep": "1d"}, "19d = 4d + 14d + 1d"),
     ],
 )
@@ -112,6 +117,12 @@ def test_a_job_that_cannot_be_is_not_declared(settings: dict[str, Any], said: st
     options = {"key": "{order_id}", **settings}
     assert said in refusal(onefold.UsageError, lambda: app.job(queue, **options)(handle))
     assert not app.jobs
+
+
+def test_one_class_of_errors_needs_no_list() -> None:
+    app = onefold.App("orders")
+    job: Any = app.job(app.queue("orders"), key="{order_id}", transient=KeyError, permanent="ValueError")(handle)
+    assert (job.classes["transient"], job.classes["permanent"]) == ((KeyError,), ("ValueError",))
 
 
 def test_what_runs_nothing_when_it_is_called_is_no_handler() -> None:

@@ -143,7 +143,7 @@ def test_a_standby_is_refused() -> None:
         ("postgresql://h/db?schema=a.b", "schema"),
         ("postgresql://h/db?schema=pg_mine", "schema"),
         ("postgresql://h/db?schema=", "schema"),
-        ("postgresql://h/db?nonsense=1", "nonsense"),
+        ("postgresql://h/db?nonsense=1", "invalid URI query parameter"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: str, named: str) -> None:

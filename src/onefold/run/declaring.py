@@ -185,10 +185,15 @@ def policy_of(
     for value, allowed, what in (
         (effect, typing.get_args(Effect), "effect"),
         (after_failure, typing.get_args(AfterFailure), "after_failure"),
-        (on_unknown if isinstance(on_unknown, str) else "rerun", ("rerun", "hold"), "on_unknown"),
+        ("rerun" if callable(on_unknown) else on_unknown, ("rerun", "hold"), "on_unknown"),
     ):
         check_choice(value, allowed, what)
     check_option(retry, Retry, "retry", "attempts", 5)
+    check_choice(retry.jitter, ("full", "half", "none"), "retry.jitter")
+    if type(retry.factor) not in (int, float):
+        raise errors.UsageError(
+            f"retry.factor={retry.factor!r:.80} is not a number.", todo="Write for example factor=2."
+        )
     after = queue.settings.receives_max or 1
     for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
         if type(count) is not int or count < 1:
@@ -298,13 +303,13 @@ def lists_of(
     permanent: Sequence[type[BaseException] | str],
     unknown: Sequence[type[BaseException] | str],
 ) -> dict[str, tuple[type[BaseException] | str, ...]]:
-    """A job's own exception classes by what they mean; a text alone is one name.
+    """A job's own exception classes by what they mean; a text or a class alone is one.
 
     Raises:
         UsageError: as `check_lists`.
     """
     lists = {
-        kind: (classes,) if isinstance(classes, str) else tuple(classes)
+        kind: (classes,) if isinstance(classes, str | type) else tuple(classes)
         for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown))
     }
     if any(lists.values()):
