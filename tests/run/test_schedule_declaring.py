@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from onefold import App, Retry, ScheduleRetry, Tick, errors
+from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
-from onefold.schedules.scheduling import SCHEDULED_TIME
+from onefold.schedules.scheduling import SCHEDULED_TIME, TickMessage
 from onefold.testing import inline
 
 
@@ -183,9 +184,75 @@ def test_a_message_whose_time_cannot_be_read_is_a_dead_letter() -> None:
     app.schedule("rate(1 day)")(work)
     with inline(app) as world:
         queue = app.runtime().engine.queues.open("shop-schedules")
-        from onefold.contracts.entries import Entry
-
         queue.send([Entry(body='{"schedule":"work","scheduled_at":"yesterday"}')])
         world.run()
         assert world.depth("shop-schedules").visible == 0
-        assert "dead-letter" in world.names()
+        (letter,) = app.runtime().engine.queues.peek("shop-schedules-dead")
+        assert letter.reason is not None
+        assert letter.reason.kind == "malformed"
+        assert "'yesterday'" in letter.reason.summary
+
+
+def test_a_tick_of_another_schedule_is_refused_and_that_schedules_run_still_goes_out() -> None:
+    app, ran = an_app(), list[tuple[str, str]]()
+    mails = app.queue("mails")
+
+    @app.job(mails, key="{who}/{at}")
+    def mail(payload: dict[str, str]) -> None:
+        ran.append((payload["who"], payload["at"]))
+
+    @app.schedule("rate(1 hour)", queue=app.queue("letters"))
+    def newsletter(tick: Tick) -> Any:
+        yield mail.message({"who": "all", "at": tick.run})
+
+    @app.schedule("rate(1 hour)", queue=app.queue("salaries"))
+    def payroll(tick: Tick) -> Any:
+        yield mail.message({"who": "ada", "at": tick.run})
+
+    with inline(app) as world:
+        queues = app.runtime().engine.queues
+        body = payroll.outgoing(3_600_000).entry.body
+        queues.open("letters").send([Entry(body=body)])
+        world.run()
+        app.deliver([payroll.outgoing(3_600_000)])
+        world.run()
+        assert ran == [("ada", "payroll/1970-01-01T01:00:00Z")]
+        (letter,) = queues.peek("letters-dead")
+        assert letter.reason is not None
+        assert letter.reason.kind == "malformed"
+        assert "schedule 'payroll'" in letter.reason.summary
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["1970-01-01T01:00:00+00:00", "1970-01-01T03:00:00+02:00", "1970-01-01T01:00:00.000Z", "19700101T010000Z"],
+)
+@pytest.mark.parametrize("generator", [False, True])
+def test_an_instant_has_one_key_however_it_is_written(spelled: str, generator: bool) -> None:
+    app, ran = an_app(), list[str]()
+    queue = app.queue("ticks")
+
+    def plain(tick: Tick) -> None:
+        ran.append(tick.run)
+
+    def yielding(tick: Tick) -> Any:
+        ran.append(tick.run)
+        yield from ()
+
+    made = app.schedule("rate(1 hour)", name="work", queue=queue)(yielding if generator else plain)
+    with inline(app) as world:
+        app.runtime().engine.queues.open("ticks").send(
+            [Entry(body=f'{{"schedule":"work","scheduled_at":"{spelled}"}}')]
+        )
+        world.run()
+        app.deliver([made.outgoing(3_600_000)])
+        world.run()
+        assert ran == ["work/1970-01-01T01:00:00Z"]
+        assert made.tick(TickMessage(schedule="work", scheduled_at=spelled)).nominal_at_ms == 3_600_000
+
+
+@pytest.mark.parametrize("spelled", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31T23:59:59Z"])
+def test_an_instant_that_no_schedule_has_is_refused(spelled: str) -> None:
+    made = an_app().schedule("rate(1 hour)", name="work")(work)
+    with pytest.raises(errors.PayloadError, match="is not an instant"):
+        made.tick(TickMessage(schedule="work", scheduled_at=spelled))

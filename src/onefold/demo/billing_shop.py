@@ -110,14 +110,15 @@ def _fall(month: str) -> None:
 def fire_again() -> None:
     """Send every tick of the year once more, as a person would who doubts that they were sent.
 
-    With the fault built in they are written another way, so that their keys are others: the same instants count twice.
+    With the fault built in they are a second late, so that their keys are others: the same months count twice.
     """
     times = bill.timing
     assert times.start_ms is not None
     assert times.end_ms is not None
     again = [bill.outgoing(at_ms) for at_ms in between(times, times.start_ms, times.end_ms, anchor_ms=times.start_ms)]
     if _PLANTED:
-        again = [bill.outgoing_at(one.record.key.rpartition("/")[2].replace("Z", ".000Z")) for one in again]
+        fired = between(times, times.start_ms, times.end_ms, anchor_ms=times.start_ms)
+        again = [bill.outgoing(at_ms + 1_000) for at_ms in fired]
     bill.job.deliver(again)
 
 

@@ -73,6 +73,8 @@ class Job(Generic[P, R]):
         failures: what becomes of a map run's item that failed; None for a job that no map has.
         dispatches: its handler dispatches the run that its key names.
         ticks: each of its messages is a tick, whose run is its key.
+        normal: the one form of a payload that several could be written in, before its key is read; None: as it came. Raises
+            PayloadError for one that is not this job's.
         app: name of the app that declares it; travels with its messages.
         internal: only onefold of the app can send to its queue, so that what its messages claim counts unsigned.
     """
@@ -81,6 +83,7 @@ class Job(Generic[P, R]):
     failures: ItemFailures | None = None
     dispatches: bool = False
     ticks: bool = False
+    normal: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
@@ -223,6 +226,8 @@ class Job(Generic[P, R]):
                 body = found.payload
             codec = self.rules.payload
             payload = codec.decode(body)
+            if self.normal is not None:
+                payload = self.normal(payload)
             given = attributes.get(KEY_ATTRIBUTE)
             if delivery.trusted or self.internal or not any(name in attributes for name in CLAIMS):
                 key = self.rules.key.given(given.value) if given else self.rules.key.of(payload)

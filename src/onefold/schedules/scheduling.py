@@ -34,6 +34,7 @@ from onefold.run.outgoing import Outgoing, derived_dedup_id
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"
+_INSTANT_S_MAX: Final = 253_402_214_400  # a day before the last that a datetime holds, in every zone
 _KEY: Final = "{schedule}/{scheduled_at}"
 WINDOW_MS_MAX: Final = 1_440 * limits.MINUTE_MS  # botocore model scheduler.FlexibleTimeWindow: 1 to 1,440 minutes
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"  # EventBridge Scheduler writes the planned time in its place
@@ -158,29 +159,50 @@ class Schedule(Struct, frozen=True, kw_only=True):
             unique=False,
         )
 
+    def own(self, message: TickMessage) -> TickMessage:
+        """A received tick of this schedule, its time written as onefold writes it: one instant has one key.
+
+        Raises:
+            PayloadError: it is another schedule's, or its time cannot be read.
+        """
+        if message.schedule != self.name:
+            raise errors.PayloadError(
+                f"A tick of schedule {message.schedule!r:.80} came to the job of schedule {self.name}.",
+                meaning="Run here, it would count as that schedule's run, whose own function would not be called any more.",
+                todo=f"Send it to that schedule's queue, or write {self.name} in its field schedule.",
+            )
+        run = run_name(self.name, _instant_ms(message))
+        return TickMessage(schedule=self.name, scheduled_at=run.rpartition("/")[2])
+
     def tick(self, message: TickMessage | Tick) -> Tick:
         """The tick that a message says.
 
         Raises:
-            PayloadError: its time cannot be read.
+            PayloadError: as `own`.
         """
         if isinstance(message, Tick):
             return message
-        try:
-            at = datetime.fromisoformat(message.scheduled_at)
-        except ValueError:
-            at = None
-        if at is None or at.tzinfo is None:
-            raise errors.PayloadError(
-                f"scheduled_at={message.scheduled_at!r} of schedule {message.schedule} is no instant.",
-                todo="Write it as EventBridge Scheduler does, for example 2026-06-01T02:00:00Z.",
-            )
+        own = self.own(message)
+        nominal_ms = _instant_ms(own)
         return Tick(
-            schedule=message.schedule,
-            nominal_at_ms=round(at.timestamp() * limits.SECOND_MS),
-            run=f"{message.schedule}/{message.scheduled_at}",
-            local=at.astimezone(zone_of(self.timing.zone)),
+            schedule=self.name,
+            nominal_at_ms=nominal_ms,
+            run=f"{self.name}/{own.scheduled_at}",
+            local=datetime.fromtimestamp(nominal_ms / limits.SECOND_MS, zone_of(self.timing.zone)),
         )
+
+
+def _instant_ms(message: TickMessage) -> int:
+    try:
+        at = datetime.fromisoformat(message.scheduled_at)
+    except ValueError:
+        at = None
+    if at is not None and at.tzinfo is not None and 0 <= (at_s := int(at.timestamp())) < _INSTANT_S_MAX:
+        return at_s * limits.SECOND_MS
+    raise errors.PayloadError(
+        f"scheduled_at={message.scheduled_at!r:.80} of schedule {message.schedule!r:.80} is not an instant.",
+        todo="Write it as EventBridge Scheduler does, for example 2026-06-01T02:00:00Z.",
+    )
 
 
 class Declares(House, Protocol):
@@ -285,6 +307,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
             function=function,
             owner=given.owner,
         )
+        job.normal = made.own
         return made
 
     return declared
