@@ -19,6 +19,7 @@ from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
 from onefold.decide.failures import classify, summary_of
+from onefold.decide.patterns import compile_filters, undotted
 from onefold.redact import masked, printable
 from onefold.wire.operations.sending import _stored
 
@@ -214,3 +215,22 @@ def test_a_payload_that_is_no_json_is_refused_in_linear_time(piece: str) -> None
             return
 
     assert grows_linearly(refused, piece)
+
+
+@pytest.mark.parametrize("others", ["", '"a":1,', '"a":{"b":1},'])
+def test_an_event_with_many_dotted_names_is_matched_in_linear_time(others: str) -> None:
+    filters = compile_filters(['{"body":{"kind":["order"]}}', '{"body":{"a":{"x":["order"]}}}'])
+
+    def kept(text: str) -> None:
+        fields = ",".join(f'"a.{number}":1' for number in range(len(text)))
+        assert not filters.keep(f"{{{others}{fields}}}")
+
+    assert grows_linearly(kept, ".", 20_000)
+
+
+def test_names_with_dots_that_meet_are_one_object() -> None:
+    value = {"a": {"b": 1}, "a.c": 2, "a.d.e": 3, "f.g": 4, "h": 5}
+    assert undotted(value) == {"a": {"b": 1, "c": 2, "d.e": 3}, "f": {"g": 4}, "h": 5}
+    assert value["a"] == {"b": 1}, "the event itself stays as it is"
+    assert undotted({"a": 1, "a.b": 2, "a.c": 3}) == {"a": [1, {"b": 2, "c": 3}]}
+    assert undotted({"a.b": 2, "a": 1, "a.c": 3}) == {"a": [{"b": 2, "c": 3}, 1]}

@@ -242,14 +242,16 @@ def undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
     if not any("." in name for name in fields):
         return fields
     made: dict[str, object] = {}
+    merged: dict[str, dict[str, object]] = {}  # of each first step, the objects that met there, as one of our own
     for name, value in fields.items():
         first, dot, rest = name.partition(".")
         below: object = {rest: value} if dot else value
-        before = made.get(first, ABSENT)
-        if isinstance(before, dict) and isinstance(below, dict):
-            made[first] = {**before, **below}
-        else:
-            made[first] = below if before is ABSENT else [before, below]
+        if isinstance(below, dict):
+            if first in merged:
+                merged[first].update(below)
+                continue
+            below = merged[first] = dict(below)
+        made[first] = [made[first], below] if first in made else below
     return made
 
 
