@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from onefold import errors, redact
 from onefold.backends.registry import open_store
 from onefold.cli import main, render
+from onefold.cli.commands import lambda_, serve
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.decide.failures import summary_of
 from onefold.entropy import SystemEntropy
+from onefold.lambdas.outcomes import LogLine
 from onefold.run.events import Event
 from onefold.watch.sinks import LogSink
 
@@ -216,6 +218,16 @@ def test_log_lines_escape_them_too() -> None:
 def test_colours_of_a_functions_own_log_stay_and_nothing_else() -> None:
     text = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07 \x1b[2J \x9b2J"
     assert redact.printable(text, colours=True) == "\x1b[1;31mred\x1b[0m \\x1b]0;title\\x07 \\x1b[2J \\x9b2J"
+
+
+def test_nor_do_the_logs_of_local_functions_where_no_terminal_is() -> None:
+    line = LogLine("h", "12345678-1", "stdout", f"\x1b[31mred {UNSAFE}")
+    said: list[str] = []
+    lambda_._teller("text", said.append)(line)
+    for text in (serve._shown(line), *said):
+        assert not barred_in(text)
+        assert "red" in text
+        assert "[31m" not in text, "colours are taken off"
 
 
 def test_a_command_prints_json_without_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

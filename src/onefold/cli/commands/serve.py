@@ -172,7 +172,8 @@ def _history(settings: ServeSettings, url: str) -> str:
 
 def _shown(line: LogLine) -> str:
     """A line of a function's log, with the start of its request id; escape sequences reach terminals only."""
-    text = redact.printable(line.text, colours=True) if log_output.is_terminal() else click.unstyle(line.text)
+    colours = log_output.is_terminal()
+    text = redact.printable(line.text if colours else click.unstyle(line.text), colours=colours)
     return f"{line.request_id[:8]} | {text}"
 
 
