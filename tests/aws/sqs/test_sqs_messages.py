@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from typing import Any
 
@@ -90,6 +91,27 @@ def test_a_message_that_imitates_ours_is_read(name: str, value: dict[str, Any]) 
     assert got.form.body == "b"
     assert got.form.reason is None
     assert messages.read_pointer(got.form) is None
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        {"AWS.evil": ["String", "x"]}, {"": ["String", "x"]}, {"a": ["String", ""]}, {"a": ["Nope", "x"]},
+        {"a": ["String", "\0"]}, {"a b": ["String", "x"]}, {"n": ["Number", "abc"]}, {"a" * 300: ["String", "x"]},
+        {"b": ["Binary", ""]},
+        {f"a{number}": ["String", "x"] for number in range(10)},
+    ],
+)  # fmt: skip
+def test_what_no_queue_takes_stays_packed_and_can_be_copied(packed: dict[str, list[str]]) -> None:
+    value = json.dumps(packed)
+    attributes = {
+        messages.PACKED: {"DataType": "String", "StringValue": value},
+        "own": {"DataType": "String", "StringValue": "x"},
+    }
+    form = messages.received(as_received({"MessageBody": "b", "MessageAttributes": attributes})).form
+    assert form.attributes == {messages.PACKED: Attribute(value), "own": Attribute("x")}
+    copied = entry_of(form, "0")["MessageAttributes"]
+    assert {name: one["StringValue"] for name, one in copied.items()} == {messages.PACKED: value, "own": "x"}
 
 
 @pytest.mark.parametrize(

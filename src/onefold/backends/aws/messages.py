@@ -158,7 +158,7 @@ def _received(
         handle=handle,
         form=Form(
             body=body,
-            attributes=attributes | (_unpacked(packed) if packed is not None else {}),
+            attributes=attributes if packed is None else attributes | _unpacked(packed, attributes),
             key=None if key is None else _plain(key),
             group=system.get("MessageGroupId"),
             dedup_id=system.get("MessageDeduplicationId"),
@@ -197,15 +197,19 @@ def _reason(attribute: Attribute) -> Reason | None:
         return None
 
 
-def _unpacked(attribute: Attribute) -> dict[str, Attribute]:
+def _unpacked(attribute: Attribute, others: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """What is packed; the attribute itself where it is none of ours, which no queue would take unpacked."""
+    from onefold.contracts.rules import check_attributes  # few messages have so many
+
     try:
         found = msgspec.json.decode(attribute.value, type=dict[str, tuple[str, str]])
-        return {
+        unpacked = {
             name: Attribute(b64decode(value) if kind.startswith("Binary") else value, kind)
             for name, (kind, value) in found.items()
         }
     except (msgspec.MsgspecError, ValueError):
         return {PACKED: attribute}
+    return unpacked if check_attributes({**others, **unpacked}) is None else {PACKED: attribute}
 
 
 # -- bodies in S3 ------------------------------------------------------------------------------------------------------
