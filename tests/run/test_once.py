@@ -241,6 +241,24 @@ def test_an_annotation_that_means_nothing_is_said_at_once(guard: Callable[..., A
 # -- failures ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("torn", [KeyboardInterrupt, SystemExit])
+def test_a_call_that_is_torn_from_outside_is_of_unknown_outcome(
+    guard: Callable[..., Any], torn: type[BaseException]
+) -> None:
+    calls: list[str] = []
+
+    def charge(order: str) -> None:
+        calls.append(order)
+        raise torn
+
+    held = guard(charge, on_unknown="hold")
+    with pytest.raises(torn):
+        held("i-1")
+    with pytest.raises(onefold.OutcomeUnknown):
+        held("i-1")
+    assert calls == ["i-1"]
+
+
 def test_an_exception_frees_the_key(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
     failures = [ValueError("no"), KeyboardInterrupt(), None]
 

@@ -50,6 +50,14 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     },
     "urllib": {"transient": "URLError", "sent": "ContentTooShortError"},
     "subprocess": {"sent": "TimeoutExpired"},
+    # Raised into code that runs, by a time limit or a stop: nobody knows where it struck.
+    "billiard": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
+    "celery": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
+    "dramatiq": {"sent": "Interrupt"},
+    "eventlet": {"sent": "Timeout"},
+    "gevent": {"sent": "Timeout"},
+    "greenlet": {"sent": "GreenletExit"},
+    "rq": {"sent": "BaseTimeoutException"},
     "sqlite3": {"transient": "OperationalError", "permanent": "IntegrityError DataError"},
     "httpx": {
         "transient": "TransportError RequestError",  # ConnectError, ConnectTimeout, PoolTimeout, ProxyError are these

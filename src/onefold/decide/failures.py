@@ -192,8 +192,16 @@ def _judge(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Rulin
         or _http(error, now_ms)
         or _sqlstate(error)
         or _by_name(error)
+        or _interrupted(error)
         or Ruling(kind="transient", rule="unlisted", listed=False)
     )
+
+
+def _interrupted(error: BaseException) -> Ruling | None:
+    """A Ctrl-C, `sys.exit()` in a signal's handler and the like end a run from outside, somewhere in its middle."""
+    if isinstance(error, Exception):
+        return None
+    return Ruling(kind="transient", rule=f"{type(error).__name__} ended it from outside", sent=True)
 
 
 def _declared(error: BaseException, lists: Lists) -> Ruling | None:
