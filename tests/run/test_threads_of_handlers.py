@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ def in_pool(shop: Shop, ctx: onefold.Context) -> None:
         pool.submit(shop.mail.send, Order("m")).result()
 
 
+def in_pool_of_multiprocessing(shop: Shop, ctx: onefold.Context) -> None:
+    with ThreadPool(2) as pool:
+        pool.map(shop.mail.send, [Order("m")])
+
+
 def in_older_pool_by_context(shop: Shop, ctx: onefold.Context) -> None:
     POOL.submit(ctx.send, shop.mail, Order("m")).result()
 
@@ -105,6 +111,7 @@ POOL.submit(int).result()  # its thread is older than any handler
         in_pool,
         in_shared_pool,
         in_executor_of_loop,
+        in_pool_of_multiprocessing,
         in_older_pool_by_context,
         in_older_pool_by_copy,
         in_task,
@@ -189,6 +196,53 @@ def test_a_pool_whose_thread_a_handler_started_serves_each_run_for_itself(fails:
         world.run()
     assert sorted(shop.mailed) == sorted(["of-nobody", "of-second"] + ["of-first"] * (not fails))
     pool.shutdown()
+
+
+def test_a_loop_or_pool_that_a_handler_started_serves_each_run_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """As libraries do that keep a loop in a thread of its own, begun when it is first needed."""
+    shop, loop = Shop(), asyncio.new_event_loop()
+    pools, threads = list[ThreadPool](), list[threading.Thread]()
+
+    async def send(order: Order) -> None:
+        shop.mail.send(order)
+
+    def act(ctx: onefold.Context) -> None:
+        if not pools:
+            threads.append(threading.Thread(target=loop.run_forever))
+            threads[0].start()
+            pools.append(ThreadPool(1))
+        asyncio.run_coroutine_threadsafe(send(Order(f"loop-of-{ctx.key}")), loop).result(30)
+        pools[0].apply(shop.mail.send, [Order(f"pool-of-{ctx.key}")])
+
+    shop.act = act
+    with inline(shop.app) as world:
+        for key in ("first", "second"):
+            shop.book.send(Order(key))
+            world.run()
+        asyncio.run_coroutine_threadsafe(send(Order("loop-of-nobody")), loop).result(30)
+        pools[0].apply(shop.mail.send, [Order("pool-of-nobody")])
+        world.run()
+    loop.call_soon_threadsafe(loop.stop)
+    threads[0].join(30)
+    loop.close()
+    pools[0].terminate()
+    pools[0].join()
+    whose = ("first", "nobody", "second")
+    assert sorted(shop.mailed) == [*(f"loop-of-{one}" for one in whose), *(f"pool-of-{one}" for one in whose)]
+    assert caplog.text == ""
+
+
+def test_a_refusal_in_a_pool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    shop, over = Shop(), threading.Event()
+    shop.act = lambda ctx: POOL.submit(lambda: over.wait(30) and shop.mail.send(Order("late")))
+    with inline(shop.app) as world:
+        shop.book.send(Order("o-1"))
+        world.run()
+        over.set()
+        POOL.submit(int).result(30)
+        world.run()
+    assert shop.mailed == []
+    assert "A thread or task of the run of book 'o-1' sends after its handler has ended" in caplog.text
 
 
 def in_child(send: Callable[[], object]) -> int:

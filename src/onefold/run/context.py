@@ -36,10 +36,11 @@ T = TypeVar("T")
 
 current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
 _KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
-_PARENT = "_onefold_run"  # of a thread: the run whose handler started it
 _start: Any = None  # what `Thread.start` was, once it is watched
 _POOLS = "concurrent.futures.thread"
-_submit: Any = None  # what `ThreadPoolExecutor.submit` was, once it is watched
+_OTHER_POOLS = "multiprocessing.pool"
+_GIVE_WORK = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
+_watched: set[str] = set()  # which modules' pools are watched
 
 
 def _after_fork() -> None:
@@ -56,18 +57,16 @@ def of_this_thread() -> Context | None:
     In a forked child that is none: what it sends leaves at once, and not with a copy of its parent's outbox.
     """
     found = current.get()
-    if found is None:
-        found = getattr(threading.current_thread(), _PARENT, None)
     return found if found is None or found.process == os.getpid() else None
 
 
 def watch_threads() -> None:
     """From now on note whose work threads do in this process: they inherit no context before Python 3.14.
 
-    Called by who performs runs. `Thread.start` and `ThreadPoolExecutor.submit` are wrapped once for the life of the process,
-    as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would leave before its run
-    completes, or although it fails. A pool's threads do the work of many: they belong to the run that submits, item by item,
-    and never to the one that happened to use the pool first.
+    Called by who performs runs. `Thread.start` and what gives work to the standard library's pools are wrapped once for the
+    life of the process, as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would
+    leave before its run completes, or although it fails. A pool's threads do the work of many: each item belongs to the run
+    that gives it, and never to the one that happened to use the pool first. So does what a loop in another thread is given.
     """
     global _start  # noqa: PLW0603 - of the process, as the class is
     watch_pools()
@@ -78,8 +77,10 @@ def watch_threads() -> None:
     @functools.wraps(start)
     def noting(self: threading.Thread) -> None:
         run = of_this_thread()
-        if run is not None and not _is_of_a_pool(self) and not self.name.startswith("onefold-"):
-            setattr(self, _PARENT, run)
+        if _is_of_a_pool(self):
+            watch_pools()  # one of multiprocessing's is made before it is given work
+        elif run is not None and not self.name.startswith("onefold-"):
+            self.run = functools.partial(_in_run, run, self.run)  # type: ignore[method-assign]
         start(self)
 
     threading.Thread.start = noting  # type: ignore[method-assign]
@@ -91,32 +92,34 @@ def watch_pools(*, load: bool = False) -> None:
     Args:
         load: load them: 17 ms, which a worker has and a cold start has not.
     """
-    global _submit  # noqa: PLW0603 - of the process, as the class is
     if load:
         importlib.import_module(_POOLS)
-    pools: Any = sys.modules.get(_POOLS)
-    if _submit is not None or pools is None:
+    elif _POOLS in _watched and (_OTHER_POOLS in _watched or _OTHER_POOLS not in sys.modules):
         return
-    submit = _submit = pools.ThreadPoolExecutor.submit
+    for module, pool, names in ((_POOLS, "ThreadPoolExecutor", ("submit",)), (_OTHER_POOLS, "ThreadPool", _GIVE_WORK)):
+        if module not in _watched and (kind := getattr(sys.modules.get(module), pool, None)) is not None:
+            _watched.add(module)
+            for name in names:
+                setattr(kind, name, _giving(getattr(kind, name)))
 
-    @functools.wraps(submit)
-    def submitting(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+
+def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives work to a pool, and with it the run for which it is done."""
+
+    @functools.wraps(give)
+    def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         run = of_this_thread()
-        return (
-            submit(self, function, *args, **kwargs)
-            if run is None
-            else submit(self, _in_run, run, function, *args, **kwargs)
-        )
+        return give(self, function if run is None else functools.partial(_in_run, run, function), *args, **kwargs)
 
-    pools.ThreadPoolExecutor.submit = submitting
+    return giving
 
 
 def _is_of_a_pool(thread: threading.Thread) -> bool:
-    return getattr(getattr(thread, "_target", None), "__module__", None) == _POOLS
+    return getattr(getattr(thread, "_target", None), "__module__", None) in (_POOLS, _OTHER_POOLS)
 
 
-def _in_run(run: Context, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function in a pool's thread on behalf of a run."""
+def _in_run(run: Context, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Call a function in another thread on behalf of a run."""
     token = current.set(run)
     try:
         return function(*args, **kwargs)
@@ -194,11 +197,17 @@ class Context:
             )
         with _KEEPING:
             if self.ended:
-                raise errors.UsageError(
+                refused = errors.UsageError(
                     f"A thread or task of the run of {self.job} {self.key!r} sends after its handler has ended.",
                     meaning="What belongs to the run has left with it. This was not sent.",
                     todo="Wait for them in the handler; to send apart from the run, job.deliver([job.message(payload)]).",
                 )
+                import logging  # 8 ms; only a defect of a program comes here
+
+                logging.getLogger("onefold").error(
+                    "%s", refused
+                )  # what a thread of a pool raises may be seen by nobody
+                raise refused
             self.outbox.extend(items)
 
     def end(self) -> None:
