@@ -50,6 +50,8 @@ def ship(order: Order, ctx: onefold.Context) -> dict[str, Any]:
             subprocess.run(["sleep", "600"], check=False)
         case "raise":
             raise onefold.PermanentError("no such street")
+        case "interrupt":
+            raise KeyboardInterrupt
         case "term":
             os.kill(os.getpid(), signal.SIGTERM)
         case "send":

@@ -115,6 +115,17 @@ def test_a_failure_in_a_child_means_what_it_means_in_a_thread(shop: ModuleType) 
     assert (told.detail["reason"], told.detail["error"]) == ("permanent", "PermanentError")
 
 
+def test_an_interrupt_that_a_handler_raises_ends_neither_child_nor_worker(shop: ModuleType) -> None:
+    shop.ship.send(shop.Order("o-0", "interrupt"))
+    shop.ship.send(shop.Order("o-1"))
+    worker = work(shop)
+    assert {event.detail["error"] for event in worker.told.of("retry") + worker.told.of("dead-letter")} == {
+        "KeyboardInterrupt"
+    }
+    assert record(shop, "ship", "o-1").status == "completed"
+    assert not worker.told.of("unknown")
+
+
 def test_signals_for_the_parent_do_not_end_a_child(shop: ModuleType) -> None:
     shop.ship.send(shop.Order("o-0", "term"))
     work(shop)

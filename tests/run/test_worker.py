@@ -114,13 +114,15 @@ def test_what_handlers_raise_is_counted_and_never_ends_the_worker(app: onefold.A
                 raise onefold.PermanentError("no such street")
             case "o-2":
                 raise onefold.OutcomeUnknown("the line went dead")
+            case "o-3":
+                raise KeyboardInterrupt  # of a library: nobody's Ctrl-C reaches a thread
 
-    ship.send_many(orders(4))
+    ship.send_many(orders(5))
     report, told = finished(app)
 
     assert report.counts.completed == 1
-    assert report.counts.retried == 2
-    assert report.counts.buried == 3
+    assert report.counts.retried == 3
+    assert report.counts.buried == 4
     assert {event.detail["reason"] for event in told.of("dead-letter")} == {"attempts", "permanent"}
 
 

@@ -10,7 +10,9 @@ outcome.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,13 +41,19 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
     except BaseException as error:
         if forks.generation() != born:
             leave_child(error)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and _by_a_person():
             raise  # the person at the terminal means the process, not this run
         return raised(job, error, clock)
     finally:
         context.current.reset(token)
         ctx.end()
     return returned(job, value, ctx)
+
+
+def _by_a_person() -> bool:
+    """Whether a KeyboardInterrupt may be a Ctrl-C: Python raises one for it in the main thread, unless SIGINT is handled."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def leave_child(error: BaseException | None) -> NoReturn:
