@@ -459,7 +459,9 @@ def test_an_exception_of_a_signal_at_any_line_leaves_the_key_free_or_its_effect_
         if charge.calls:
             assert found.status == "completed", where
         else:
-            assert found is None or found.status in ("released", "failed"), where
+            # A Ctrl-C in the last line before the function counts as one in the function.
+            free = ("released", "failed", "unknown") if kind is KeyboardInterrupt else ("released", "failed")
+            assert found is None or found.status in free, where
         assert asyncio.run(charge.call(order)) == "charged", where
         assert charge.calls == [order], where
         charge.calls.clear()
