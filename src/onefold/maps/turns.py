@@ -60,8 +60,10 @@ class Turns:
 
         Raises:
             TransientError: the engine could not be used; the turn is delivered again.
+            PayloadError: the run is one of another map; nothing of it was changed.
         """
         opened, chain = house.runtime(), str(turn.begun_at_ms)
+        _refuse_other(opened.engine, mapping, turn.run)
         with self._lock:
             mapper, _ = self._kept.pop((turn.run, chain), (None, 0))
         try:
@@ -92,6 +94,16 @@ class Turns:
             for old, (_, at_ms) in list(self._kept.items()):
                 if len(self._kept) > _KEPT_MAX or now_ms - at_ms > _KEPT_MS:
                     del self._kept[old]
+
+
+def _refuse_other(engine: Engine, mapping: MapJob, run: str) -> None:
+    standing = map_state.read(engine.state, run)
+    if standing is not None and standing.state.map != mapping.name:
+        raise errors.PayloadError(
+            f"The message is a turn of a run of map {standing.state.map}, and its queue's job drives {mapping.name}.",
+            meaning="Driven here the run would stop, or be other work than it is.",
+            todo="Let `onefold map resume` send a turn to the queue of its own map.",
+        )
 
 
 def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:

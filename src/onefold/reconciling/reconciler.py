@@ -306,7 +306,20 @@ class Reconciler:
         self._job = job(self._run)
 
     def _run(self, due: Due) -> dict[str, Any]:
-        """The handler."""
+        """The handler.
+
+        Raises:
+            PayloadError: the run is one that this reconciliation is not for; nothing is written down.
+        """
+        standing = runs.read(self._app.runtime().engine.state, due.run)
+        title = standing.run.title if standing is not None else due.run.partition("/")[0]
+        known = standing is not None or title in self._app.schedules  # a map's run may have any name
+        if known and not self.is_for(due.run, title):
+            raise errors.PayloadError(
+                f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
+                meaning="What it found would stand in place of what that run's own reconciliation finds.",
+                todo="Run `onefold reconcile` on that run to have it looked at now.",
+            )
         at_ms = self._due_ms(due)
         if self._app.now_ms() < at_ms:
             self._send(replace(due, at_ms=at_ms, hop=due.hop + 1), at_ms)
