@@ -205,5 +205,6 @@ def test_a_worker_on_a_full_disk_says_what_to_do_without_progress_too(folder: Pa
     lost = [line for line in said if "THE EFFECT HAPPENED" in line]
     (busy,) = [line for line in said if "engine" in line]
     assert busy.startswith("warning: the engine could not be written for now")
-    assert "Free space on the disk" in busy
+    assert "Free space on the disk or enlarge it" in busy
+    assert "what they record of finished work stays for its lifetime" in busy
     assert all(line.rstrip().endswith("fill a") for line in lost)

@@ -44,7 +44,8 @@ def translate(error: BaseException, path: str) -> BaseException:
         return DiskFull(
             f"{path} could not be written: {error}.",
             meaning="Nothing of this call was stored; what was accepted before is safe.",
-            todo="Free space on the disk, or let workers finish what is there; then try again.",
+            todo="Free space on the disk or enlarge it. Workers go on while they can; what they record of finished work "
+            "stays for its lifetime and may take more room than the messages gave.",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return errors.StorageError(
