@@ -34,7 +34,7 @@ from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
 from onefold.backends.sqlite.refusals import DiskFull, translate
 from onefold.backends.sqlite.space import Space
-from onefold.backends.sqlite.turn import Batch, FileTurn, Run, Turn, Work
+from onefold.backends.sqlite.turn import Batch, FileTurn, Run, Turn, Work, taken
 from onefold.contracts.admin import Transferred
 from onefold.interrupts import is_of_a_signal
 from onefold.steady_clock import steady
@@ -129,6 +129,7 @@ class Engine:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
         answer: tuple[T, bool] | None = None
+        work: Work[T] | None = None
         try:
             if self._turn.lock.acquire(blocking=False):
                 with self._turn.lock:
@@ -139,36 +140,45 @@ class Engine:
                 work = Work(run, synced, early)
                 with work.wanted:
                     self._waiting.append(work)
-                    self._take_turn(lambda: not work.take())
-                    with self._turn.lock:
-                        self._turn.lock.release()
-                        if not work.done:
-                            self._run_waiting(work)
+                    if self._take_turn(work):
+                        with self._turn.lock:
+                            self._turn.lock.release()
+                            if not work.done:
+                                self._run_waiting(work)
                 answer = work.answer()
         except BaseException:
             self._turn.leave()
+            if work is not None:
+                work.leave(self._settings.busy_ms / 1000)
             raise
         value, is_late = answer
         if is_late:
             self._log.flush()
         return value
 
-    def _take_turn(self, is_being_done: Callable[[], bool] = lambda: False) -> None:
+    def _take_turn(self, work: Work[Any] | None = None) -> bool:
         """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
 
         The next statement after it is `with self._turn`, and the first in that block releases what was taken here.
 
         Args:
-            is_being_done: asked when that was in vain: whether another thread has begun what the turn is wanted for.
+            work: what the turn is wanted for; where another thread has begun it, that one's transaction is waited for.
+
+        Returns:
+            False: that thread has done the work, and the turn was not taken. Else True.
         """
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
         try:
             if self._turn.lock.acquire(timeout=self._settings.busy_ms / 1000):
-                return
-            if is_being_done():
-                self._turn.lock.acquire()
-                return
+                return True
+            if work is not None and not work.take() and work.batch is not None:
+                with work.batch.running:
+                    is_done = work.done
+                if is_done:
+                    return False
+                if self._turn.lock.acquire(timeout=self._settings.busy_ms / 1000):
+                    return True
         except BaseException:
             self._turn.leave()
             raise
@@ -194,24 +204,17 @@ class Engine:
                 raise translate(error, self.path) from None
             raise
 
-    def _waiting_now(self, own: Work[Any]) -> list[Work[Any]]:
-        """All that waits and was not given up, taken out; `own` in any case."""
-        found: list[Work[Any]] = []
-        while self._waiting:
-            work = self._waiting.popleft()
-            if work is not own and work.wanted.locked() and work.take():
-                found.append(work)
-        own.take()
-        return [own, *found]
-
     def _run_waiting(self, own: Work[Any]) -> None:
         """Run all that waits in one transaction.
 
         Where an exception comes from outside, nobody else's work is over: each runs it when the turn comes to it.
         """
-        works, batch, commits = self._waiting_now(own), Batch(), False
-        for work in works:
-            work.batch = batch
+        batch = Batch()
+        with batch.running:
+            self._run_batch(taken(self._waiting, own, batch), batch)
+
+    def _run_batch(self, works: Sequence[Work[Any]], batch: Batch) -> None:
+        commits = False
         try:
             with self._ready() as writer:
                 execute = writer.execute
@@ -219,13 +222,11 @@ class Engine:
                 self._begin()
                 changes = writer.total_changes
                 if len(works) == 1:
-                    own.value = own.run(writer)
+                    works[0].value = works[0].run(writer)
                 else:
                     for work in works:
                         work.value, work.error = self._answer_of(work.run)
-                commits = (
-                    True  # no Python function is entered between here and the end of the next call, so no signal comes
-                )
+                commits = True  # no Python function is entered from here to the end of the next call: no signal comes
                 execute(_COMMIT)
                 if self._syncs or writer.total_changes == changes:
                     for work in works:

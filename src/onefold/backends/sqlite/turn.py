@@ -11,9 +11,10 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from types import CodeType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from onefold import errors
 from onefold.backends.sqlite.refusals import primary
@@ -111,12 +112,17 @@ class FileTurn:
 
 
 class Batch:
-    """Pieces of work in one transaction; `over` says of all of them at once that they have their answers."""
+    """Pieces of work in one transaction; `over` says of all of them at once that they have their answers.
 
-    __slots__ = ("over",)
+    Attributes:
+        running: locked until its transaction has ended, however it ends.
+    """
+
+    __slots__ = ("over", "running")
 
     def __init__(self) -> None:
         self.over = False
+        self.running = threading.Lock()
 
 
 class Work(Generic[T]):
@@ -151,6 +157,14 @@ class Work(Generic[T]):
             raise self.error
         return self.value, self.early  # type: ignore[return-value]  # done without error: run's own answer
 
+    def leave(self, patience_s: float) -> None:
+        """Its caller goes without an answer: afterwards nobody performs it, and what was performed can be read.
+
+        Where another thread has begun it, that one's transaction ends first; or the patience.
+        """
+        if not self.take() and self.batch is not None and self.batch.running.acquire(timeout=patience_s):
+            self.batch.running.release()
+
     def take(self) -> bool:
         """Whether it is the caller's to perform, or to give up: once only, whichever thread asks first."""
         try:
@@ -158,3 +172,17 @@ class Work(Generic[T]):
         except IndexError:
             return False
         return True
+
+
+def taken(waiting: deque[Work[Any]], own: Work[Any], batch: Batch) -> list[Work[Any]]:
+    """All that waits and was not given up, taken out for a batch that is running; `own` in any case, first."""
+    found: list[Work[Any]] = []
+    while waiting:
+        work = waiting.popleft()
+        if work is not own and work.wanted.locked():
+            work.batch = batch  # before it is taken, so that its caller sees what to wait for
+            if work.take():
+                found.append(work)
+    own.batch = batch
+    own.take()
+    return [own, *found]
