@@ -31,7 +31,7 @@ class Bodies(Payloads):
         self.kept: dict[str, str] = {}
 
     def put(self, queue: str, body: str) -> str:
-        key = f"{queue}/{len(self.kept)}"
+        key = f"{queue}/{len(self.kept):032x}"
         self.kept[key] = body
         return key
 

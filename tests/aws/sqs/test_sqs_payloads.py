@@ -13,6 +13,7 @@ import pytest
 from botocore.response import StreamingBody
 
 from onefold import errors, limits
+from onefold.backends.aws import messages
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues
@@ -212,6 +213,44 @@ def test_what_counted_unsigned_is_signed_when_it_is_buried(
     monkeypatch.delenv("ONEFOLD_UNSIGNED_BEFORE")
     (letter,) = opened().admin.peek("dead")
     assert (letter.body == body, letter.trusted) == (True, not full), "a signature that has no room is left out"
+
+
+@pytest.mark.parametrize("prefix", ["", "shop"])
+def test_a_strangers_pointer_reads_and_deletes_no_other_object(
+    session: rig.HookedSession, clock: ManualClock, queues: SqsQueues, prefix: str
+) -> None:
+    ours = Payloads(session, BUCKET, prefix, entropy=SystemEntropy())
+    shop = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", payloads=ours, wait_s=0).admin
+    shop.create(QueueSettings(name="payments"))
+    queue, start = shop.open("orders"), f"{prefix}/" if prefix else ""
+    (paid,) = shop.open("payments").send([Entry(body=BIG)])
+    assert isinstance(paid, Sent)
+    (payment,) = keys(session)
+    named = [
+        f"{start}salaries.json",
+        f"{start}orders/salaries.json",
+        f"{start}orders/{'0' * 31}g",
+        f"{start}a/b/{'0' * 32}",
+    ]
+    for key in named:
+        session.client("s3").put_object(Bucket=BUCKET, Key=key, Body=b'{"ada":1}')
+    for key in (*named, payment):
+        body = f'["{messages.POINTER_CLASS}",{{"s3BucketName":"{BUCKET}","s3Key":"{key}"}}]'
+        attributes = {messages.STORED_BYTES: {"DataType": "Number", "StringValue": "9"}}
+        url = session.client("sqs").get_queue_url(QueueName="app-orders")["QueueUrl"]
+        session.client("sqs").send_message(QueueUrl=url, MessageBody=body, MessageAttributes=attributes)
+    seen = 0
+    while received := queue.receive(10):
+        for held in received:
+            seen += 1
+            assert "ada" not in held.body
+            assert queue.delete([held.receipt]) == [True]
+    assert seen == 5
+    assert {*keys(session)} == {*named, payment}
+    held = one(shop.open("payments"))
+    assert held.body == BIG, "the message whose object it is still has it"
+    assert shop.open("payments").delete([held.receipt]) == [True]
+    assert {*keys(session)} == {*named}
 
 
 def test_a_body_that_s3_does_not_give_now_comes_again(

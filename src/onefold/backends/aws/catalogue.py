@@ -136,6 +136,13 @@ class Catalogue:
             self._settings[name] = found
         return found
 
+    def buries_in(self, source: str, queue: str) -> bool:
+        """Whether `queue` is a queue's dead-letter or held queue: anyone may write an attribute that names another."""
+        try:
+            return queue == self.settings(source).dead_letter or queue == self.held(source)
+        except errors.OnefoldError:  # no such queue, or none that may be looked at
+            return False
+
     def held(self, name: str, *, fresh: bool = False) -> str | None:
         """The name of a queue's held queue.
 

@@ -282,7 +282,8 @@ class Finder:
             deleted = self._looker.delete(queue, copies)
             stored = [place for copy in copies if (place := messages.read_pointer(copy.form)) is not None]
             if self._payloads is not None:
-                self._payloads.delete([place[1] for place in set(stored) if self._payloads.is_ours(*place)])
+                keys = [place[1] for place in set(stored) if self._payloads.is_ours(*place)]
+                self._payloads.delete_of(queue, keys, self._catalogue.buries_in)
             removed |= {one for one, seen in taken.items() if seen.first.message_id in deleted}
         return [one in removed for one in message_ids]
 

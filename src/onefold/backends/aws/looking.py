@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import limits
 from onefold.backends.aws import batches, messages
 from onefold.backends.aws.catalogue import Catalogue
 from onefold.backends.aws.messages import Form, Received
@@ -249,13 +249,6 @@ class Looker:
             return self._catalogue.name_of_arn(moved_from), None
         if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
             source = self._catalogue.local(form.source)
-            if self._buries_in(source, one.queue):
+            if self._catalogue.buries_in(source, one.queue):
                 return source, form.reason
         return None, None
-
-    def _buries_in(self, source: str, queue: str) -> bool:
-        """Whether `queue` is a queue's dead-letter or held queue: anyone may write an attribute that names another."""
-        try:
-            return queue in (self._catalogue.settings(source).dead_letter, self._catalogue.held(source, fresh=False))
-        except errors.OnefoldError:  # no such queue, or none that may be looked at
-            return False

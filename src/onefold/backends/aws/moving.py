@@ -384,10 +384,10 @@ class Mover:
     def _drop_replaced(self, edited: Sequence[Seen]) -> None:
         """Delete the payloads of messages whose bodies were replaced."""
         if self._payloads is not None:
-            places = [messages.read_pointer(one.first.form) for one in edited]
-            self._payloads.delete(
-                [place[1] for place in places if place is not None and self._payloads.is_ours(*place)]
-            )
+            for one in edited:
+                place = messages.read_pointer(one.first.form)
+                if place is not None and self._payloads.is_ours(*place):
+                    self._payloads.delete_of(one.queue, [place[1]], self._catalogue.buries_in)
 
     def _edited(self, form: Form, target: str, edit: Edit | None) -> Form:
         if edit is None:

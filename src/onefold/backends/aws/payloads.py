@@ -7,15 +7,19 @@
 So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
 (longer than the queue's and the dead-letter queue's retention together: 28 days at most).
 
-Never here: messages, queues. Invariant: only objects under the configured bucket and prefix are read or deleted, because a
-pointer is written by whoever may send to the queue.
+A pointer is written by whoever may send to the queue. Read is only what is named as `put` names objects, in the configured
+bucket and prefix: names that cannot be guessed. Deleted is only what was put for the message's own queue, or for one whose
+dead-letter or held queue that is (`Catalogue.buries_in`); what else was moved stays, for the lifecycle rule.
+
+Never here: messages, queues. Invariant: no other object is read or deleted.
 
 Sources: S3 API reference, PutObject, GetObject, DeleteObjects (up to 1,000 keys in one call).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onefold import errors
@@ -24,6 +28,7 @@ from onefold.backends.aws.session import Session, aws_errors
 if TYPE_CHECKING:
     from onefold.outside import Entropy
 
+_NAME: Final = r"([A-Za-z0-9_-]{1,80}(?:\.fifo)?)/[0-9a-f]{32}"  # of an object, after the prefix
 DELETED_AT_ONCE: Final = 1_000  # S3 API, DeleteObjects
 
 
@@ -55,8 +60,13 @@ class Payloads:
         return key
 
     def is_ours(self, bucket: str, key: str) -> bool:
-        """Whether a pointer names an object of this place."""
-        return bucket == self.bucket and key.startswith(self.prefix)
+        """Whether a pointer names an object that `put` may have made."""
+        return bucket == self.bucket and self.queue_of(key) is not None
+
+    def queue_of(self, key: str) -> str | None:
+        """The queue that an object was put for; None: `put` made no object of that name."""
+        found = re.fullmatch(_NAME, key[len(self.prefix) :]) if key.startswith(self.prefix) else None
+        return None if found is None else found[1]
 
     def get(self, key: str) -> str | None:
         """A body; None when the object is gone or holds no text.
@@ -73,6 +83,22 @@ class Payloads:
                     return None
         except UnicodeDecodeError:
             return None
+
+    def delete_of(self, queue: str, keys: Sequence[str], buries_in: Callable[[str, str], bool]) -> None:
+        """Delete the objects of messages of a queue, as far as they were put for it.
+
+        Args:
+            buries_in: whether one queue's messages end in the other, its dead-letter or held queue.
+
+        Raises:
+            as `delete`.
+        """
+        owners = {key: self.queue_of(key) for key in keys}
+        mine = [
+            key for key, owner in owners.items() if owner is not None and (owner == queue or buries_in(owner, queue))
+        ]
+        if mine:
+            self.delete(mine)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are gone already are no error.

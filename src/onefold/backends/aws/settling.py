@@ -120,7 +120,7 @@ def delete(
     answers = in_batches(catalogue, name, "DeleteMessage", [{"ReceiptHandle": one.handle} for one in parsed])
     stored = [one.stored for one, gone in zip(parsed, answers, strict=True) if gone and one.stored is not None]
     if stored and payloads is not None:
-        payloads.delete(stored)
+        payloads.delete_of(name, stored, catalogue.buries_in)
     holding.drop([receipt for receipt, gone in zip(receipts, answers, strict=True) if gone])
     return answers
 
