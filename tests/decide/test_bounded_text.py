@@ -15,6 +15,7 @@ import pytest
 
 import onefold
 from onefold import codec
+from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
@@ -234,3 +235,34 @@ def test_names_with_dots_that_meet_are_one_object() -> None:
     assert value["a"] == {"b": 1}, "the event itself stays as it is"
     assert undotted({"a": 1, "a.b": 2, "a.c": 3}) == {"a": [1, {"b": 2, "c": 3}]}
     assert undotted({"a.b": 2, "a": 1, "a.c": 3}) == {"a": [{"b": 2, "c": 3}, 1]}
+
+
+@pytest.mark.parametrize("function", ["Fn::ToJsonString", "Fn::Base64"])
+def test_functions_inside_of_each_other_make_no_endless_text(function: str) -> None:
+    value: Any = 'a"b'
+    for _ in range(49):
+        value = {function: [value] if function == "Fn::ToJsonString" else value}
+    began = time.thread_time()
+    found = Intrinsics(_NoNames()).resolve(value)
+    assert time.thread_time() - began < 2
+    assert isinstance(found, Unresolved)
+    assert f"{function} makes more than" in str(found)
+
+
+def test_a_name_that_is_substituted_often_is_resolved_once() -> None:
+    value: Any = "x"
+    for _ in range(18):
+        value = {"Fn::Sub": ["${a}${a}", {"a": value}]}
+    assert Intrinsics(_NoNames()).resolve(value) == "x" * 2**18
+    asked: list[str] = []
+
+    class Counting(_NoNames):
+        def ref(self, name: str) -> str:
+            asked.append(name)
+            return name
+
+    value = {"Ref": "b"}
+    for _ in range(10):
+        value = {"Fn::Sub": ["${a}${a}", {"a": value}]}
+    Intrinsics(Counting()).resolve(value)
+    assert asked == ["b"]

@@ -181,10 +181,13 @@ class Intrinsics:
         if not isinstance(argument, str):
             return _bad("Fn::Sub", argument)
         parts: list[str] = []
+        known: dict[str, str | Unresolved] = {}  # each name is resolved once, however often it is written
         end = length = 0
         for found in _SUBSTITUTED.finditer(argument):
             literal, name = found[1], found[2].strip()
-            value = f"${{{found[2]}}}" if literal else self._named(name, given)
+            if not literal and name not in known:
+                known[name] = self._named(name, given)
+            value = f"${{{found[2]}}}" if literal else known[name]
             if isinstance(value, Unresolved):
                 return value
             parts += (argument[end : found.start()], value)
@@ -231,6 +234,8 @@ class Intrinsics:
         text = text_of(self.resolve(argument))
         if isinstance(text, Unresolved):
             return text
+        if len(text) > TEXT_CHARS_MAX // 4:
+            return Unresolved(f"Fn::Base64 makes more than {TEXT_CHARS_MAX} characters")
         try:
             return base64.b64encode(text.encode()).decode()
         except (UnicodeEncodeError, binascii.Error):
@@ -238,7 +243,15 @@ class Intrinsics:
 
     def _to_json(self, argument: Any) -> str | Unresolved:
         value = self.resolve(argument)
-        return why_not(value) or json.dumps(value, separators=(",", ":"))
+        unknown = why_not(value)
+        if unknown is not None:
+            return unknown
+        text = json.dumps(value, separators=(",", ":"))
+        return (
+            text
+            if len(text) <= TEXT_CHARS_MAX
+            else Unresolved(f"Fn::ToJsonString makes more than {TEXT_CHARS_MAX} characters")
+        )
 
     # ---------------------------------------------------------------------------------- lists and tables
 
