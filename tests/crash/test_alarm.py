@@ -6,6 +6,7 @@ accepted is there exactly once, and every guarded key can be asked for again.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -147,3 +149,41 @@ def test_only_the_exceptions_of_installed_handlers_are_of_a_signal() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert is_of_a_signal(KeyboardInterrupt())
+
+
+def test_handlers_are_seen_through_partials_and_decorators() -> None:
+    def ring(what: str, *_: object) -> None:
+        raise LookupError(what)
+
+    class Bell:
+        def __call__(self, *_: object) -> None:
+            raise LookupError("bell")
+
+        def method(self, *_: object) -> None:
+            raise LookupError("method")
+
+    class Inner:  # as decorators in C have it: no code of its own
+        def __init__(self) -> None:
+            self.__wrapped__ = functools.partial(ring, "wrapped")
+            self.call = self.__wrapped__
+
+        __call__ = functools.partialmethod(lambda self, *given: self.call(*given))
+
+    handlers: list[Any] = [
+        functools.partial(ring, "job 1"),
+        functools.partial(functools.partial(ring, "job"), 2),
+        Bell(),
+        functools.partial(Bell()),
+        Bell().method,
+        functools.partial(Bell().method),
+        Inner(),
+        functools.lru_cache(functools.partial(ring, "cached")),
+    ]
+    for handler in handlers:
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with pytest.raises(LookupError) as caught:
+                signal.raise_signal(signal.SIGUSR1)
+            assert is_of_a_signal(caught.value), handler
+        finally:
+            signal.signal(signal.SIGUSR1, before)
