@@ -42,6 +42,14 @@ def test_dead_letters_are_grouped_by_how_they_failed(there: Open) -> None:
     assert most.expires_in_ms == 14 * 86_400_000 - 7_000
 
 
+def test_a_key_with_brackets_is_itself_and_no_class_of_characters(there: Open) -> None:
+    kill(there, "inv[1]", "inv1", "[5]", "5")
+    assert keys(there, key="inv[1]") == ["inv[1]"]
+    assert keys(there, key="[5]") == ["[5]"]
+    assert keys(there, key="inv[*") == ["inv[1]"]
+    assert keys(there, key="[15]") == []
+
+
 def test_a_selection_holds_by_every_condition(there: Open) -> None:
     kill(there, "a", "ab")
     there.clock.advance(60_000)

@@ -202,6 +202,11 @@ def names_message(wanted: str, message_id: str) -> bool:
 _BEGINNING_CHARACTERS = 4
 
 
+def _fits(text: str, pattern: str) -> bool:
+    """Whether a text is what a pattern names: * and ? stand for anything, and nothing else does; a key may have brackets."""
+    return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
 def fits(desk: Desk, message: Peeked, select: Select) -> bool:
     """Whether a dead letter is among those that a selection names, its queue aside."""
     if select.ids and not any(names_message(wanted, message.message_id) for wanted in select.ids):
@@ -210,9 +215,9 @@ def fits(desk: Desk, message: Peeked, select: Select) -> bool:
     age_ms = now_ms - _failed_at_ms(message)
     if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
         return False
-    if select.error is not None and not fnmatchcase((reason.error if reason is not None else None) or "", select.error):
+    if select.error is not None and not _fits((reason.error if reason is not None else None) or "", select.error):
         return False
-    if select.group is not None and not fnmatchcase(message.group or "", select.group):
+    if select.group is not None and not _fits(message.group or "", select.group):
         return False
     if select.older_ms is not None and age_ms < select.older_ms:
         return False
@@ -221,7 +226,7 @@ def fits(desk: Desk, message: Peeked, select: Select) -> bool:
     if select.job is None and select.key is None:
         return True
     job, key = operation(desk, message)
-    return (select.job is None or job == select.job) and (select.key is None or fnmatchcase(key or "", select.key))
+    return (select.job is None or job == select.job) and (select.key is None or _fits(key or "", select.key))
 
 
 def _failed_at_ms(message: Peeked) -> int:
