@@ -1,7 +1,8 @@
 """CSV, row by row, with the place of every row in the file.
 
 Python's own csv reads the rows; lines are handed to it one at a time, so that the bytes of a row are known and a row that
-cannot be read costs only its own first line: the lines that an unbalanced quote has swallowed are read again.
+cannot be read costs only its own first line: the lines that an unbalanced quote has swallowed are read again. A value that
+is open at the end of one of these ends where that row ended, so that is not looked for again: reading takes linear time.
 Never here: types (every value is text, as in Step Functions), opening files.
 Invariant: every line of the file is in exactly one row, malformed row or header, or is empty.
 """
@@ -14,12 +15,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Protocol
 
+from msgspec import Struct
+
 from onefold import errors
 from onefold.decide.mapplan import DELIMITERS, ItemReader, check_header
 from onefold.maps.items import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source, unpacking
 
 _SHOWN_CHARS = 2_000
-_REASONS = {"unexpected end of data": "a quote is opened and not closed"}  # of Python's csv, where they say little
+_OPEN = "unexpected end of data"  # Python's csv, of a value that is not closed
+_REASONS = {_OPEN: "a quote is opened and not closed"}  # of Python's csv, where they say little
 _BOMS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
@@ -30,8 +34,9 @@ class _Readable(Protocol):
 class _Lines:
     """The lines of a file with their bytes; a line may be given back."""
 
-    def __init__(self, file: _Readable, encoding: str, start: Position) -> None:
+    def __init__(self, file: _Readable, encoding: str, start: Position, *, bytes_max: int | None = None) -> None:
         self._file = file
+        self._bytes_max = RECORD_BYTES_MAX if bytes_max is None else bytes_max
         self._encoding = encoding
         self._again: deque[bytes] = deque()
         self.offset = start.offset
@@ -50,14 +55,23 @@ class _Lines:
         self.line += 1
         self.taken.append(raw)
         self.size += len(raw)
-        if self.size > RECORD_BYTES_MAX:
-            raise csv.Error(f"the row has more than {RECORD_BYTES_MAX} bytes; is a quote never closed?")
+        if self.size > self._bytes_max or len(raw) > RECORD_BYTES_MAX:
+            raise _TooLongError
         return raw.decode(self._encoding)
 
     def begin(self) -> None:
         """The next row begins here."""
         self.taken = []
         self.size = 0
+
+    def first(self) -> bytes:
+        """The line that comes next, which stays to be read; empty at the end of the file."""
+        if not self._again:
+            raw = self._file.readline(RECORD_BYTES_MAX + 1)
+            if not raw:
+                return raw
+            self._again.append(raw)
+        return self._again[0]
 
     def give_back(self) -> bytes:
         """All lines of this row but the first are to be read again; the first."""
@@ -67,6 +81,44 @@ class _Lines:
             self.offset -= len(raw)
             self.line -= 1
         return first
+
+
+class _TooLongError(csv.Error):
+    """A row has more bytes than a row may have."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the row has more than {RECORD_BYTES_MAX} bytes; is a quote never closed?")
+
+
+class _Swallowed(Struct, frozen=True):
+    """Where a row ended that could not be read, and whose lines but the first are read again.
+
+    A value that is open at the end of one of its lines ends at the same place, since it is in the middle of a value there
+    and what follows is the same: whether a line ends inside a value does not depend on what was before the value.
+
+    Args:
+        offset: behind the last line that was looked at. line: the first line whose end says nothing any more.
+        error: how it ended; None: as a row, of too many bytes; `_TooLongError`: no end was seen.
+    """
+
+    offset: int
+    line: int
+    error: Exception | None
+
+    def fate(self, lines: _Lines, raw: bytes, reader: ItemReader) -> Exception | None:
+        """Why the row that begins with the line `raw` cannot be read; None where it has to be read to know."""
+        if lines.line + 1 >= self.line:
+            return None
+        too_long = self.offset - lines.offset > RECORD_BYTES_MAX
+        if not too_long and (self.error is None or isinstance(self.error, _TooLongError)):
+            return None
+        try:
+            next(_parser(iter([raw.decode(reader.encoding)]), reader), None)
+        except UnicodeDecodeError:
+            return None
+        except csv.Error as error:
+            return (_TooLongError() if too_long else self.error) if str(error) == _OPEN else None
+        return None
 
 
 def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Read]:
@@ -85,7 +137,8 @@ def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Re
             bom = file.read(3) == codecs.BOM_UTF8
         start = Position(3 if bom else 0, 0, 0)
     with source.open(start.offset) as file:
-        yield from _rows(_Lines(file, reader.encoding, start), reader, header, start.index)
+        lines = _Lines(file, reader.encoding, start, bytes_max=2 * RECORD_BYTES_MAX)  # see `_Swallowed`
+        yield from _rows(lines, reader, header, start.index)
 
 
 def header_of(source: Source, reader: ItemReader) -> tuple[str, ...]:
@@ -101,18 +154,28 @@ def _header_in(source: Source, reader: ItemReader) -> tuple[tuple[str, ...], Pos
 def _rows(lines: _Lines, reader: ItemReader, header: tuple[str, ...], index: int) -> Iterator[Read]:
     width = len(header)
     rows = _parser(lines, reader)
+    swallowed: _Swallowed | None = None
     while True:
         lines.begin()
         line = lines.line + 1
+        fate = swallowed.fate(lines, lines.first(), reader) if swallowed is not None else None
         try:
+            if fate is not None:
+                next(lines)
+                raise fate
             row = next(rows)
+            if lines.size > RECORD_BYTES_MAX:
+                raise _TooLongError
         except StopIteration:
             return
         except (csv.Error, UnicodeDecodeError) as error:
+            if fate is None:
+                swallowed = _swallowed(lines, error)
             first = lines.give_back()
             rows = _parser(lines, reader)  # the old one may be in the middle of a value
             index += 1
-            yield Malformed(line, _reason(error, reader), _shown(first), Position(lines.offset, lines.line, index))
+            why = _TooLongError() if lines.size > RECORD_BYTES_MAX else error
+            yield Malformed(line, _reason(why, reader), _shown(first), Position(lines.offset, lines.line, index))
             continue
         if not row:
             continue  # an empty line is no row, as for Python's csv
@@ -125,6 +188,19 @@ def _rows(lines: _Lines, reader: ItemReader, header: tuple[str, ...], index: int
                 continue
             row = (row + [""] * width)[:width]
         yield Item(dict(zip(header, row, strict=True)), None, line, end)
+
+
+def _swallowed(lines: _Lines, error: Exception) -> _Swallowed | None:
+    """What is known from a row that could not be read, when its lines were not given back yet."""
+    if len(lines.taken) < 2:
+        return None
+    if (
+        isinstance(error, _TooLongError)
+        and lines.size <= 2 * RECORD_BYTES_MAX
+        and len(lines.taken[-1]) <= RECORD_BYTES_MAX
+    ):
+        return _Swallowed(lines.offset, lines.line, None)
+    return _Swallowed(lines.offset, lines.line + 1 if str(error) == _OPEN else lines.line, error)
 
 
 def _parser(lines: Iterator[str], reader: ItemReader) -> Iterator[list[str]]:
