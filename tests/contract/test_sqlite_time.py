@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,17 @@ def test_a_step_that_nobody_noticed_is_seen_by_who_comes_next(tmp_path: Path, by
     assert again.database.clock.steps == [], "it is noted: the next one takes over how far beside the wall they are"
     assert abs(again.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
     again.close()
+
+
+@pytest.mark.parametrize("value", [b'{"boot":1}', b"no JSON", b"\xff", "text", 7])
+def test_a_row_that_another_version_wrote_keeps_no_file_from_being_opened(tmp_path: Path, value: object) -> None:
+    opened(tmp_path / "a.db", Set()).close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute("UPDATE onefold_state SET value = ? WHERE name = 'onefold/clock'", (value,))
+        assert connection.total_changes == 1
+    came = opened(tmp_path / "a.db", Set())
+    assert abs(came.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
+    came.close()
 
 
 def test_a_small_difference_is_followed(tmp_path: Path) -> None:

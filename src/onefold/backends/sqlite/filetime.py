@@ -73,7 +73,14 @@ def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
 
 def _row(connection: sqlite3.Connection) -> _Row | None:
     found = connection.execute(_READ, (_NAME,)).fetchone()
-    return None if found is None else msgspec.json.decode(found[0], type=_Row)
+    try:
+        return None if found is None else msgspec.json.decode(found[0], type=_Row)
+    except (
+        msgspec.MsgspecError,
+        TypeError,
+        UnicodeDecodeError,
+    ):  # of another version, or by hand: as if it were not there
+        return None
 
 
 def _is_the_machines(clock: SteadyClock) -> bool:
