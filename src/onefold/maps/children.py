@@ -17,6 +17,7 @@ from onefold.decide.mapplan import Batcher
 from onefold.maps.items import Item, Malformed, Position, Source
 from onefold.maps.items_reading import read
 from onefold.maps.jobs import MapJob
+from onefold.run.error_text import kept_text
 from onefold.run.outgoing import Outgoing
 
 _MALFORMED_MAX = 200  # so many rows in a row that are no items come out without a child behind them
@@ -117,7 +118,9 @@ def _ready(mapping: MapJob, item: Item) -> _Ready | Malformed:
     except errors.PayloadError as error:
         return malformed(item, error)
     except Exception as error:  # noqa: BLE001 - code of the user's types and key function, run on a stranger's data
-        return Malformed(item.line, f"Reading it raised {type(error).__name__}: {error}", _text(item), item.end)
+        return Malformed(
+            item.line, f"Reading it raised {type(error).__name__}: {kept_text(error)}", _text(item), item.end
+        )
 
 
 def _child(mapping: MapJob, run: str, some: Sequence[_Ready] | None, bad: Sequence[Malformed], end: Position) -> Child:

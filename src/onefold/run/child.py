@@ -25,6 +25,7 @@ from onefold.decide.outcomes import Failed
 from onefold.entropy import SystemEntropy
 from onefold.run import calling, wire
 from onefold.run.context import Context, watch_pools, watch_threads
+from onefold.run.error_text import kept_text
 from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _serve(descriptor: int) -> int:
     try:
         jobs = _prepare(hello)
     except BaseException as error:  # noqa: BLE001 - an import runs anything, sys.exit() included
-        wire.send(end, wire.Broken(f"{type(error).__name__}: {error}"[:2_000]))
+        wire.send(end, wire.Broken(f"{type(error).__name__}: {kept_text(error)}"))
         return 1
     wire.send(end, wire.Ready())
     desk = _Desk()

@@ -26,6 +26,7 @@ from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.run import calling
 from onefold.run.context import Context, watch_threads
+from onefold.run.error_text import kept_text
 from onefold.run.finishing import Finisher, group_flag
 from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
@@ -421,7 +422,7 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
     try:
         return job.read(delivery)
     except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
-        why = f"Reading it raised {type(error).__name__}: {error}"[:500]
+        why = f"Reading it raised {type(error).__name__}: {kept_text(error)}"[:500]
         facts = script.Facts(
             key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,

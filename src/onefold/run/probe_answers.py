@@ -52,7 +52,7 @@ def answer_of(found: object, job: str, payload: PayloadCodec[Any]) -> ProbeAnswe
         case NotDone():
             return ProbeAnswer(verdict="not-done")
         case StillUnknown():
-            return ProbeAnswer(verdict="unknown", summary=redact.printable(redact.masked(found.why[:500]))[:500])
+            return ProbeAnswer(verdict="unknown", summary=redact.printable(redact.masked(found.why[:8_192]))[:500])
         case _:
             raise errors.UsageError(
                 f"The probe of {job} returned {type(found).__name__}.",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from onefold import errors
+from onefold.decide.failures import summary_of
 from onefold.maps.jobs import MapJob
 from onefold.reconciling import findings
 from onefold.reconciling.findings import Outcome
@@ -90,7 +91,7 @@ def _by(reconciler: Reconciler, desk: Desk, run: str) -> Outcome:
         raise
     except Exception as error:  # the user's own code may raise anything
         raise errors.UsageError(
-            f"The check of {reconciler.name} failed: {type(error).__name__}: {error}",
+            f"The check of {reconciler.name} failed: {type(error).__name__}: {summary_of(error)}",
             meaning=f"What it would have found of {run} is not known; nothing was written down.",
             todo="Mend it, and look again.",
         ) from error

@@ -24,6 +24,7 @@ from onefold import errors
 from onefold.codec import digest
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Hold, Record, RecordKey
+from onefold.decide.failures import summary_of
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_source
 from onefold.maps.children import Child, children
@@ -176,7 +177,8 @@ class Repair:
             raise
         except Exception as error:  # the user's own code may raise anything
             raise errors.UsageError(
-                f"The dispatcher of {schedule.name} failed while it was asked again: {type(error).__name__}: {error}",
+                f"The dispatcher of {schedule.name} failed while it was asked again: "
+                f"{type(error).__name__}: {summary_of(error)}",
                 meaning="The missing messages are not known; nothing was sent.",
                 todo="Mend it, and repair again.",
             ) from error
