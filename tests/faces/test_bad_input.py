@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -328,7 +327,7 @@ def rude(payload: dict[str, str]) -> None:
 """
 
 
-def test_what_a_worker_held_that_a_handler_interrupted_is_free_at_once(tmp_path: Path) -> None:
+def test_a_handler_that_raises_an_interrupt_ends_its_run_and_not_the_worker(tmp_path: Path) -> None:
     (tmp_path / "rude.py").write_text(INTERRUPTED)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONEFOLD", "PYTEST"))}
 
@@ -339,9 +338,8 @@ def test_what_a_worker_held_that_a_handler_interrupted_is_free_at_once(tmp_path:
         )  # fmt: skip
 
     assert onefold_command("send", "rude:app", "rude", '{"name": "n"}').returncode == 0
-    assert onefold_command("worker", "rude:app", "--until-empty", RUDE="1").returncode == 130
-    found = onefold_command("worker", "rude:app", "--until-empty", "--json")
+    found = onefold_command("worker", "rude:app", "--until-empty", RUDE="1")
     assert found.returncode == 0, found.stderr
+    assert "KeyboardInterrupt" in found.stderr
     story = onefold_command("why", "n", "rude:app", "--json").stdout
-    assert "taken over" in story or "takeover" in story
-    assert threading.active_count() >= 1
+    assert '"unknown"' in story, "where it struck, nobody knows"
