@@ -110,7 +110,6 @@ def add(engine: Engine) -> None:
     engine.write(lambda connection: connection.execute("INSERT INTO row VALUES (1)"))
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux's list of locks")
 def test_a_child_has_the_locks_that_sqlite_believes_it_has(engine: Engine) -> None:
     path = Path(engine.path)
     add(engine)
