@@ -118,7 +118,7 @@ def in_child(start_anew: Callable[[], None]) -> None:
 
 
 def look() -> None:
-    """Notice a fork that Python was not told of. For the ways in of what belongs to a process."""
+    """Notice a fork that bypassed Python's hooks. Called wherever something of this process is about to be used."""
     if os.getpid() != _here.process:
         _in_child()
 

@@ -355,7 +355,7 @@ def _checked_version(version: int | None, template: str, parts: list[tuple[str, 
     if flawed and version is None:
         raise UsageError(
             f"{what}={template!r} has {flawed[0]!r} between two fields: two different lists of values could give one key.",
-            meaning="% and signs whose code begins with 25, such as those that draw boxes, were not told from values.",
+            meaning="% and signs whose code begins with 25, such as box-drawing ones, were not distinguished from values.",
             todo=f'For new keys put another sign there, for example #, or write "{_VERSIONS[2]}{template}". To find records '
             f'that exist, write "{_VERSIONS[1]}{template}": the keys of before, of which two operations may share one.',
         )

@@ -317,7 +317,7 @@ class Reconciler:
         if known and not self.is_for(due.run, title):
             raise errors.PayloadError(
                 f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
-                meaning="What it found would stand in place of what that run's own reconciliation finds.",
+                meaning="Its result would replace what that run's own reconciliation finds.",
                 todo="Run `onefold reconcile` on that run to have it looked at now.",
             )
         at_ms = self._due_ms(due)

@@ -203,7 +203,7 @@ _BEGINNING_CHARACTERS = 4
 
 
 def _fits(text: str, pattern: str) -> bool:
-    """Whether a text is what a pattern names: * and ? stand for anything, and nothing else does; a key may have brackets."""
+    """Whether a text matches a pattern in which only * and ? are special: a key may contain brackets."""
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 

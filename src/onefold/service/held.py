@@ -311,7 +311,7 @@ def _result(desk: Desk, name: str, key: str, result: str | None, *, needed: bool
         raise errors.UsageError(
             f"--result is not JSON: {reason}",
             meaning=f"It is {result!r:.60}. Nothing was changed.",
-            todo="Text needs quotes of its own: --result '\"label-17\"'. Numbers, null, {...} and [...] stand alone.",
+            todo="Text needs quotes of its own: --result '\"label-17\"'. Numbers, null, {...} and [...] need none.",
         ) from None
     if job is not None:
         job.rules.payload.decode_result(stored)

@@ -1,4 +1,4 @@
-"""Moving the records of a DynamoDB table to layout 2. What that is stands in `backends/aws/dynamodb/migrating.py`.
+"""Moving the records of a DynamoDB table to layout 2. How it works is in `backends/aws/dynamodb/migrating.py`.
 
 Never here: questions to people. Invariant: nothing is written but by `migrate`.
 """

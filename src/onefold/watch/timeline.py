@@ -86,7 +86,7 @@ _RANKS = {"sent": 0, "received": 1, "claimed": 2, "takeover": 3, "probe": 4, "st
 def left_out(evidence: Evidence) -> str:
     """What the history level keeps no trace of; empty at `full`."""
     if _is_call(evidence):
-        return "Of clean calls only the record tells, of the last one."
+        return "Of calls that went well only the last one is known, from its record."
     match evidence.history or _guessed(evidence):
         case "full":
             return ""

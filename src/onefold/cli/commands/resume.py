@@ -29,5 +29,5 @@ def command(words: tuple[str, ...], url: str | None, reason_text: str | None) ->
     resumed = jobs.resume(found.desk, job, reason_text=reason_text)
     text = f"{job} goes on." if resumed else f"{job} was not paused; nothing was changed."
     if not resumed and found.app is None:
-        text += " Whether there is such a job, only its app can tell: name it as module:attribute."
+        text += " Only the app knows whether there is such a job: name it as module:attribute."
     return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))
