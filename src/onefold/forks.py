@@ -160,7 +160,7 @@ def _owners() -> list[Forked]:
 
 
 def _before() -> None:
-    """Hold all owners: each at most for its `wait_s`, and none of them while another is waited for.
+    """Hold all owners: at most for their longest `wait_s` in all, and none of them while another is waited for.
 
     Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself.
     """
@@ -177,8 +177,7 @@ def _before() -> None:
             _here.opening.release()
         _let_go()
         _here.forking.release()
-        if missing:
-            waited_s += _SLICE_S
+        waited_s += _SLICE_S * len(missing)
         _here.never.acquire(timeout=_SLICE_S / 10)
 
 

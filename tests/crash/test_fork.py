@@ -309,6 +309,12 @@ def test_a_program_that_ends_with_everything_open_says_nothing(tmp_path: Path) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture(autouse=True)
+def only_engines_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork waits for every engine of its process, and another test may have left one in a transaction."""
+    monkeypatch.setattr(forks._here, "owners", {})
+
+
 def engine_on(path: Path, busy_ms: int = 10_000) -> Engine:
     engine = Engine(str(path), SystemClock(), settings=FileSettings(busy_ms=busy_ms))
     migrate(engine)
@@ -384,12 +390,38 @@ def test_a_fork_lets_a_transaction_that_wants_to_fork_itself_go_first(tmp_path: 
     assert begun.wait(30)
     other = threading.Thread(target=lambda: codes.append(fork(lambda: engine.write(insert))), daemon=True)
     other.start()
-    # It waited for 120 s: twice `busy_ms`. An engine that another test of this process has left in a transaction takes 20 s.
-    thread.join(80)
+    thread.join(80)  # it waited for 120 s: twice `busy_ms`
     assert not thread.is_alive()
     other.join(80)
     assert codes == [0, 0]
     engine.close()
+
+
+def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them keeps it for one slice a round, so the slices of all count."""
+    engines = [engine_on(tmp_path / f"{name}.db", 500) for name in "abcd"]
+    begun, end = threading.Barrier(5), threading.Event()
+
+    def in_a_transaction(engine: Engine) -> None:
+        engine.begin_exclusive()
+        begun.wait(30)
+        assert end.wait(60)
+        engine.end_exclusive(commit=True)
+
+    threads = [threading.Thread(target=in_a_transaction, args=(engine,)) for engine in engines]
+    for thread in threads:
+        thread.start()
+    begun.wait(30)
+    waits = list[float]()
+    hold = Engine.hold
+    monkeypatch.setattr(Engine, "hold", lambda engine, wait_s: waits.append(wait_s) or hold(engine, wait_s))
+    assert fork() == 0
+    assert 1.0 <= sum(waits) < 1.5  # twice `busy_ms`; it was that for each of the four
+    end.set()
+    for thread in threads:
+        thread.join()
+    for engine in engines:
+        engine.close()
 
 
 @pytest.mark.timeout(200)

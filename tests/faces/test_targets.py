@@ -72,5 +72,7 @@ def test_the_environment_may_name_a_url_where_an_app_stands(shell: Shell, monkey
 
 def test_resuming_by_url_says_what_it_cannot_know(shell: Shell) -> None:
     shell.send("o-1")
-    assert "only its app can tell" in shell("resume", "nope", "--url", "sqlite:///.onefold/shop.db")
+    assert "Only the app knows whether there is such a job" in shell(
+        "resume", "nope", "--url", "sqlite:///.onefold/shop.db"
+    )
     assert shell("resume", "book", "shop:app") == "book was not paused; nothing was changed.\n"
