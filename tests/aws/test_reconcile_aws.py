@@ -93,6 +93,23 @@ def test_a_run_on_sqs_is_looked_at_and_its_dead_letter_found(shop: tuple[Shop, E
 
 
 @pytest.mark.slow
+def test_what_was_refused_under_a_key_that_is_done_is_dead(shop: tuple[Shop, Endpoint]) -> None:
+    """The record of ada's key is complete, with another payload than the run dispatched."""
+    one, _ = shop
+    one.app.deliver([one.app.jobs["charge"].message({"id": "ada", "pence": "10"})])
+    one.work()
+    dispatched(one)
+    assert one.look().waiting == 3
+    one.work()
+    assert one.done == ["ada", "cyd"]
+    found = one.look()
+    assert (found.verdict, found.done, found.dead, found.dispatched) == ("disagrees", 1, 2, 3)
+    assert sorted((example.key, example.queue) for example in found.examples) == [
+        ("ada", "bills-dead"), ("bad", "bills-dead")
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_what_was_purged_is_missing_and_is_sent_again(shop: tuple[Shop, Endpoint]) -> None:
     one, endpoint = shop
     dispatched(one)

@@ -378,6 +378,20 @@ def test_a_stopped_dispatch_says_what_to_do_next(shell: Path, capsys: pytest.Cap
     assert "planned for 2026-06-01 02:00:00 UTC" in run(capsys, "runs", "show", RUN, "bills_app:app")
 
 
+def test_no_redrive_is_recommended_for_what_a_redrive_would_not_run(
+    shell: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import bills_app
+
+    begin(bills_app.billing, 1)
+    key = RecordKey("", "charge", "a")
+    rows = [Row(at_ms=NOMINAL_MS, event=event, key=key, run=RUN) for event in ("dispatched", "conflict")]
+    bills_app.billing.runtime.engine.ledger.append(rows)
+    said = run(capsys, "runs", "show", RUN, "bills_app:app")
+    assert "onefold dlq list --all --reason conflict bills_app:app   (key used with another payload" in said
+    assert "then redrive" not in said
+
+
 def test_pages_of_the_command_name_the_next(shell: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import bills_app
 

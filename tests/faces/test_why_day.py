@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import onefold
 from onefold.contracts.state import Change
+from onefold.contracts.store import Ask, Claimed, Complete
 from onefold.run import runs
 from onefold.service import days, reconcile
 from onefold.service.days import Day, DayRun
@@ -54,6 +56,28 @@ def test_what_a_date_means(text: str, zone: str, from_at: str, to_at: str) -> No
     found = days.range_of(text, zone)
     instants = [days.range_of(at).from_ms for at in (from_at, to_at)]
     assert [found.from_ms, found.to_ms] == instants
+
+
+def test_what_was_refused_as_a_conflict_did_not_take_effect(month: Opened) -> None:
+    with month("a b") as there:
+        charge, bill = there.module.charge, there.module.Bill
+        plain = charge.message(bill("2026-06", "a"))
+        other = replace(plain, fingerprint="0" * 32)
+        now_ms = there.clock.now_ms()
+        ask = Ask(
+            key=other.record, fingerprint=other.fingerprint, owner="earlier", lease_until_ms=now_ms + 1_000, start=True,
+            expires_at_ms=now_ms * 2,
+        )  # fmt: skip
+        store = there.desk.engine.store
+        (claimed,) = store.claim([ask], now_ms)
+        assert isinstance(claimed, Claimed)
+        store.write([(claimed.hold, Complete(result=b"null", expires_at_ms=now_ms * 2))], now_ms)
+        there.clock.advance(1_000)
+        there.fire()
+        found = june(there)
+        assert (found.dispatched, found.counts) == (2, {"done": 1, "dead": 1})
+        assert [(one.place, one.why.split(":")[0]) for one in found.left] == [("dead", "ConflictError")]
+        assert not days.is_right(found)
 
 
 def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:

@@ -13,7 +13,7 @@ import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
-from onefold.contracts.store import Ask, Claimed, Hold, RecordKey
+from onefold.contracts.store import Ask, Claimed, Complete, Hold, RecordKey
 from onefold.reconciling import findings
 from onefold.reconciling import reconciler as reconciling
 from onefold.reconciling.comparing import Totals, compare
@@ -23,6 +23,7 @@ from onefold.run.events import Sinks
 from onefold.testing.inline import World, inline
 
 RUN = "billing/2026-06-01T02:00:00Z"
+OTHER = "0" * 32  # fingerprint of a payload that no test dispatches
 START_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
 
 
@@ -106,12 +107,12 @@ def lose(world: World, *customers: str) -> None:
         admin.remove([one.message_id for one in admin.find_key(customer)])
 
 
-def claim(world: World, key: RecordKey, *, start: bool, lease_ms: int) -> Hold:
+def claim(world: World, key: RecordKey, *, start: bool, lease_ms: int, payload: str | None = None) -> Hold:
     """Claim as a worker would that then dies."""
     store, now_ms = world.app.runtime().engine.store, world.clock.now_ms()
     ask = Ask(
-        key=key, fingerprint=fingerprint(world, key), owner="dead", lease_until_ms=now_ms + lease_ms, start=start,
-        expires_at_ms=now_ms + 10**10,
+        key=key, fingerprint=payload or fingerprint(world, key), owner="dead", lease_until_ms=now_ms + lease_ms,
+        start=start, expires_at_ms=now_ms + 10**10,
     )  # fmt: skip
     (found,) = store.claim([ask], now_ms)
     assert isinstance(found, Claimed)
@@ -120,6 +121,51 @@ def claim(world: World, key: RecordKey, *, start: bool, lease_ms: int) -> Hold:
 
 def fingerprint(world: World, key: RecordKey) -> str:
     return str(world.app.jobs[key.job].message(Bill(key.key)).fingerprint)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_what_was_refused_as_a_conflict_is_dead_though_its_key_is_done(shop: Shop, world: World, crashed: bool) -> None:
+    """A complete record says that a key is done, and not that it is done with what this run dispatched."""
+    key = RecordKey("", "charge", "a")
+    if crashed:
+        claim(world, key, start=True, lease_ms=1_000, payload=OTHER)
+        world.clock.advance(1_000)
+    hold = claim(world, key, start=True, lease_ms=1_000, payload=OTHER)
+    store = world.app.runtime().engine.store
+    assert store.write([(hold, Complete(result=b"null", expires_at_ms=START_MS * 2))], world.clock.now_ms()) == [True]
+    world.clock.advance(60_000)
+    dispatch(world, ["a", "b"], shop.charge)
+    found = look(world)
+    assert (found.verdict, found.done, found.waiting, found.doubtful) == ("late", 0, 2, 0)
+    world.run()
+    found = look(world)
+    assert (found.verdict, found.dispatched, found.done, found.dead) == ("disagrees", 2, 1, 1)
+    assert found.doubtful == 0
+    (example,) = found.examples
+    assert (example.key, example.place, example.queue) == ("a", "dead", "bills-dead")
+    assert example.why.startswith("ConflictError: The key was used before with another payload")
+    lose(world, "a")
+    found = look(world)
+    assert (found.done, found.missing) == (1, 1)
+    assert found.examples[0].why == "its key was used before with another payload; the message that was refused is gone"
+
+
+def test_what_an_earlier_message_with_the_same_payload_did_is_done(shop: Shop, world: World) -> None:
+    world.app.deliver([shop.charge.message(Bill("a"))])
+    world.run()
+    world.clock.advance(60_000)
+    dispatch(world, ["a"], shop.charge)
+    assert (look(world).verdict, look(world).waiting) == ("late", 1)
+    world.run()
+    assert (look(world).verdict, look(world).done, shop.rows) == ("agrees", 1, {"a": 1})
+
+
+def test_what_was_refused_while_the_other_payload_failed_is_dead(shop: Shop, world: World) -> None:
+    claim(world, RecordKey("", "charge", "a"), start=True, lease_ms=60_000, payload=OTHER)
+    dispatch(world, ["a"], shop.charge)
+    world.run()
+    found = look(world)
+    assert (found.verdict, found.running, found.dead) == ("disagrees", 0, 1)
 
 
 # -- our own look ----------------------------------------------------------------------------------------------------

@@ -4,17 +4,19 @@ What was dispatched is known from the ledger (rows `dispatched` that name the ru
 where the rest is from the queues. A run's own state is asked only whether it is a plain tick, which is its own operation;
 what it says of numbers a survey can contradict.
 
-    done      its record is complete; `twice` when the run's rows say that it completed more than once, `doubtful` when a
+    done      its record is complete, by this run or with the payload that it dispatched; `twice` when the run's rows say that it completed more than once, `doubtful` when a
               run of it ended without a word and the job's policy was to run again
     running   a lease on it holds
-    waiting   its message is in its queue: not received yet, to be tried again, or in flight
+    waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
+              of the same key did, this one may be refused
     stuck     a run of it stopped renewing its lease, and was not taken over
-    dead      its message is in a dead-letter queue
+    dead      its message is in a dead-letter queue; so is one that was refused because its key was used with another
+              payload, however complete that operation's record is
     held      its outcome is unknown, and a person decides
     missing   nothing of it is left: neither a finished record nor a message
 
 Never here: wording for screens, repairs, what the user counts. Invariant: memory holds one page and a table of fixed size,
-however long the run, and beside them only the operations that completed twice.
+however long the run, and beside them only the operations that completed twice or were refused.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.engine import Engine
-from onefold.contracts.ledger import Row
-from onefold.contracts.queue import JOB_ATTRIBUTE
+from onefold.contracts.ledger import Row, tells
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
 from onefold.decide.delivery import Policy
 from onefold.run import runs
@@ -103,6 +105,8 @@ class Survey:
         self._depths: dict[str, int] = {}
         self._completed = bytearray(1 << _TABLE_BITS - 3)  # a bit for each key that was seen to complete
         self._twice: set[RecordKey] = set()
+        self._refused: set[RecordKey] = set()  # whose payload was not the one that their key was used with before
+        self._not_by_it: set[RecordKey] = set()  # complete, and not by this run's message
         self._instant_ms = 0
         self._of_instant: set[RecordKey] = set()  # odd ones whose first row is of that millisecond
 
@@ -118,7 +122,61 @@ class Survey:
             if dispatched := _dispatched(rows):
                 yield from self._page(dispatched)
             yield from self._completed_twice(rows)
-        self._count_once()
+            self._refused.update(row.key for row in rows if row.event == "conflict" and row.key is not None)
+        tally = self._engine.ledger.tally(self.run)
+        self._count_once(tally)
+        done = sum(count for event, count in tally.items() if runs.fate_of(event) == "done")
+        if self.counts.get("done", 0) > done:
+            yield from self._done_before()
+
+    def _done_before(self) -> Iterator[Item]:
+        """Operations that an earlier message of their key completed, while this run's was refused or waits.
+
+        A complete record says that its key is done, not with which payload: what this run's own rows say decides.
+        """
+        for rows in self._engine.ledger.walk_run(self.run, PAGE):
+            first: dict[RecordKey, Row] = {}
+            for row in _dispatched(rows):
+                if row.key is not None and row.key not in self._not_by_it:
+                    first.setdefault(row.key, row)
+            records = self._engine.store.read(list(first), self._now_ms)
+            for (key, row), record in zip(first.items(), records, strict=True):
+                if record is None or not _is_plain(record):
+                    continue
+                if record.created_at_ms >= row.at_ms and key not in self._refused:
+                    continue
+                history = self._history(key)
+                if self._is_not_by_it(row, record, history):
+                    item = self._item(row, key, record, self._message_of_run(key), history)
+                    if item.place != "done":
+                        self._count("done", -1)
+                        self._count(item.place, 1)
+                        yield item
+
+    def _is_not_by_it(self, row: Row, record: Record, history: Sequence[Row]) -> bool:
+        """Whether a complete record is another message's: no row of this run says that the operation is done."""
+        told = self._told(history)
+        is_so = told == "conflict" or (record.created_at_ms < row.at_ms and runs.fate_of(told) != "done")
+        if is_so:
+            self._not_by_it.add(record.key)
+        return is_so
+
+    def _told(self, history: Sequence[Row]) -> str:
+        """The event of this run that tells how an operation stands."""
+        told: str | None = None
+        for row in history:
+            if row.run == self.run and tells(row.event, told):
+                told = row.event
+        return told or DISPATCHED
+
+    def _message_of_run(self, key: RecordKey) -> Peeked | None:
+        """This run's message of a key, if it is anywhere; rather the one that may still run."""
+        seen = [
+            one
+            for one in self._engine.queues.find_key(key.key, _KEY_MESSAGES_MAX)
+            if _is_for(one, key) and (run := one.attributes.get(RUN_ATTRIBUTE)) is not None and run.value == self.run
+        ]
+        return min(seen, key=lambda one: one.queue in self._dead, default=None)
 
     def _completed_twice(self, rows: Sequence[Row]) -> Iterator[Item]:
         """Operations whose second completion in this run is among these rows."""
@@ -147,9 +205,9 @@ class Survey:
         policy = self._policies.get(key.job)
         return policy.owner if policy is not None else None
 
-    def _count_once(self) -> None:
+    def _count_once(self, tally: Mapping[str, int]) -> None:
         """What is done was counted by row; where it was dispatched again on a later page, it is still one operation."""
-        operations = sum(self._engine.ledger.tally(self.run).values())
+        operations = sum(tally.values())
         again = min(max(self.dispatched - operations, 0), self.counts.get("done", 0))
         if again:
             self.repeats += again
@@ -172,7 +230,11 @@ class Survey:
             if self._is_repeat(row, history):
                 self.repeats += 1
                 continue
-            item = self._item(row, key, records[key], message, history)
+            record = records[key]
+            is_not_by_it = record is not None and _is_complete(record) and self._is_not_by_it(row, record, history)
+            if is_not_by_it or self._told(history) == "conflict":
+                message = self._message_of_run(key)
+            item = self._item(row, key, record, message, history)
             self._count(item.place, 1)
             self.doubtful += item.doubtful
             if item.place != "done" or item.doubtful:
@@ -227,7 +289,7 @@ class Survey:
     def _item(
         self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
     ) -> Item:
-        place, why = self._place(row, record, message, history)
+        place, why = self._place(row, key, record, message, history)
         reason = message.reason if message is not None else None
         return Item(
             key=key,
@@ -241,8 +303,11 @@ class Survey:
         )
 
     def _place(
-        self, row: Row, record: Record | None, message: Peeked | None, history: Sequence[Row]
+        self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
     ) -> tuple[Place, str]:
+        is_open = key in self._not_by_it and (message is not None or self._waits_unseen(row.queue))
+        if is_open or self._told(history) == "conflict":
+            record = None  # it is about another message, and another payload perhaps
         if record is not None and record.status == "completed":
             return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} without a word"
         failure = record.failure if record is not None else None
@@ -312,6 +377,8 @@ def _last_word(history: Sequence[Row], said: str) -> str:
     gone = next((row for row in reversed(history) if row.event in ("removed", "purge", "discarded")), None)
     if gone is not None:
         return f"its message was {gone.event} by {gone.actor or 'somebody'}"
+    if any(row.event == "conflict" for row in history):
+        return "its key was used before with another payload; the message that was refused is gone"
     if any(row.event == "dead-letter" for row in history):
         gone_too = "it was a dead letter, and its message is gone, purged or expired perhaps"
         return f"{gone_too}; last heard: {said}" if said else gone_too

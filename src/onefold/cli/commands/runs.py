@@ -147,7 +147,11 @@ def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
     run = shown.run
     is_map = run.kind == "map"  # its items are redriven with it, so that its figures and results follow
     steps = ["onefold held list"] if run.unknown else []
-    steps += [f"onefold dlq list   ({'why items failed' if is_map else 'then redrive'})"] if run.dead else []
+    refused = sum(one.event == "conflict" for one in shown.open)
+    if run.dead > refused:
+        steps.append(f"onefold dlq list   ({'why items failed' if is_map else 'then redrive'})")
+    if refused:
+        steps.append("onefold dlq list --all --reason conflict   (key used with another payload; a redrive is refused)")
     steps += [f"onefold why {one.key}" for one in shown.open[:1]]
     over = run.stand in ("stopped", "ended")
     if is_map and (over or shown.malformed):
