@@ -4,8 +4,9 @@ What was dispatched is known from the ledger (rows `dispatched` that name the ru
 where the rest is from the queues. A run's own state is asked only whether it is a plain tick, which is its own operation;
 what it says of numbers a survey can contradict.
 
-    done      its record is complete, by this run or with the payload that it dispatched; `twice` when the run's rows say that it completed more than once, `doubtful` when a
-              run of it ended without a word and the job's policy was to run again
+    done      its record is complete, by this run's message or by another one with the same payload; `twice` when the
+              run's rows say that it completed more than once, `doubtful` when a run of it ended without a word and the
+              job's policy was to run again
     running   a lease on it holds
     waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
               of the same key did, this one may be refused
@@ -224,7 +225,7 @@ class Survey:
         plain = [one for one in keys if _is_plain(records[one])]
         self._count("done", len(plain))
         odd = {one: first[one] for one in keys if not _is_plain(records[one])}
-        for key, message in self._messages(odd, records).items():
+        for key, known in self._messages(odd, records).items():
             row = odd[key]
             history = self._history(key)
             if self._is_repeat(row, history):
@@ -232,8 +233,8 @@ class Survey:
                 continue
             record = records[key]
             is_not_by_it = record is not None and _is_complete(record) and self._is_not_by_it(row, record, history)
-            if is_not_by_it or self._told(history) == "conflict":
-                message = self._message_of_run(key)
+            is_another = is_not_by_it or self._told(history) == "conflict"
+            message = self._message_of_run(key) if is_another else known
             item = self._item(row, key, record, message, history)
             self._count(item.place, 1)
             self.doubtful += item.doubtful
