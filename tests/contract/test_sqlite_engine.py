@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -203,6 +204,37 @@ def test_who_waits_for_a_transaction_of_this_process_is_told_so_and_has_written_
     stuck.let_go()  # type: ignore[attr-defined]
     stuck.write(lambda connection: connection.execute("INSERT INTO told VALUES ('then')"))
     assert stuck.read(lambda connection: connection.execute("SELECT what FROM told").fetchall()) == [("then",)]
+
+
+def test_who_waits_in_a_process_that_is_to_end_gives_up_soon(tmp_path: Path) -> None:
+    """Who waits already, too; and a program that goes on after its worker has ended waits as long as before."""
+    engine = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
+    other = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
+    for holder in (engine, other):  # a handler of this process, and of another one
+        holder.begin_exclusive()
+        found: SimpleQueue[errors.StorageBusy | None] = SimpleQueue()
+
+        def wait(found: SimpleQueue[errors.StorageBusy | None] = found) -> None:
+            try:
+                engine.write(lambda connection: None)
+                found.put(None)
+            except errors.StorageBusy as error:
+                found.put(error)
+
+        early, late = threading.Thread(target=wait), threading.Thread(target=wait)
+        early.start()
+        engine.patience.hurry(0)
+        assert found.get(timeout=20) is not None
+        engine.patience.hurry(None)
+        late.start()
+        with pytest.raises(Empty):
+            found.get(timeout=0.3)
+        holder.end_exclusive(commit=False)
+        assert found.get(timeout=20) is None
+        early.join()
+        late.join()
+    engine.close()
+    other.close()
 
 
 @pytest.mark.parametrize("unfinished", [False, True])

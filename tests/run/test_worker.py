@@ -14,7 +14,6 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.backends.sqlite import file
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
 from onefold.run.worker import WorkerSettings
@@ -332,10 +331,7 @@ def test_the_grace_time_bounds_a_drain(app: onefold.App) -> None:
     assert (report.code, report.left) == (3, ("ship o-0",))
 
 
-def test_a_handler_that_hangs_in_its_transaction_does_not_keep_its_worker(
-    app: onefold.App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file, "FOR_WORKERS", file.FileSettings(busy_ms=100))
+def test_a_handler_that_hangs_in_its_transaction_does_not_keep_its_worker(app: onefold.App) -> None:
     queue = app.queue("orders")
     begun, release = threading.Event(), threading.Event()
 

@@ -111,6 +111,7 @@ class Workshop:
             waiter=self.waiter,
             wake=self.waiter.wake,
             maintain=maintain,
+            hurry=runtime.engine.hurry,
             settings=settings,
             spawn=spawn,
         )

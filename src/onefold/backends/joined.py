@@ -127,6 +127,9 @@ class JoinedEngine:
                 answers.append(error)
         return answers
 
+    def hurry(self, left_ms: int | None) -> None:
+        """Nothing: calls wait for servers, each for as long as its client allows."""
+
     def changed_elsewhere(self) -> bool:
         """Always: nobody tells, so whoever asks must look."""
         return True

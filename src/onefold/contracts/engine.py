@@ -156,6 +156,13 @@ class Engine(Keeper, Protocol):
         """
         ...
 
+    def hurry(self, left_ms: int | None) -> None:
+        """This process is to end: no call waits for others for longer than `left_ms` from now, afterwards only a moment.
+
+        Calls that wait already notice it. From any thread, and from the handler of a signal. None: as it was before.
+        """
+        ...
+
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked; wake-ups tell of sends only."""
         ...

@@ -44,7 +44,11 @@ _ROWS_LOOKED_AT = 100_000  # of one operation, for the rows of an earlier claim
 
 
 class Finisher:
-    """Settles runs against one backend on behalf of one owner. Arguments as `Driver`'s."""
+    """Settles runs against one backend on behalf of one owner. Arguments as `Driver`'s.
+
+    Attributes:
+        last_try_ms: monotonic instant after which nothing is tried again; None: the process is not to end.
+    """
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Finisher:
         self._closer = closer
         self._chains = chains
         self._hand = hand
+        self.last_try_ms: int | None = None
 
     def claim(
         self, runs: Sequence[Run], asks: Sequence[Ask], now_ms: int
@@ -152,10 +157,13 @@ class Finisher:
         for place, verdict in zip(open_places, done, strict=True):
             verdicts[place] = verdict
         told: list[str] = []
+        unwritten: list[Row] = []
         for run, (settlement, events), verdict in zip(runs, built, verdicts, strict=True):
             if verdict is None:
                 name = "completion-failed" if _effect_happened(settlement) else "unsettled"
-                self._emit(self._event(name, run.delivery, run, {"attempt": run.attempt}))
+                event = self._event(name, run.delivery, run, {"attempt": run.attempt})
+                self._sinks.emit(event)
+                unwritten.append(event.row())
                 told.append(name)
             elif not verdict.written or isinstance(run.decided().settle, Leave):
                 self.lose(run)
@@ -170,6 +178,7 @@ class Finisher:
                     self._closer.touch(belongs)
             with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
                 self._gates.told(run, run.decided(), self.tell)
+        self._append(unwritten)
         self._hand.over([run.delivery for run in runs], told)
         return list(zip(runs, verdicts, strict=True))
 
@@ -216,8 +225,8 @@ class Finisher:
             try:
                 return stopped(self._backend.state, key.key, why)
             except errors.TransientError:  # after the last, the settlement meets the same backend
-                if number + 1 < _WRITE_TRIES:
-                    self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
+                if not self._pause(number):
+                    break
             except (errors.UsageError, msgspec.DecodeError):  # not allowed, or written by a version that knows more
                 break
         return ()
@@ -230,13 +239,25 @@ class Finisher:
             try:
                 return list(settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0))
             except errors.TransientError:
-                if number + 1 < _WRITE_TRIES:
-                    self._clock.wait(self._never, _WRITE_PAUSE_MS << number)
+                if not self._pause(number):
+                    break
             except errors.UsageError as error:
                 if len(settlements) == 1:
                     return [self._write_as_unknown(settlements[0], runs[0], error)]
                 return [self._write([one], [run])[0] for one, run in zip(settlements, runs, strict=True)]
         return [None] * len(settlements)
+
+    def _pause(self, number: int) -> bool:
+        """After a try that failed: wait before the next; False: there is none."""
+        pause_ms = _WRITE_PAUSE_MS << number
+        if number + 1 == _WRITE_TRIES:
+            return False
+        if self.last_try_ms is not None:
+            pause_ms = min(pause_ms, self.last_try_ms - self._clock.monotonic_ms())
+            if pause_ms <= 0:
+                return False
+        self._clock.wait(self._never, pause_ms)
+        return True
 
     def _write_as_unknown(self, settlement: Settlement, run: Run, error: errors.UsageError) -> Verdict | None:
         """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
@@ -302,9 +323,13 @@ class Finisher:
 
     def _emit(self, event: Event) -> None:
         self._sinks.emit(event)
-        if event.name in ("completion-failed", "unsettled", "lease-lost") and self._history != "off":
+        if event.name == "lease-lost":
+            self._append([event.row()])
+
+    def _append(self, rows: Sequence[Row]) -> None:
+        if rows and self._history != "off":
             with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
-                self._backend.ledger.append([event.row()])
+                self._backend.ledger.append(rows)
 
     def lose(self, run: Run) -> None:
         """A run lost its lease: its handler can see it from now on, and it is told once."""

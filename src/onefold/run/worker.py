@@ -49,6 +49,7 @@ __all__ = ["ExitReport", "Snapshot", "Spawn", "Worker", "WorkerSettings"]
 
 MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again within a second or so
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
+_LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
 _CALM_MS = 50  # after the backend failed: 50 ms x 2^n, at most
 _CALM_MS_MAX = 5_000
 
@@ -61,6 +62,7 @@ class Worker:
         queues: to receive from. jobs: all that may come from them. job_of: the job a delivery is for.
         waiter: woken by senders of any process and by `wake`, which must be safe to call from a signal handler.
         maintain: what the backend wants done every 500 ms; answers how much was done.
+        hurry: as `Engine.hurry` of the backend.
         spawn: how child processes are started; required with `settings.processes`.
 
     Raises:
@@ -80,6 +82,7 @@ class Worker:
         waiter: Waiter,
         wake: Callable[[], None],
         maintain: Callable[[], int] | None = None,
+        hurry: Callable[[int | None], None] | None = None,
         settings: WorkerSettings = WorkerSettings(),  # noqa: B008 - frozen
         spawn: Spawn | None = None,
     ) -> None:
@@ -92,6 +95,7 @@ class Worker:
         self._waiter = waiter
         self._wake = wake
         self._maintain = maintain
+        self._hurry = hurry
         self._settings = settings
         longest_ms = max((job.policy.timeout_ms for job in jobs), default=0)
         self._grace_ms = longest_ms if settings.grace_ms is None else settings.grace_ms
@@ -150,12 +154,22 @@ class Worker:
     def drain(self) -> None:
         """Stop receiving, give back what was not begun, finish what runs; then `run` returns. From any thread or signal."""
         self._draining = True
+        if self._grace_end_ms is None:
+            self._end_within(self._grace_ms)
         self._ring()
 
     def stop_now(self) -> None:
         """Let `run` return at once and leave what runs. From any thread or signal."""
         self._draining = self._stopping = True
+        self._end_within(0)
         self._ring()
+
+    def _end_within(self, left_ms: int) -> None:
+        """See to it that no call waits for others much longer than until then."""
+        self._grace_end_ms = self._clock.monotonic_ms() + left_ms
+        self._driver.finisher.last_try_ms = self._grace_end_ms + _LAST_MS
+        if self._hurry is not None:
+            self._hurry(left_ms + _LAST_MS)
 
     def _ring(self) -> None:
         with suppress(OSError):  # the worker has ended, and its waiter is closed
@@ -216,6 +230,8 @@ class Worker:
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running)
             with suppress(errors.OnefoldError):  # an engine that failed must not hide why
                 finisher.announce("worker-stopped", {"left": len(left)})
+            if self._hurry is not None:
+                self._hurry(None)  # the program may go on without this worker
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot())
 
     def _turn(self) -> bool:
@@ -329,7 +345,7 @@ class Worker:
 
     def _end_grace(self, now_ms: int) -> None:
         if self._grace_end_ms is None:
-            self._grace_end_ms = now_ms + self._grace_ms
+            self._end_within(self._grace_ms)
         elif now_ms >= self._grace_end_ms:
             self._stopping = True
 

@@ -89,6 +89,7 @@ def make_worker(
         waiter=waiter,
         wake=waiter.wake,
         maintain=maintain,
+        hurry=runtime.engine.hurry,
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )

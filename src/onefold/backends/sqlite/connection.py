@@ -32,9 +32,9 @@ from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.log import Log
 from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
-from onefold.backends.sqlite.refusals import DiskFull, translate
+from onefold.backends.sqlite.refusals import DiskFull, kept_turn, translate
 from onefold.backends.sqlite.space import Space
-from onefold.backends.sqlite.turn import Batch, FileTurn, Run, Turn, Work, taken
+from onefold.backends.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.contracts.admin import Transferred
 from onefold.interrupts import is_of_a_signal
 from onefold.steady_clock import steady
@@ -68,7 +68,8 @@ class Engine:
         self._file = OpenFile(path)
         self.place = path if self.in_memory else self._file.place
         self._settings = settings
-        self._turn, self._file_turn = Turn(), FileTurn(settings.busy_ms)
+        self.patience = Patience(settings.busy_ms)
+        self._turn, self._file_turn = Turn(), FileTurn(self.patience)
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[Work[Any]] = deque()
         self._readers = Readers(self._connect_reader, self._check_open)
@@ -170,23 +171,19 @@ class Engine:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
         try:
-            if self._turn.lock.acquire(timeout=self._settings.busy_ms / 1000):
+            if self.patience.take(self._turn.lock):
                 return True
             if work is not None and not work.take() and work.batch is not None:
                 with work.batch.running:
                     is_done = work.done
                 if is_done:
                     return False
-                if self._turn.lock.acquire(timeout=self._settings.busy_ms / 1000):
+                if self.patience.take(self._turn.lock):
                     return True
         except BaseException:
             self._turn.leave()
             raise
-        raise errors.StorageBusy(
-            f"A transaction of this process has kept {self.path} from being written for {self._settings.busy_ms:,} ms.",
-            meaning="Nothing was written. It is that of a transactional job's handler, which has not come back.",
-            todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
-        )
+        raise kept_turn(self.path, self.patience.waited_ms)
 
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
         """As `_run_waiting`, for one caller that has met no other; its answer, and whether the log is to be synced yet."""
@@ -576,7 +573,7 @@ class Engine:
         A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
         to the end of the process, which takes it back.
         """
-        is_free = self._turn.lock.acquire(timeout=0 if unfinished else self._settings.busy_ms / 1000)
+        is_free = self._turn.lock.acquire(blocking=False) or (not unfinished and self.patience.take(self._turn.lock))
         self._closed = True
         self._readers.close()
         if is_free:

@@ -142,6 +142,10 @@ class SqliteEngine:
         """Make calls in one transaction with one sync; see `connection.Engine.together`."""
         return self.database.together(calls, synced=synced)
 
+    def hurry(self, left_ms: int | None) -> None:
+        """No call waits for others for longer than this, as the process is to end; see the contract."""
+        self.database.patience.hurry(left_ms)
+
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked."""
         return self.database.changed_elsewhere()

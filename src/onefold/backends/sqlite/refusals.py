@@ -19,6 +19,15 @@ def primary(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
+    """The refusal where another thread of this process did not let go of the file."""
+    return errors.StorageBusy(
+        f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
+        meaning="Nothing was written. It is that of a transactional job's handler, which has not come back.",
+        todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
+    )
+
+
 def translate(error: BaseException, path: str) -> BaseException:
     """An error of SQLite as an error of onefold, told apart by code, never by text; any other error as it is."""
     if isinstance(error, OSError):

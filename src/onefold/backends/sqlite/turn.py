@@ -30,6 +30,7 @@ _BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # own spelling, see `connection.p
 _ASK_MS: Final = 1  # how often the file's turn is asked for,
 _ASK_SOON_MS: Final = 0.1  # and how often for the first milliseconds: most transactions take 0.1 to 0.5 ms
 _SOON_MS: Final = 3
+_MOMENT_MS: Final = 100  # a call waits so long for others although its process should have ended by now
 
 
 class Turn:
@@ -76,6 +77,45 @@ class Turn:
         )
 
 
+class Patience:
+    """How long calls wait for others.
+
+    Args:
+        busy_ms: each one, unless the process is to end.
+
+    Attributes:
+        waited_ms: by the call that gave up last.
+    """
+
+    def __init__(self, busy_ms: int) -> None:
+        self._busy_ms = busy_ms
+        self._clock = SystemClock()  # others hold the file in real time, whatever the engine's clock says
+        self._end_ms: int | None = None
+        self.waited_ms = 0
+
+    def hurry(self, left_ms: int | None) -> None:
+        """As `contracts.engine.Engine.hurry`."""
+        self._end_ms = None if left_ms is None else self._clock.monotonic_ms() + left_ms
+
+    def is_over(self, since_ms: int) -> bool:
+        """Whether a call that has waited since then, by the monotonic clock, has waited long enough."""
+        end_ms = since_ms + self._busy_ms
+        if self._end_ms is not None:
+            end_ms = min(end_ms, max(self._end_ms, since_ms + _MOMENT_MS))
+        now_ms = self._clock.monotonic_ms()
+        self.waited_ms = min(now_ms - since_ms, self._busy_ms)
+        return now_ms >= end_ms
+
+    def take(self, lock: threading.RLock) -> bool:
+        """Wait for a lock; whether this thread has it. `hurry` is noticed meanwhile, in whichever thread it is called."""
+        moment_s = min(self._busy_ms, _MOMENT_MS) / 1000
+        since_ms = self._clock.monotonic_ms()
+        while not lock.acquire(timeout=moment_s):
+            if self.is_over(since_ms):
+                return False
+        return True
+
+
 class FileTurn:
     """The turn among processes: SQLite's own lock on the file decides.
 
@@ -83,12 +123,12 @@ class FileTurn:
     is what makes other tools stall under load (docs/decisions/0017).
 
     Args:
-        busy_ms: how long to ask.
+        patience: how long to ask.
     """
 
-    def __init__(self, busy_ms: int) -> None:
-        self._busy_ms = busy_ms
-        self._clock = SystemClock()  # other processes hold the file in real time, whatever the engine's clock says
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._clock = SystemClock()
         self._never = Never()
 
     def begin(self, connection: sqlite3.Connection) -> None:
@@ -104,7 +144,7 @@ class FileTurn:
             except sqlite3.OperationalError as error:
                 now_ms = self._clock.monotonic_ms()
                 since_ms = now_ms if since_ms is None else since_ms
-                if primary(error) != sqlite3.SQLITE_BUSY or now_ms - since_ms >= self._busy_ms:
+                if primary(error) != sqlite3.SQLITE_BUSY or self._patience.is_over(since_ms):
                     raise
                 self._clock.wait(self._never, _ASK_SOON_MS if now_ms - since_ms < _SOON_MS else _ASK_MS)
             else:
