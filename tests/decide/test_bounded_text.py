@@ -21,8 +21,8 @@ from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
 from onefold.decide.failures import classify, summary_of
 from onefold.decide.patterns import compile_filters, undotted
+from onefold.local.message_operations import _stored
 from onefold.redact import masked, printable
-from onefold.wire.operations.sending import _stored
 
 GROWTH_MAX = 9.0  # for four times the text: linear 4, quadratic 16
 WORTH_A_LOOK_S = 0.002

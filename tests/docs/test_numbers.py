@@ -23,13 +23,12 @@ from onefold.buses import bus, rules
 from onefold.decide import batch, mapping, ticks
 from onefold.deploy import package
 from onefold.lambdas import functions, settings
-from onefold.local import faults, history
+from onefold.local import faults, history, queue_operations
 from onefold.maps import jobs
 from onefold.reconciling import surveying
 from onefold.run import executors, lambda_invocation
 from onefold.schedules import scheduler
 from onefold.service import lambda_runtime, serving
-from onefold.wire.operations import queues
 from tests.docs.test_pages import ROOT
 
 SECOND_MS, MINUTE_MS = limits.SECOND_MS, limits.MINUTE_MS
@@ -66,7 +65,7 @@ def table(name: str, head: str) -> list[str]:
         ("docs/tutorial-reconciliation.md", "its records a thousand at a time", 1_000, surveying.PAGE),
         ("docs/tutorial-reconciliation.md", "for longer than 15 minutes", 15 * MINUTE_MS, limits.DELAY_MS_MAX),
         ("docs/local-sqs.md", "`http://127.0.0.1:9324`", 9324, serving.PORT),
-        ("docs/local-sqs.md", "60 seconds after its queue was deleted", 60 * SECOND_MS, queues.RECREATE_MS),
+        ("docs/local-sqs.md", "60 seconds after its queue was deleted", 60 * SECOND_MS, queue_operations.RECREATE_MS),
         ("docs/local-sqs.md", "the last 10,000 events", 10_000, history.EVENTS_MAX),
         ("docs/how-to/inject-faults.md", "in memory, 10,000 at most", 10_000, faults._COPIES_MAX),
         ("docs/how-to/run-a-lambda.md", "At most 32 invocations of a function", 32, functions.MACHINE_MAX),

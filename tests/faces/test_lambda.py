@@ -25,8 +25,8 @@ from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.errors import NotFoundError, UsageError
 from onefold.lambdas.outcomes import LogLine
+from onefold.local.identifiers import message_uuid
 from onefold.service.functions import read_env_file
-from onefold.wire.addresses import message_uuid
 
 WITHIN_S = 30.0
 HANDLERS = """

@@ -17,7 +17,7 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.settings import FunctionSettings
-from onefold.local.pace import Pace
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 

@@ -17,8 +17,8 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.mapping import Mapping
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
 from onefold.lambdas.settings import MappingSettings
+from onefold.local.identifiers import Address
 from onefold.service.functions import wire_form
-from onefold.wire.addresses import Address
 from tests.local.house import House
 
 Say = Callable[[list[dict[str, Any]]], Outcome]

@@ -15,8 +15,8 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
+from onefold.local.identifiers import Address
 from onefold.service.functions import wire_form
-from onefold.wire.addresses import Address
 from tests.local.house import House, play, turns
 
 Script = Callable[[House, Registry], Coroutine[Any, Any, None]]

@@ -16,8 +16,8 @@ from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
-from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 

@@ -12,8 +12,8 @@ from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
-from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
 
 START_MS = 1_700_049_600_000  # 2023-11-15T12:00:00Z

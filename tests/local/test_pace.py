@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onefold.clock import SystemClock
-from onefold.local import pace as pace_module
-from onefold.local.pace import Pace
+from onefold.local import timers as pace_module
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 from tests.local.house import turns

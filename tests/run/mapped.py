@@ -22,11 +22,11 @@ from onefold.contracts.store import Ask, Record, RecordKey
 from onefold.decide.mapping import read_answer
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.records import WireForm, record_of
+from onefold.local.identifiers import attributes_md5, body_md5
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.run.settling import Backend
 from onefold.service.wiring import Never
-from onefold.wire.digests import attributes_md5, body_md5
 from tests.run.shop import Shop
 from tests.run.workshop import PATIENCE_S, Told
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import onefold.testing
+from onefold.local import request_handler
 from onefold.testing import Endpoint
 
 PATIENCE_S = 30.0
@@ -136,12 +137,11 @@ def test_a_body_too_long_is_refused_as_aws_names_it(endpoint: Endpoint) -> None:
 def test_a_defect_is_an_internal_failure_with_its_traceback_in_the_log(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from onefold.wire import app
 
     async def broken(*_: object) -> None:
         raise KeyError("secret body")
 
-    monkeypatch.setattr(app, "OPERATIONS", {**app.OPERATIONS, "ListQueues": broken})
+    monkeypatch.setattr(request_handler, "OPERATIONS", {**request_handler.OPERATIONS, "ListQueues": broken})
     answer = call(endpoint, "ListQueues")
     assert (answer.status, answer.json["__type"].rpartition("#")[2]) == (500, "InternalFailure")
     assert answer.headers["x-amzn-query-error"] == "InternalFailure;Receiver"

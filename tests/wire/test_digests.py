@@ -7,7 +7,7 @@ from hashlib import md5
 import pytest
 
 from onefold.contracts.queue import Attribute
-from onefold.wire.digests import attributes_md5, body_md5, trace_md5
+from onefold.local.identifiers import attributes_md5, body_md5, trace_md5
 
 
 @pytest.mark.parametrize(

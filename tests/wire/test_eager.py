@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onefold.wire.eager import begin
+from onefold.local.connection import begin
 from tests.wire.scenarios import scenario
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from onefold.errors import UsageError
 from onefold.local.history import WHATS, History, What
-from onefold.wire.history_page import render
-from onefold.wire.history_view import Asked, Format, asked_from, format_for, summary
+from onefold.local.history_page import Asked, Format, asked_from, format_for, render, summary
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15T12:00:00Z
 PATH = "/_onefold/history"

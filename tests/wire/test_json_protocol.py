@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from onefold.wire import errors, json_protocol, model
-from onefold.wire.errors import AwsError
+from onefold.local import aws_errors, json_protocol, sqs_model
+from onefold.local.aws_errors import AwsError
 from tests.wire import aws_side
 
-MODEL = model.load()
+MODEL = sqs_model.load()
 SEND = MODEL.operations["SendMessage"]
 
 
@@ -214,7 +214,7 @@ def test_every_answer_has_a_request_id():
     protocol="json",
 )
 def test_a_client_reads_an_error_under_both_names():
-    status, headers, body = json_protocol.encode_error(errors.queue_does_not_exist(), "r-1")
+    status, headers, body = json_protocol.encode_error(aws_errors.queue_does_not_exist(), "r-1")
     assert json.loads(body) == {
         "__type": "com.amazonaws.sqs#QueueDoesNotExist",
         "message": "The specified queue does not exist.",
@@ -231,14 +231,14 @@ def test_a_client_reads_an_error_under_both_names():
 
 
 def test_a_failure_of_the_server_is_the_receivers():
-    status, headers, body = json_protocol.encode_error(errors.internal_failure(), "r-1")
+    status, headers, body = json_protocol.encode_error(aws_errors.internal_failure(), "r-1")
     parsed = aws_side.json_answer("SendMessage", body, status=status, headers=headers)
     assert (status, parsed["Error"]["Code"], parsed["Error"]["Type"]) == (500, "InternalFailure", "Receiver")
 
 
 def test_an_error_whose_text_has_anything_in_it():
     nasty = 'a"\r\nx-injected: 1\x00\u2028🐘'
-    status, headers, body = json_protocol.encode_error(errors.receipt_handle_is_invalid(nasty), "r-1")
+    status, headers, body = json_protocol.encode_error(aws_errors.receipt_handle_is_invalid(nasty), "r-1")
     assert nasty in json.loads(body)["message"]
     assert all(b"\r" not in value and b"\n" not in value for _, value in headers)
     assert status == 404

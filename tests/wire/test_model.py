@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from onefold.errors import UsageError
-from onefold.wire import model as wire_model
-from onefold.wire import query_names
-from onefold.wire.errors import AwsError
-from onefold.wire.model import Shape
+from onefold.local import query_protocol
+from onefold.local import sqs_model as wire_model
+from onefold.local.aws_errors import AwsError
+from onefold.local.sqs_model import Shape
 from tests.wire import aws_side
 
 MODEL = wire_model.load()
@@ -51,7 +51,7 @@ def test_types_are_those_of_the_model():
 
 
 def test_loading_imports_nothing_of_botocore():
-    code = "import sys; from onefold.wire import model; model.load(); sys.exit('botocore' in sys.modules)"
+    code = "import sys; from onefold.local import sqs_model; sqs_model.load(); sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
@@ -68,10 +68,10 @@ def test_every_list_and_map_has_names_in_the_query_protocol():
         if root
         for each in _shapes(root)
     ]
-    assert {shape.name for shape in shapes if shape.kind == "list"} == set(query_names.LISTS)
-    assert {shape.name for shape in shapes if shape.kind == "map"} == set(query_names.MAPS)
-    assert query_names.element_of("NewList") == "member"
-    assert query_names.pair_of("NewMap").element == "entry"
+    assert {shape.name for shape in shapes if shape.kind == "list"} == set(query_protocol.LISTS)
+    assert {shape.name for shape in shapes if shape.kind == "map"} == set(query_protocol.MAPS)
+    assert query_protocol.element_of("NewList") == "member"
+    assert query_protocol.pair_of("NewMap").element == "entry"
 
 
 # ------------------------------------------------------------------------------------------ what is required

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onefold.wire import json_protocol, model, query_protocol
-from onefold.wire.errors import AwsError
-from onefold.wire.model import Operation, Shape
+from onefold.local import json_protocol, query_protocol, sqs_model
+from onefold.local.aws_errors import AwsError
+from onefold.local.sqs_model import Operation, Shape
 from tests.wire import aws_side
 
-MODEL = model.load()
+MODEL = sqs_model.load()
 OPERATIONS = st.sampled_from(sorted(MODEL.operations.values(), key=lambda operation: operation.name))
 XML_TEXT = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")

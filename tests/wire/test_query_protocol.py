@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from onefold.wire import errors, model, query_protocol
-from onefold.wire.errors import AwsError
+from onefold.local import aws_errors, query_protocol, sqs_model
+from onefold.local.aws_errors import AwsError
 from tests.wire import aws_side
 
-MODEL = model.load()
+MODEL = sqs_model.load()
 URL = "http://localhost:9324/000000000000/q"
 DELAY = {"DelaySeconds": "5"}
 
@@ -265,7 +265,7 @@ def test_none_is_left_out():
 def test_names_in_a_batch_result():
     result = {
         "Successful": [{"Id": "1", "MessageId": "m", "MD5OfMessageBody": "d"}],
-        "Failed": [errors.receipt_handle_expired().entry("2")],
+        "Failed": [aws_errors.receipt_handle_expired().entry("2")],
     }
     body = query_protocol.encode(MODEL.operations["SendMessageBatch"], result, "r-1")
     assert b"<BatchResultErrorEntry><Id>2</Id><SenderFault>true</SenderFault>" in body
@@ -306,7 +306,7 @@ def test_characters_that_xml_cannot_carry_are_replaced():
 
 
 def test_a_client_reads_an_error():
-    error = errors.queue_does_not_exist(query=True)
+    error = aws_errors.queue_does_not_exist(query=True)
     status, headers, body = query_protocol.encode_error(error, "r-1")
     parsed = aws_side.query_answer("SendMessage", body, status=status, headers=headers)
     assert (status, dict(headers)[b"content-type"]) == (400, b"text/xml")
@@ -319,7 +319,7 @@ def test_a_client_reads_an_error():
 
 @pytest.mark.conformance(operation="Errors", case="the error's XML", source="1.1 protocol", protocol="query")
 def test_an_error_in_full():
-    _, _, body = query_protocol.encode_error(errors.unknown_operation("<Foo>"), "r-1")
+    _, _, body = query_protocol.encode_error(aws_errors.unknown_operation("<Foo>"), "r-1")
     assert body.decode() == (
         '<?xml version="1.0"?><ErrorResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/"><Error>'
         "<Type>Sender</Type><Code>InvalidAction</Code>"
@@ -330,7 +330,7 @@ def test_an_error_in_full():
 
 def test_an_error_whose_text_has_anything_in_it():
     nasty = "</Message>\x00\ud800&#0;\r\n"
-    _, _, body = query_protocol.encode_error(errors.receipt_handle_is_invalid(nasty), "r-1")
+    _, _, body = query_protocol.encode_error(aws_errors.receipt_handle_is_invalid(nasty), "r-1")
     message = ET.fromstring(body).findtext(".//{*}Message")
     assert message is not None
     assert "</Message>\ufffd\ufffd&#0;\r\n" in message

@@ -24,10 +24,10 @@ from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.lambdas.containers import environment
 from onefold.lambdas.settings import FunctionSettings
+from onefold.local.connection import Bounds
+from onefold.local.http_server import Server
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
-from onefold.wire.connection import Bounds
-from onefold.wire.server import Server
 
 KEYS = {"access_key": "AKIDEXAMPLE", "secret_key": "wJalrXUtnFEMI"}
 JSON = "application/x-amz-json-1.0"

@@ -18,9 +18,9 @@ import onefold.testing
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
+from onefold.local.request_handler import is_local, is_loopback
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
-from onefold.wire.app import is_local, is_loopback
 
 HANDLER = """
 import os

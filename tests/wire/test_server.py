@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from onefold import errors
+from onefold.local.connection import Bounds, Request, Response
+from onefold.local.http_server import Server
 from onefold.manual_clock import ManualClock
-from onefold.wire.connection import Bounds, Request, Response
-from onefold.wire.server import Server
 from tests.wire.scenarios import scenario
 
 PATIENCE_S = 10.0

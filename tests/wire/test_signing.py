@@ -10,9 +10,9 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from onefold.wire import signing
-from onefold.wire.errors import AwsError
-from onefold.wire.signing import Key, Signed
+from onefold.local import signing
+from onefold.local.aws_errors import AwsError
+from onefold.local.signing import Key, Signed
 
 REGION = "us-east-1"
 KEY = Key("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from onefold.wire.vigil import REST_MAX, REST_MIN, TURNS, Vigil
+from onefold.local.connection import REST_MAX, REST_MIN, TURNS, Vigil
 
 
 class Loop:

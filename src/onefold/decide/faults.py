@@ -4,7 +4,7 @@ A fault is one option, `KEY=VALUE`, with its limits behind commas: `lose-ack=0.1
 its JSON. The draws are functions of the faults and of chance that is handed in; each answers a plan that says what is to be
 done and, in one sentence, why, or None when nothing is.
 
-Never here: carrying a plan out, counting, memory between two draws (`local/faults.py`), HTTP statuses (`wire/`).
+Never here: carrying a plan out, counting, memory between two draws (`local/faults.py`), HTTP statuses.
 Invariant: where no fault applies nothing is drawn; and what AWS never shows on a FIFO queue (`deliver`, `reorder`, `delay`,
 `lose-ack`, `repeat-deleted`) does not apply to one, so that its order stays.
 """

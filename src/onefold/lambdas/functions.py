@@ -24,7 +24,7 @@ from onefold.lambdas.containers import Container, Kill
 from onefold.lambdas.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, FunctionSettings
 from onefold.lambdas.watching import CodeWatch
-from onefold.local.pace import Pace, Timer
+from onefold.local.timers import Pace, Timer
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy

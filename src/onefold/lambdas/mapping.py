@@ -26,8 +26,8 @@ from onefold.lambdas.outcomes import Answered, Outcome, Throttled
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import EVENT_BYTES_MAX, MappingSettings
 from onefold.local.history import time_of_day
-from onefold.local.pace import Timer
 from onefold.local.queues import LocalQueues
+from onefold.local.timers import Timer
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from onefold.local.pace import Pace, Timer
+from onefold.local.timers import Pace, Timer
 
 LOOK_MS: Final = 500
 _FILES_MAX = 20_000

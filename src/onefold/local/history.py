@@ -4,7 +4,7 @@ Telling is cheap, because every verb tells: one tuple into the ring, no sentence
 before it of the same message, so a message's story is a walk backwards and the index holds one number per message.
 Sentences are made when somebody reads (`why`), from the event and those before it.
 
-Never here: a message body or an attribute's value; HTML (`wire/history_page.py`); what must survive the process (that is the
+Never here: a message body or an attribute's value; HTML (`history_page.py`); what must survive the process (that is the
 engine's ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
 Used on the server's loop only: no lock.
 """

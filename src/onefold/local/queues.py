@@ -1,19 +1,31 @@
-"""The queues of one engine as one event loop sees them: what the wire and the mappings use.
+"""The queues of one engine as one event loop sees them: what the SQS operations and the Lambda mappings use.
 
-Verbs of the Queue contract, awaited: engine calls go through `Turns`, long polls stand in `Lines`, what happens is told to
-the `History`, and the `FaultBox` may change it. No fault set costs one look at a flag.
-Never here: HTTP, AWS's shapes, functions. Invariant: what a verb answers has happened (or a fault that says so was
-injected), and a message received for a caller who has left is given back uncounted.
-Used on the loop's thread only.
+`LocalQueues` has the verbs of the Queue contract, awaited. Engine calls go through `GroupCommit`: the calls of one turn
+of the loop share one transaction and one sync of the disk. While a commit waits for the disk, requests arrive, and the
+next turn makes the calls of all of them in one commit; so a lone client waits for one sync per call, and a hundred
+clients wait for one sync together. In memory there is nothing to share, and a call is made at once, as it is while
+there is nobody to share with.
+
+Long polls wait in `Waiters`, every event is recorded in the history, and the `FaultBox` may change what happens; while
+no fault is set that costs one look at a flag. `Upkeep` runs the engine's maintenance by the server's clock: a move task
+is carried forward every 50 ms, expired messages are looked for every second. Other processes on the same file: one
+thread waits for their wake-ups and passes them to the loop; what they change without one (a release, a delete) is
+noticed once a second.
+
+What does not belong here: HTTP, AWS's shapes, functions. Invariants: what a verb answers has happened and is as durable
+as it was asked to be (or a fault that says so was injected); a message received for a caller who has left is released
+uncounted; a change made by another process is seen within a second. Used on the loop's thread only, but for the one
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors
 from onefold.contracts.admin import Transferred
@@ -23,15 +35,176 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.decide.faults import OnSend
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
-from onefold.local.lines import Lines, Place
-from onefold.local.pace import Pace
-from onefold.local.turns import Turns
-from onefold.local.upkeep import Upkeep
+from onefold.local.timers import Pace, Timer
+from onefold.local.waiters import Lines, Place
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
 
+
 T = TypeVar("T")
+
+
+class Turns:
+    """The one way from a loop to an engine.
+
+    Args:
+        engine: an opened engine, used by this process on this loop's thread only.
+        loop: the loop.
+
+    Attributes:
+        is_alone: whether nobody but the caller can be about to make a call; False unless somebody who knows says otherwise.
+    """
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._at_once = not engine.shared
+        self.is_alone: Callable[[], bool] = lambda: False
+        self._waiting: list[tuple[Callable[[], Any], bool, asyncio.Future[Any]]] = []
+
+    async def run(self, call: Callable[[], T], *, synced: bool = True, undo: Callable[[T], None] | None = None) -> T:
+        """Make one call, in this turn's transaction.
+
+        Args:
+            call: engine verbs, nothing that waits.
+            synced: False for what a power cut may take back without harm (a receive).
+            undo: called with the answer when the one who waits for it was cancelled after the call was made.
+
+        Raises:
+            StorageBusy, StorageError: nothing of the turn was written.
+            Exception: what `call` raised; nothing of it was written.
+        """
+        if self._at_once or (not self._waiting and self.is_alone()):
+            return call()
+        future: asyncio.Future[T] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._commit)
+        self._waiting.append((call, synced, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if undo is not None and future.done() and not future.cancelled() and future.exception() is None:
+                undo(future.result())
+            raise
+
+    def _commit(self) -> None:
+        batch = [each for each in self._waiting if not each[2].cancelled()]
+        self._waiting = []
+        if not batch:
+            return
+        try:
+            if len(batch) == 1:
+                answers: list[object] = [batch[0][0]()]
+            else:
+                synced = any(each[1] for each in batch)
+                answers = self._engine.together([each[0] for each in batch], synced=synced)
+        except Exception as error:  # noqa: BLE001 - raised again where the answer is waited for
+            answers = [error] * len(batch)
+        for (_, _, future), answer in zip(batch, answers, strict=True):
+            if future.cancelled():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+
+UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
+UPKEEP_MANUAL_MS = 60_000  # the same on a manual clock: weeks pass in one go, and whoever moves it ends with `hurry`
+MOVING_MS = 50  # the same while a move task runs
+NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
+_FOREIGN_WAIT_S = 3_600.0
+_JOIN_S = 5.0
+
+
+class Upkeep:
+    """The upkeep of one engine on one loop.
+
+    Args:
+        engine: what is kept up.
+        pace: time, and the loop.
+        changed: called after anything changed that no verb of this process changed.
+    """
+
+    def __init__(self, engine: Engine, pace: Pace, changed: Callable[[], None]) -> None:
+        self._engine = engine
+        self._pace = pace
+        self._changed = changed
+        self._next: Timer | None = None
+        self._bridge: _Bridge | None = None
+        self._bundle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin; the first piece is done now."""
+        if self._engine.shared:
+            self._bridge = _Bridge(self._engine, self._pace.loop, self._changed)
+        self._keep_up()
+
+    def stop(self) -> None:
+        """End; harmless when it never began, and twice."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._bundle is not None:
+            self._bundle.cancel()
+            self._notify()
+        if self._bridge is not None:
+            self._bridge.stop()
+            self._bridge = None
+
+    def hurry(self) -> None:
+        """A move task was started: do the next piece now."""
+        if self._next is not None:
+            self._next.cancel()
+            self._keep_up()
+
+    def notify(self) -> None:
+        """Messages were sent: wake workers of other processes, once for everything sent in a moment."""
+        if self._bridge is not None and self._bundle is None:
+            self._bundle = self._pace.loop.call_later(NOTIFY_S, self._notify)
+
+    def _notify(self) -> None:
+        self._bundle = None
+        self._engine.notify()
+
+    def _keep_up(self) -> None:
+        pause_ms = UPKEEP_MANUAL_MS if self._pace.is_manual else UPKEEP_MS
+        try:
+            done = self._engine.maintain(lambda _: None)
+            if self._engine.queues.moving():
+                pause_ms = MOVING_MS
+            if done or (self._engine.shared and self._engine.changed_elsewhere()):
+                self._changed()
+        except (errors.StorageBusy, errors.StorageError):
+            pass  # another process holds the file, or the disk is full: next time; a request will say so
+        self._next = self._pace.call_at(self._pace.now_ms() + pause_ms, self._keep_up)
+
+
+class _Bridge:
+    """A thread that waits for a wake-up of another process and passes it to the loop."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
+        self._waiter = engine.waiter(foreign=True)
+        self._loop = loop
+        self._woken = woken
+        self._stopped = False
+        self._thread = threading.Thread(target=self._listen, name="onefold-wake-up", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._stopped:
+            if self._waiter.wait(_FOREIGN_WAIT_S) and not self._stopped:
+                try:
+                    self._loop.call_soon_threadsafe(self._woken)
+                except RuntimeError:
+                    return  # the loop was closed without a stop
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._waiter.wake()
+        self._thread.join(timeout=_JOIN_S)
+
 
 _FIFO = ".fifo"  # how the names of FIFO queues end, and no other
 

@@ -26,12 +26,12 @@ from onefold.lambdas.functions import Function, FunctionStats
 from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.local import identifiers
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
-from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
-from onefold.wire import addresses, digests
-from onefold.wire.desk import SENDER_ID
+from onefold.local.sqs_service import SENDER_ID
+from onefold.local.timers import Pace
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -77,16 +77,16 @@ class RunReport(Struct, frozen=True, kw_only=True):
     code: int
 
 
-def wire_form(address: addresses.Address, sender_id: str = SENDER_ID) -> WireForm:
+def wire_form(address: identifiers.Address, sender_id: str = SENDER_ID) -> WireForm:
     """How a server at `address` writes what a delivery holds."""
     return WireForm(
         queue_arn=address.arn,
-        message_id=addresses.message_uuid,
-        receipt=lambda delivery: addresses.handle_of(delivery.queue, delivery.receipt),
-        sequence=lambda sequence: addresses.sequence_number(sequence) or sequence,
+        message_id=identifiers.message_uuid,
+        receipt=lambda delivery: identifiers.handle_of(delivery.queue, delivery.receipt),
+        sequence=lambda sequence: identifiers.sequence_number(sequence) or sequence,
         sender_id=sender_id,
-        body_md5=digests.body_md5,
-        attributes_md5=digests.attributes_md5,
+        body_md5=identifiers.body_md5,
+        attributes_md5=identifiers.attributes_md5,
     )
 
 
@@ -234,7 +234,7 @@ class Run:
         queues = LocalQueues(self._engine, pace, History(0), FaultBox(settings.faults, self._entropy))
         if settings.reload:
             function.reload_on_change()
-        address = addresses.Address(settings.function.account, settings.function.region, "127.0.0.1")
+        address = identifiers.Address(settings.function.account, settings.function.region, "127.0.0.1")
         mapping = mappings.Mapping(settings.mapping, queues, function, form=wire_form(address), entropy=self._entropy)
         self._engine.queues.create(queue)  # does nothing where it is there: it was just read
         await queues.start()

@@ -18,9 +18,9 @@ from onefold import errors, private_files
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
-from onefold.wire.desk import Caller, Desk
-from onefold.wire.errors import AwsError
-from onefold.wire.operations import OPERATIONS
+from onefold.local.aws_errors import AwsError
+from onefold.local.request_handler import OPERATIONS
+from onefold.local.sqs_service import Caller, Desk
 
 
 class Planted(Struct, frozen=True, kw_only=True):

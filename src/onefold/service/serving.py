@@ -1,7 +1,7 @@
 """A local SQS from plain settings: engine, queues, functions, wire and server, built, started, and stopped in order.
 
 `Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own.
-Never here: what a request means (`wire/`), how the command talks (`cli/`). Invariant: what was started is stopped, in
+Never here: what a request means (`local/`), how the command talks (`cli/`). Invariant: what was started is stopped, in
 reverse, also when a later step of the start fails.
 """
 
@@ -26,8 +26,8 @@ from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
 from onefold.local.faults import FaultBox
 from onefold.local.history import EVENTS_MAX, History
-from onefold.local.pace import Pace
 from onefold.local.queues import LocalQueues
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
 from onefold.service.claim import Claim
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from onefold.lambdas.outcomes import LogLine
     from onefold.lambdas.registry import Registry
     from onefold.lambdas.settings import FunctionSettings
+    from onefold.local.http_server import Server
+    from onefold.local.identifiers import Address
+    from onefold.local.request_handler import App
+    from onefold.local.sqs_service import Desk
     from onefold.outside import Clock, Entropy
     from onefold.service.planting import Planted
-    from onefold.wire.addresses import Address
-    from onefold.wire.app import App
-    from onefold.wire.desk import Desk
-    from onefold.wire.server import Server
 
 PORT = 9324  # as other local servers of SQS have it
 DATA = ".onefold/sqs.db"
@@ -201,15 +201,15 @@ class Serving:
 
     def _build(self) -> None:
         """The wire around the queues."""
-        from onefold.wire import model
-        from onefold.wire.addresses import Address
-        from onefold.wire.app import LAMBDA, OURS, App, is_loopback
-        from onefold.wire.cards import Cards
-        from onefold.wire.desk import Desk
-        from onefold.wire.lambda_api import LambdaApi
-        from onefold.wire.peek import Facts, Peek
-        from onefold.wire.server import Server
-        from onefold.wire.signing import Key
+        from onefold.lambdas.lambda_api import LambdaApi
+        from onefold.local import sqs_model
+        from onefold.local.admin_api import Facts, Peek
+        from onefold.local.http_server import Server
+        from onefold.local.identifiers import Address
+        from onefold.local.queue_attributes import Cards
+        from onefold.local.request_handler import LAMBDA, OURS, App, is_loopback
+        from onefold.local.signing import Key
+        from onefold.local.sqs_service import Desk
 
         settings = self.settings
         addresses = Address(settings.account, settings.region, f"{settings.host}:{settings.port}")
@@ -235,7 +235,7 @@ class Serving:
         peek = Peek(self.queues, facts, mappings=self._mappings, reset=reset)
         api = LambdaApi(registry, desk, self.queues.pace)
         parts = {OURS: peek.handle, LAMBDA: api.handle}
-        self._app = App(desk, model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open)
+        self._app = App(desk, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open)
         self._server = server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
         # One client asks for one thing at a time; mappings ask on their own.
         self.queues.turns.is_alone = lambda: server.connections == 1 and not registry.entries()

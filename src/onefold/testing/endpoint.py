@@ -30,9 +30,9 @@ from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.outcomes import LogLine
 from onefold.local.history import Event
+from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.manual_clock import ManualClock
 from onefold.service.serving import ServeSettings, Serving, new_loop
-from onefold.wire.addresses import message_id_of, message_uuid
 
 T = TypeVar("T")
 

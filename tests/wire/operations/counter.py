@@ -13,25 +13,24 @@ from typing import Any
 
 import pytest
 
-from onefold import errors as ours
+from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy
+from onefold.local import json_protocol, query_protocol, sqs_model
+from onefold.local.aws_errors import AwsError
 from onefold.local.faults import FaultBox
 from onefold.local.history import History
-from onefold.local.pace import Pace
+from onefold.local.identifiers import Address
+from onefold.local.queue_attributes import Cards
 from onefold.local.queues import LocalQueues
+from onefold.local.request_handler import OPERATIONS, aws_error
+from onefold.local.sqs_service import Caller, Desk
+from onefold.local.timers import Pace
 from onefold.manual_clock import ManualClock
-from onefold.wire import json_protocol, model, query_protocol
-from onefold.wire.addresses import Address
-from onefold.wire.app import aws_error
-from onefold.wire.cards import Cards
-from onefold.wire.desk import Caller, Desk
-from onefold.wire.errors import AwsError
-from onefold.wire.operations import OPERATIONS
 from tests.wire import aws_side
 
-MODEL = model.load()
+MODEL = sqs_model.load()
 TEST_S = 20
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"
 
@@ -84,7 +83,7 @@ class Counter:
                 given = json_protocol.decode(found, body)
             try:
                 result = await OPERATIONS[operation](self.desk, given, caller)
-            except ours.OnefoldError as error:
+            except errors.OnefoldError as error:
                 raise aws_error(error, query=query) from error
         except AwsError as error:
             raise Refused(error.shape, error.code, error.status, error.message) from error

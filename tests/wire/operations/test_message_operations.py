@@ -7,7 +7,7 @@ import base64
 import hashlib
 from typing import Any
 
-from onefold.wire.addresses import handle_of, receipt_of
+from onefold.local.identifiers import handle_of, receipt_of
 from tests.wire.operations.counter import Counter, row
 
 FIFO: dict[str, Any] = {"MessageGroupId": "g", "MessageDeduplicationId": "d-1"}

@@ -1,7 +1,7 @@
 """`onefold serve`: a local SQS for any AWS SDK, until told to stop.
 
 Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
-Never here: how it is built (`service/serving.py`), what it answers (`wire/`).
+Never here: how it is built (`service/serving.py`), what it answers (`local/`).
 Invariant: nothing is printed as running before the first request can come.
 """
 
@@ -161,7 +161,7 @@ def _say(running: Serving) -> None:
 
 
 def _history(settings: ServeSettings, url: str) -> str:
-    from onefold.wire.app import is_loopback
+    from onefold.local.request_handler import is_loopback
 
     if settings.admin_token is not None:
         return f"{url}/_onefold/history, with the header Authorization: Bearer (the admin token)"

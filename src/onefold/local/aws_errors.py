@@ -4,7 +4,7 @@ An error has two names. JSON clients see the shape (`__type`), query clients and
 before JSON; SDKs show their users one or the other. The pairs and statuses are those of the service model and of answers
 recorded from AWS; texts are AWS's where they are known.
 
-Never here: which error a request deserves (`wire/operations`), how it is written (`json_protocol`, `query_protocol`).
+Never here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
 Invariant: names are constants, never parts of a request, so a header made of them cannot be injected into.
 """
 

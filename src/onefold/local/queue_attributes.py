@@ -1,8 +1,16 @@
-"""Queue attributes: AWS's names and text values on one side, the engine's settings and the card on the other.
+"""Queue attributes: AWS's names and text values on one side, the engine's settings and our metadata on the other.
 
-`apply` reads the attributes of CreateQueue and SetQueueAttributes, `shown` writes those of GetQueueAttributes. Every value
-is text on the wire. What has no effect here (policies, keys, encryption) is checked for its form, kept, and given back.
-Never here: whether a queue exists, storage. Invariant: what `apply` takes, `shown` gives back with the same meaning.
+`apply` reads the attributes of CreateQueue and SetQueueAttributes, `shown` writes those of GetQueueAttributes. Every
+value is text on the wire. What has no effect here (policies, keys, encryption) is checked for its form, stored, and
+given back.
+
+`QueueMetadata` is what AWS keeps of a queue and the engine does not: creation time, tags, wait time, attributes without
+effect. It is one JSON value of the engine's state, so it is as durable as the queue, and it is cached in this process
+once it was read: one server has a data file to itself. A queue that an app declared has no metadata until somebody asks
+for it.
+
+What does not belong here: whether a queue exists. Invariants: what `apply` takes, `shown` gives back with the same
+meaning; metadata is cached only after it was written.
 
 Sources: SQS API reference, CreateQueue and SetQueueAttributes; texts as recorded from AWS.
 """
@@ -11,16 +19,106 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct, structs
 
 from onefold import limits
 from onefold.contracts.queue import Depth
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
-from onefold.wire import errors
-from onefold.wire.addresses import Address
-from onefold.wire.cards import Card
+from onefold.contracts.state import Change
+from onefold.local import aws_errors
+from onefold.local.identifiers import Address
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+
+
+_CARD = "wire/queue/"
+_DROPPED = "wire/dropped/"
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """One queue's card.
+
+    Args:
+        created_at_ms, changed_at_ms: by the server's clock.
+        wait_ms: ReceiveMessageWaitTimeSeconds.
+        by_group: FifoThroughputLimit is `perMessageGroupId`.
+        kept: attributes that are stored and given back: Policy, the KMS settings, SqsManagedSseEnabled.
+        tags: by key.
+        region: whose client made it; empty for one of every region: made by an app, a template, or an unsigned request.
+    """
+
+    created_at_ms: int
+    changed_at_ms: int
+    wait_ms: int = 0
+    by_group: bool = False
+    kept: Mapping[str, str] = {}
+    tags: Mapping[str, str] = {}
+    region: str = ""
+
+
+class Cards:
+    """The cards of one engine.
+
+    Args:
+        state: where they are kept.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[str, Card] = {}
+
+    def known(self, queue: str) -> Card | None:
+        """The card of a queue, if it was read before."""
+        return self._known.get(queue)
+
+    def of(self, queue: str, now_ms: int) -> Card:
+        """The card of a queue that exists."""
+        known = self._known.get(queue)
+        if known is None:
+            (found,) = self._state.get([_CARD + queue])
+            known = Card(created_at_ms=now_ms, changed_at_ms=now_ms)
+            if found is not None:
+                known = msgspec.json.decode(found.value, type=Card)
+            self._known[queue] = known
+        return known
+
+    def write(self, queue: str, card: Card) -> None:
+        """Store a card; inside an engine call. `keep` it once the call is done."""
+        self._put(_CARD + queue, msgspec.json.encode(card))
+        self._put(_DROPPED + queue, None)
+
+    def keep(self, queue: str, card: Card) -> None:
+        """From now on this is the queue's card."""
+        self._known[queue] = card
+
+    def drop(self, queue: str, now_ms: int) -> None:
+        """The queue is gone; inside an engine call. Its name is remembered with the time."""
+        self._put(_CARD + queue, None)
+        self._put(_DROPPED + queue, msgspec.json.encode(now_ms))
+
+    def erase(self, queue: str) -> None:
+        """As if there had never been such a queue; inside an engine call. `forget` it once the call is done."""
+        self._put(_CARD + queue, None)
+        self._put(_DROPPED + queue, None)
+
+    def forget(self, queue: str) -> None:
+        """The queue is gone, and the call that said so is done."""
+        self._known.pop(queue, None)
+
+    def dropped_at_ms(self, queue: str) -> int | None:
+        """When a queue of this name was dropped last; None when it was not, or is there again."""
+        (found,) = self._state.get([_DROPPED + queue])
+        return None if found is None else msgspec.json.decode(found.value, type=int)
+
+    def _put(self, name: str, value: bytes | None) -> None:
+        (found,) = self._state.get([name])
+        if found is not None or value is not None:
+            self._state.put([Change(name, value, 0 if found is None else found.version)])
+
 
 WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
 POLICY_BYTES_MAX: Final = 8_192  # SQS developer guide, policy quotas
@@ -44,7 +142,7 @@ class Wanted(Struct, frozen=True):
     card: Card
 
 
-Change = Callable[[Wanted, str, Address], Wanted]
+AttributeChange = Callable[[Wanted, str, Address], Wanted]
 
 
 def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, creates: bool) -> Wanted:
@@ -61,16 +159,16 @@ def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, crea
     fifo = base.settings.fifo
     for name, value in attributes.items():
         if name not in _CHANGES and name != "FifoQueue":
-            raise errors.invalid_attribute_name(name)
+            raise aws_errors.invalid_attribute_name(name)
         if name in FIFO_ONLY and not fifo:
-            raise errors.fifo_only(name)
+            raise aws_errors.fifo_only(name)
         if name == "FifoQueue":
             _check_type(value, creates)
         else:
             wanted = _CHANGES[name](wanted, value, address)
     wanted = _one_encryption(wanted, attributes)
     if wanted.card.by_group and wanted.settings.dedup_scope != "messageGroup":
-        raise errors.invalid_attribute_value(
+        raise aws_errors.invalid_attribute_value(
             "FifoThroughputLimit", "perMessageGroupId is allowed only when DeduplicationScope is messageGroup."
         )
     return wanted
@@ -81,7 +179,7 @@ def _one_encryption(wanted: Wanted, attributes: Mapping[str, str]) -> Wanted:
     kept = wanted.card.kept
     if "KmsMasterKeyId" in kept:
         if is_true(attributes.get("SqsManagedSseEnabled", "")):
-            raise errors.one_encryption()
+            raise aws_errors.one_encryption()
     elif "KmsDataKeyReusePeriodSeconds" in kept:
         return _keep(wanted, "KmsDataKeyReusePeriodSeconds", "")
     return wanted
@@ -94,9 +192,11 @@ def is_true(value: str) -> bool:
 
 def _check_type(value: str, creates: bool) -> None:
     if value.lower() not in _YES_NO:
-        raise errors.invalid_attribute_value("FifoQueue")
+        raise aws_errors.invalid_attribute_value("FifoQueue")
     if not is_true(value):
-        raise errors.invalid_attribute_value("FifoQueue", "" if creates else "Modifying queue type is not supported.")
+        raise aws_errors.invalid_attribute_value(
+            "FifoQueue", "" if creates else "Modifying queue type is not supported."
+        )
 
 
 # -- one attribute each ------------------------------------------------------------------------------------------------
@@ -105,11 +205,11 @@ def _check_type(value: str, creates: bool) -> None:
 def _whole(name: str, value: str, least: int, most: int) -> int:
     text = value.strip()
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 12 and least <= int(text) <= most):
-        raise errors.invalid_attribute_value(name)
+        raise aws_errors.invalid_attribute_value(name)
     return int(text)
 
 
-def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> Change:
+def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> AttributeChange:
     def change(wanted: Wanted, value: str, _: Address) -> Wanted:
         seconds = _whole(name, value, least_ms // limits.SECOND_MS, most_ms // limits.SECOND_MS)
         return _set(wanted, **{field: seconds * limits.SECOND_MS})
@@ -117,12 +217,12 @@ def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> Change:
     return change
 
 
-def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any], Wanted]) -> Change:
+def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any], Wanted]) -> AttributeChange:
     def change(wanted: Wanted, value: str, _: Address) -> Wanted:
         if choices is _YES_NO:
             value = value.lower()
         if value not in choices:
-            raise errors.invalid_attribute_value(name)
+            raise aws_errors.invalid_attribute_value(name)
         return set_(wanted, choices[value])
 
     return change
@@ -153,7 +253,7 @@ def _size(wanted: Wanted, value: str, _: Address) -> Wanted:
 
 def _policy(wanted: Wanted, value: str, _: Address) -> Wanted:
     if value and (len(value.encode()) > POLICY_BYTES_MAX or not isinstance(_json(value), dict)):
-        raise errors.invalid_attribute_value("Policy")
+        raise aws_errors.invalid_attribute_value("Policy")
     return _keep(wanted, "Policy", value)
 
 
@@ -170,7 +270,7 @@ def _key_reuse(wanted: Wanted, value: str, _: Address) -> Wanted:
 
 def _managed(wanted: Wanted, value: str, _: Address) -> Wanted:
     if value.lower() not in _YES_NO:
-        raise errors.invalid_attribute_value("SqsManagedSseEnabled")
+        raise aws_errors.invalid_attribute_value("SqsManagedSseEnabled")
     return _keep(wanted, "SqsManagedSseEnabled", "" if is_true(value) else "false")
 
 
@@ -181,15 +281,15 @@ def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:
     for member in ("deadLetterTargetArn", "maxReceiveCount"):
         if policy.get(member) in (None, ""):
             reason = f"Redrive policy does not contain mandatory attribute: {member}."
-            raise errors.invalid_value(value, "RedrivePolicy", reason)
+            raise aws_errors.invalid_value(value, "RedrivePolicy", reason)
     count = str(policy["maxReceiveCount"])
     if not (count.isascii() and count.isdigit() and len(count) < 8 and 1 <= int(count) <= limits.RECEIVES_MAX):
         bounds = f"from 1 to {limits.RECEIVES_MAX} both inclusive"
         reason = f"Invalid value for maxReceiveCount: {count}, valid values are {bounds}."
-        raise errors.invalid_value(value, "RedrivePolicy", reason)
+        raise aws_errors.invalid_value(value, "RedrivePolicy", reason)
     target = address.name_of_arn(str(policy["deadLetterTargetArn"]))
     if target is None:
-        raise errors.invalid_value(value, "RedrivePolicy", "Dead letter target does not exist.")
+        raise aws_errors.invalid_value(value, "RedrivePolicy", "Dead letter target does not exist.")
     return _set(wanted, dead_letter=target, receives_max=int(count))
 
 
@@ -200,23 +300,25 @@ def _redrive_allow(wanted: Wanted, value: str, address: Address) -> Wanted:
     policy = _map(name, value, "Redrive allow policy")
     permission, arns = policy.get("redrivePermission"), policy.get("sourceQueueArns")
     if permission not in ("allowAll", "denyAll", "byQueue"):
-        raise errors.invalid_value(value, name, "Invalid value for redrivePermission.")
+        raise aws_errors.invalid_value(value, name, "Invalid value for redrivePermission.")
     if permission != "byQueue" and arns is not None:
-        raise errors.invalid_value(value, name, "sourceQueueArns is allowed only when redrivePermission is byQueue.")
+        raise aws_errors.invalid_value(
+            value, name, "sourceQueueArns is allowed only when redrivePermission is byQueue."
+        )
     if permission != "byQueue":
         return _set(wanted, redrive_allow=permission, redrive_sources=())
     if not isinstance(arns, list) or not 1 <= len(arns) <= REDRIVE_SOURCES_MAX:
-        raise errors.invalid_value(value, name, f"sourceQueueArns must hold 1 to {REDRIVE_SOURCES_MAX} ARNs.")
+        raise aws_errors.invalid_value(value, name, f"sourceQueueArns must hold 1 to {REDRIVE_SOURCES_MAX} ARNs.")
     names = [address.name_of_arn(str(arn)) for arn in arns]
     if None in names:
-        raise errors.invalid_value(value, name, "sourceQueueArns holds what is no ARN of a queue here.")
+        raise aws_errors.invalid_value(value, name, "sourceQueueArns holds what is no ARN of a queue here.")
     return _set(wanted, redrive_allow=permission, redrive_sources=tuple(names))
 
 
 def _map(name: str, value: str, words: str) -> dict[str, Any]:
     found = _json(value)
     if not isinstance(found, dict):
-        raise errors.invalid_value(value, name, f"{words} is not a valid JSON map.")
+        raise aws_errors.invalid_value(value, name, f"{words} is not a valid JSON map.")
     return found
 
 
@@ -228,7 +330,7 @@ def _json(value: str) -> Any:
 
 
 _YES_NO: Final = {"true": True, "false": False}
-_CHANGES: Final[Mapping[str, Change]] = {
+_CHANGES: Final[Mapping[str, AttributeChange]] = {
     "ContentBasedDeduplication": _one_of(
         "ContentBasedDeduplication", _YES_NO, lambda wanted, on: _set(wanted, content_dedup=on)
     ),
@@ -281,7 +383,7 @@ def shown(
     """
     for name in names:
         if name != "All" and name not in NAMES:
-            raise errors.invalid_attribute_name(name)
+            raise aws_errors.invalid_attribute_name(name)
     everything = _everything(settings, card, address, depth)
     return everything if "All" in names else {name: everything[name] for name in names if name in everything}
 

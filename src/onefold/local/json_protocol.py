@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from onefold.wire import errors
-from onefold.wire.errors import AwsError
-from onefold.wire.model import Model, Operation
+from onefold.local import aws_errors
+from onefold.local.aws_errors import AwsError
+from onefold.local.sqs_model import Model, Operation
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
@@ -41,7 +41,7 @@ def operation_of(model: Model, target: str) -> Operation:
     """
     operation = model.operation(target.removeprefix(_TARGET)) if target.startswith(_TARGET) else None
     if operation is None:
-        raise errors.unknown_operation(target.removeprefix(_TARGET))
+        raise aws_errors.unknown_operation(target.removeprefix(_TARGET))
     return operation
 
 
@@ -57,9 +57,9 @@ def decode(operation: Operation, body: bytes) -> Any:
     try:
         ask: Struct = operation.decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise errors.malformed_input(_mismatch(str(error))) from None
+        raise aws_errors.malformed_input(_mismatch(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise errors.malformed_input("The request body is not valid JSON.") from None
+        raise aws_errors.malformed_input("The request body is not valid JSON.") from None
     operation.check(ask)
     return ask
 

@@ -1,11 +1,12 @@
-"""One request of a client to one answer: which protocol it speaks, who signed it, which fault meets it, what became of it.
+"""From one request to one answer: its protocol, who signed it, which fault is injected, which operation runs, every error.
 
-SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or the query string); Lambda's paths begin with
-its API's date; what onefold adds stands under `/_onefold`. Every error is one of AWS's. What is none is a defect: it is
-answered InternalFailure, and its traceback goes to standard error.
+SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or the query string); Lambda's paths begin
+with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. An exception that is not
+is a bug of ours: it is answered InternalFailure, and its traceback goes to standard error.
 
-Never here: what an operation does (`wire/operations`), sockets (`wire/connection.py`). Invariant: an operation runs only for
-a request that was signed as this server asks; a page of another site in the user's browser can ask for nothing.
+What does not belong here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
+Invariants: an operation runs only for a request that was signed as this server demands; a page of another site in the
+user's browser can request nothing; `OPERATIONS` has exactly the operations of botocore's model.
 """
 
 from __future__ import annotations
@@ -14,21 +15,50 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from onefold import errors as ours
+from onefold import errors
 from onefold.decide.faults import OnRequest
-from onefold.wire import errors, json_protocol, query_protocol, signing
-from onefold.wire.addresses import region_of_url
-from onefold.wire.connection import Request, Response
-from onefold.wire.desk import Caller, Desk
-from onefold.wire.errors import AwsError
-from onefold.wire.model import Model, Operation
-from onefold.wire.operations import OPERATIONS
+from onefold.local import aws_errors, json_protocol, message_operations, query_protocol, queue_operations, signing
+from onefold.local.aws_errors import AwsError
+from onefold.local.connection import Request, Response
+from onefold.local.identifiers import region_of_url
+from onefold.local.sqs_model import Model, Operation
+from onefold.local.sqs_service import Caller, Desk
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
+
+
+Perform = Callable[[Desk, Any, Caller], Awaitable[dict[str, Any] | None]]
+
+OPERATIONS: Final[Mapping[str, Perform]] = {
+    "AddPermission": queue_operations.add_permission,
+    "CancelMessageMoveTask": queue_operations.cancel_message_move_task,
+    "ChangeMessageVisibility": message_operations.change_message_visibility,
+    "ChangeMessageVisibilityBatch": message_operations.change_message_visibility_batch,
+    "CreateQueue": queue_operations.create_queue,
+    "DeleteMessage": message_operations.delete_message,
+    "DeleteMessageBatch": message_operations.delete_message_batch,
+    "DeleteQueue": queue_operations.delete_queue,
+    "GetQueueAttributes": queue_operations.get_queue_attributes,
+    "GetQueueUrl": queue_operations.get_queue_url,
+    "ListDeadLetterSourceQueues": queue_operations.list_dead_letter_source_queues,
+    "ListMessageMoveTasks": queue_operations.list_message_move_tasks,
+    "ListQueueTags": queue_operations.list_queue_tags,
+    "ListQueues": queue_operations.list_queues,
+    "PurgeQueue": queue_operations.purge_queue,
+    "ReceiveMessage": message_operations.receive_message,
+    "RemovePermission": queue_operations.remove_permission,
+    "SendMessage": message_operations.send_message,
+    "SendMessageBatch": message_operations.send_message_batch,
+    "SetQueueAttributes": queue_operations.set_queue_attributes,
+    "StartMessageMoveTask": queue_operations.start_message_move_task,
+    "TagQueue": queue_operations.tag_queue,
+    "UntagQueue": queue_operations.untag_queue,
+}
+
 
 OURS = "/_onefold"
 LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin with
@@ -116,14 +146,14 @@ class App:
         operation = json_protocol.operation_of(self._model, target.decode("latin-1"))
         if not request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json-1."):
             said = request.header(b"content-type")
-            raise errors.malformed_input(f"Content-Type is {said!r}; it must be application/x-amz-json-1.0.")
+            raise aws_errors.malformed_input(f"Content-Type is {said!r}; it must be application/x-amz-json-1.0.")
         return operation, json_protocol.decode(operation, request.body)
 
     def _query(self, request: Request) -> tuple[Operation, Any]:
         if request.method not in ("POST", "GET"):
             raise _method(request.method, "POST or GET")
         if request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json"):
-            raise errors.unknown_operation("")
+            raise aws_errors.unknown_operation("")
         path = unquote(request.path, errors="replace")
         return query_protocol.decode(self._model, request.body, path, request.query.encode("latin-1"))
 
@@ -136,7 +166,7 @@ class App:
         desk = self._in_region(region, getattr(ask, "QueueUrl", None))
         plan = self._plan(desk, name, ask) if desk.queues.faults.active else None
         if plan is not None and plan.before is not None:
-            raise errors.internal_failure() if plan.before == "error" else errors.request_throttled()
+            raise aws_errors.internal_failure() if plan.before == "error" else aws_errors.request_throttled()
         gone = trace = None
         if name == _WAITS:
             request.abandoned = True
@@ -148,14 +178,14 @@ class App:
         )
         try:
             result = await OPERATIONS[name](desk, ask, caller)
-        except ours.OnefoldError as error:
+        except errors.OnefoldError as error:
             raise aws_error(error, query=query) from error
         if plan is not None:
             await self._hold(plan, request)
             if plan.after == "drop":
                 return None
             if plan.after == "error":
-                raise errors.internal_failure()
+                raise aws_errors.internal_failure()
         if query:
             if query_protocol.wants_json(request.headers.get(b"accept", b"")):
                 return Response(200, query_protocol.encode_json(operation, result, request_id), _QUERY_JSON, request_id)
@@ -166,7 +196,7 @@ class App:
         """The desk of the region that a request is for: its signature's, or that of the queue's URL where it has none."""
         named = region_of_url(url) if url else ""
         if named and region and named != region:
-            raise errors.invalid_address(str(url))
+            raise aws_errors.invalid_address(str(url))
         return self._desk.in_region(region or named)
 
     def _gone_of(self, request: Request) -> Callable[[], bool]:
@@ -207,7 +237,7 @@ class App:
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site")
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
-            raise errors.access_denied("Requests of web pages from other sites are refused.")
+            raise aws_errors.access_denied("Requests of web pages from other sites are refused.")
 
     def _check_host(self, request: Request) -> None:
         """Refuse, where no signature is asked for, a name that a page may have pointed at this machine.
@@ -218,7 +248,7 @@ class App:
             return  # under whatever name others know this machine; a page that POSTs has an Origin
         host = host_of(request.header(b"host"))
         if not (is_loopback(host) or (host.lower().endswith(_DOCKER) and request.method != "GET")):
-            raise errors.access_denied(
+            raise aws_errors.access_denied(
                 f"{'GET requests' if self._is_open else 'Requests'} that nobody signed are answered under a name of this "
                 "machine only, such as localhost. Start the server with --access-key and --secret-key to use another."
             )
@@ -237,7 +267,9 @@ class App:
         sys.stderr.write(
             f"onefold: InternalFailure, request {request_id}: a defect of onefold, please report it\n{trace}"
         )
-        return _error(errors.internal_failure(), query=b"x-amz-target" not in request.headers, request_id=request_id)
+        return _error(
+            aws_errors.internal_failure(), query=b"x-amz-target" not in request.headers, request_id=request_id
+        )
 
     def _request_id(self) -> str:
         self._count += 1
@@ -279,20 +311,20 @@ def _is_in_127(host: str) -> bool:
     return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
 
 
-def aws_error(error: ours.OnefoldError, *, query: bool) -> AwsError:
+def aws_error(error: errors.OnefoldError, *, query: bool) -> AwsError:
     """What an error of onefold is on AWS's wire, where an operation has not said it better.
 
     Raises:
         OnefoldError: `error` itself, where it is a defect.
     """
-    if isinstance(error, ours.NotFoundError):
-        return errors.queue_does_not_exist(query=query)
-    if isinstance(error, ours.OverLimitError):
-        return errors.over_limit(error.what)
-    if isinstance(error, ours.StorageBusy | ours.StorageError):
-        return errors.service_unavailable(str(error))
-    if isinstance(error, ours.UsageError):
-        return errors.invalid_parameter_value(str(error))
+    if isinstance(error, errors.NotFoundError):
+        return aws_errors.queue_does_not_exist(query=query)
+    if isinstance(error, errors.OverLimitError):
+        return aws_errors.over_limit(error.what)
+    if isinstance(error, errors.StorageBusy | errors.StorageError):
+        return aws_errors.service_unavailable(str(error))
+    if isinstance(error, errors.UsageError):
+        return aws_errors.invalid_parameter_value(str(error))
     raise error
 
 

@@ -4,7 +4,7 @@ Who may ask: the admin token where there is one; otherwise the server's keys whe
 Basic; otherwise whoever sits at this machine: the Host header must name it, which a page that rebinds its name to
 127.0.0.1 cannot fake. A server that others can reach answers nobody without one of the first two. `health` says "ok" to
 anyone, and no more.
-Never here: how the history is drawn (`wire/history_page.py`), what a fault does. Invariant: a GET changes nothing, and
+Never here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and
 nothing here counts as a receive.
 """
 
@@ -19,16 +19,16 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct, structs
 
-from onefold import errors as ours
+from onefold import errors
 from onefold.contracts.admin import Peeked
 from onefold.decide.faults import Faults
+from onefold.local import history_page, signing
+from onefold.local.aws_errors import AwsError
+from onefold.local.connection import Request, Response
+from onefold.local.identifiers import message_id_of, message_uuid
+from onefold.local.queue_operations import OWN_DEAD_LETTERS
 from onefold.local.queues import LocalQueues
-from onefold.wire import history_page, history_view, signing
-from onefold.wire.addresses import message_id_of, message_uuid
-from onefold.wire.app import OURS, host_of, is_local, is_loopback
-from onefold.wire.connection import Request, Response
-from onefold.wire.errors import AwsError
-from onefold.wire.operations.queues import OWN_DEAD_LETTERS
+from onefold.local.request_handler import OURS, host_of, is_local, is_loopback
 
 _JSON = (
     (b"content-type", b"application/json"),
@@ -111,9 +111,9 @@ class Peek:
         except _Refusal as refusal:
             said = {"what": refusal.what, "meaning": "", "todo": refusal.todo}
             return _json({"error": said}, request_id, refusal.status)
-        except ours.OnefoldError as error:
-            status = 404 if isinstance(error, ours.NotFoundError) else 400
-            status = 503 if isinstance(error, ours.StorageBusy) else status
+        except errors.OnefoldError as error:
+            status = 404 if isinstance(error, errors.NotFoundError) else 400
+            status = 503 if isinstance(error, errors.StorageBusy) else status
             said = {"what": error.what, "meaning": error.meaning, "todo": error.todo}
             return _json({"error": said}, request_id, status)
         except ValueError:
@@ -227,8 +227,8 @@ class Peek:
     def _history(self, query: Mapping[str, str], request: Request, request_id: str) -> Response:
         page = history_page.render(
             self._queues.history,
-            history_view.asked_from(query, message_id_of),
-            history_view.format_for(query.get("format"), request.header(b"accept")),
+            history_page.asked_from(query, message_id_of),
+            history_page.format_for(query.get("format"), request.header(b"accept")),
             now_ms=self._queues.pace.now_ms(),
             name_of=message_uuid,
             path=f"{OURS}/history",

@@ -1,14 +1,18 @@
-"""The older query protocol: a form into an ask, a result or an error into XML.
+"""The older query protocol: a form into a request struct, a result or an error into XML.
 
 The operation is the parameter `Action`; parameters come in the query string, the body or both, nested by dots and numbered
-lists. The queue is named by `QueueUrl` or by the path the request was sent to. Besides the flattened names that AWS
-documents, what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
+lists. The queue is named by `QueueUrl` or by the path the request was sent to. A list is written as repeated elements with a
+name of its own (`MessageAttributeName.1=...`), a map as repeated pairs (`Attribute.1.Name=...&Attribute.1.Value=...`); the
+current service model no longer carries these names, so the tables below do. Besides the flattened names that AWS documents,
+what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
 
 An answer is XML, or JSON for a client that accepts that first.
 
-Never here: HTTP beyond headers of one answer, what an operation does, the names (`wire/query_names.py`).
-Invariant: `decode` answers an ask with all required members, or raises AwsError, whatever the bytes are; XML that leaves
-here has only characters that XML 1.0 allows.
+What does not belong here: HTTP beyond the headers of one answer, what an operation does.
+Invariants: `decode` returns a struct with all required members, or raises AwsError, whatever the bytes are; the XML written
+here has only characters that XML 1.0 allows; every list and map of the service model is in one of the tables.
+
+Source of the names: SQS API reference, examples of each operation; the service model of SDKs before November 2023.
 """
 
 from __future__ import annotations
@@ -17,14 +21,71 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from onefold.wire import errors, query_names
-from onefold.wire.addresses import region_of_url
-from onefold.wire.errors import AwsError
-from onefold.wire.json_protocol import Headers
-from onefold.wire.model import Model, Operation, Shape
+from onefold.local import aws_errors
+from onefold.local.aws_errors import AwsError
+from onefold.local.identifiers import region_of_url
+from onefold.local.json_protocol import Headers
+from onefold.local.sqs_model import Model, Operation, Shape
+
+NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
+
+
+class Pair(NamedTuple):
+    """How a map is written: the element around each pair, and the elements of key and value."""
+
+    element: str
+    key: str
+    value: str
+
+
+LISTS: Final[Mapping[str, str]] = {
+    "AWSAccountIdList": "AWSAccountId",
+    "ActionNameList": "ActionName",
+    "AttributeNameList": "AttributeName",
+    "BatchResultErrorEntryList": "BatchResultErrorEntry",
+    "BinaryList": "BinaryListValue",
+    "ChangeMessageVisibilityBatchRequestEntryList": "ChangeMessageVisibilityBatchRequestEntry",
+    "ChangeMessageVisibilityBatchResultEntryList": "ChangeMessageVisibilityBatchResultEntry",
+    "DeleteMessageBatchRequestEntryList": "DeleteMessageBatchRequestEntry",
+    "DeleteMessageBatchResultEntryList": "DeleteMessageBatchResultEntry",
+    "ListMessageMoveTasksResultEntryList": "ListMessageMoveTasksResultEntry",
+    "MessageAttributeNameList": "MessageAttributeName",
+    "MessageList": "Message",
+    "MessageSystemAttributeList": "MessageSystemAttributeName",
+    "QueueUrlList": "QueueUrl",
+    "SendMessageBatchRequestEntryList": "SendMessageBatchRequestEntry",
+    "SendMessageBatchResultEntryList": "SendMessageBatchResultEntry",
+    "StringList": "StringListValue",
+    "TagKeyList": "TagKey",
+}
+
+MAPS: Final[Mapping[str, Pair]] = {
+    "MessageBodyAttributeMap": Pair("MessageAttribute", "Name", "Value"),
+    "MessageBodySystemAttributeMap": Pair("MessageSystemAttribute", "Name", "Value"),
+    "MessageSystemAttributeMap": Pair("Attribute", "Name", "Value"),
+    "QueueAttributeMap": Pair("Attribute", "Name", "Value"),
+    "TagMap": Pair("Tag", "Key", "Value"),
+}
+
+
+JSON_LISTS: Final[Mapping[str, str]] = {
+    "MessageList": "messages",
+    "QueueUrlList": "queueUrls",
+}  # recorded; else as named
+
+
+def element_of(shape: str) -> str:
+    """The name of each element of a list; `member` for a list that is newer than these tables."""
+    return LISTS.get(shape, "member")
+
+
+def pair_of(shape: str) -> Pair:
+    """How a map is written; generic names for a map that is newer than these tables."""
+    return MAPS.get(shape, Pair("entry", "key", "value"))
+
 
 CONTENT_TYPE = b"text/xml"
 JSON_TYPE = b"application/json"
@@ -67,7 +128,7 @@ def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[O
         raise NoAction
     operation = model.operation(action)
     if operation is None or (action in _OF_ACCOUNT and _QUEUE_PATH.fullmatch(path)):
-        raise errors.unknown_operation(action)
+        raise aws_errors.unknown_operation(action)
     members = _members(operation.input, tree)
     if "QueueUrl" in operation.input.members and "QueueUrl" not in members:
         members["QueueUrl"] = path if region_of_url(path) else path.rstrip("/").rpartition("/")[2] or None
@@ -94,9 +155,9 @@ def _fields(form: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(form.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
     except UnicodeError:
-        raise errors.malformed_query_string("The parameters are not percent-encoded UTF-8.") from None
+        raise aws_errors.malformed_query_string("The parameters are not percent-encoded UTF-8.") from None
     except ValueError:
-        raise errors.malformed_query_string(f"A request has at most {_FIELDS_MAX} parameters.") from None
+        raise aws_errors.malformed_query_string(f"A request has at most {_FIELDS_MAX} parameters.") from None
 
 
 def _nested(fields: list[tuple[str, str]]) -> _Tree:
@@ -128,8 +189,8 @@ def _members(shape: Shape, tree: _Tree) -> dict[str, Any]:
 def _documented(name: str, shape: Shape) -> str:
     """The name a member has in the query protocol."""
     if shape.kind == "list":
-        return query_names.element_of(shape.name)
-    return query_names.pair_of(shape.name).element if shape.kind == "map" else name
+        return element_of(shape.name)
+    return pair_of(shape.name).element if shape.kind == "map" else name
 
 
 def _value(name: str, shape: Shape, found: str | _Tree) -> Any:
@@ -166,19 +227,19 @@ def _numbered(tree: _Tree) -> list[Any]:
 
 
 def _pair(name: str, shape: Shape, found: str | _Tree) -> tuple[str, Any]:
-    pair = query_names.pair_of(shape.name)
+    pair = pair_of(shape.name)
     assert shape.item is not None
     if isinstance(found, str):
         raise _mismatch("STRING_VALUE can not be converted to a Map", name)
     key = found.get(pair.key, found.get("key"))
     value = found.get(pair.value, found.get("value"))
     if key is None:
-        raise errors.missing_parameter(f"{pair.element}.{pair.key}")
+        raise aws_errors.missing_parameter(f"{pair.element}.{pair.key}")
     if not isinstance(key, str):
         raise _mismatch("Start of structure or map found where not expected.", name)
     if value is None:
         if shape.item.kind != "structure":
-            raise errors.missing_parameter(f"{pair.element}.{pair.value}")
+            raise aws_errors.missing_parameter(f"{pair.element}.{pair.value}")
         value = {}  # that it is empty is for the operation to say, with the attribute's name
     return key, _value(name, shape.item, value)
 
@@ -204,7 +265,7 @@ def _scalar(name: str, shape: Shape, text: str) -> Any:
 
 
 def _mismatch(text: str, name: str) -> AwsError:
-    return errors.malformed_input(f"{text} ({name})")
+    return aws_errors.malformed_input(f"{text} ({name})")
 
 
 # ------------------------------------------------------------------------------------------------------ writing
@@ -213,7 +274,7 @@ def _mismatch(text: str, name: str) -> AwsError:
 def encode(operation: Operation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
     """The body of a success. None values are left out; an operation without an output has no result element."""
     name = operation.name
-    out = [_HEAD, f'<{name}Response xmlns="{query_names.NAMESPACE}">']
+    out = [_HEAD, f'<{name}Response xmlns="{NAMESPACE}">']
     if operation.output is not None:
         out.append(f"<{name}Result>")
         _write_members(operation.output, result or {}, out)
@@ -238,7 +299,7 @@ def _jsonable(shape: Shape, value: Any) -> Any:
         return None
     if shape.kind == "structure":
         return {
-            query_names.JSON_LISTS.get(member.name, name): _jsonable(member, value.get(name))
+            JSON_LISTS.get(member.name, name): _jsonable(member, value.get(name))
             for name, member in shape.members.items()
         }
     if shape.kind == "list":
@@ -246,7 +307,7 @@ def _jsonable(shape: Shape, value: Any) -> Any:
         return [_jsonable(shape.item, item) for item in value]
     if shape.kind == "map":
         assert shape.item is not None
-        pair = query_names.pair_of(shape.name)
+        pair = pair_of(shape.name)
         return [{pair.key: key, pair.value: _jsonable(shape.item, item)} for key, item in value.items()]
     return b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
@@ -259,7 +320,7 @@ def headers(request_id: str) -> Headers:
 def encode_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]:
     """Status, headers and body of an error."""
     body = (
-        f'{_HEAD}<ErrorResponse xmlns="{query_names.NAMESPACE}"><Error><Type>{error.fault}</Type>'
+        f'{_HEAD}<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{error.fault}</Type>'
         f"<Code>{error.code}</Code><Message>{_text(error.message)}</Message><Detail/></Error>"
         f"<RequestId>{_text(request_id)}</RequestId></ErrorResponse>"
     )
@@ -283,12 +344,12 @@ def _write_members(shape: Shape, value: Mapping[str, Any], out: list[str]) -> No
 def _write(name: str, shape: Shape, value: Any, out: list[str]) -> None:
     if shape.kind == "list":
         assert shape.item is not None
-        element = query_names.element_of(shape.name)
+        element = element_of(shape.name)
         for item in value:
             _write(element, shape.item, item, out)
     elif shape.kind == "map":
         assert shape.item is not None
-        pair = query_names.pair_of(shape.name)
+        pair = pair_of(shape.name)
         for key, item in value.items():
             out.append(f"<{pair.element}><{pair.key}>{_text(key)}</{pair.key}>")
             _write(pair.value, shape.item, item, out)

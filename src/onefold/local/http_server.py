@@ -1,6 +1,6 @@
 """The listening sockets of one server, and its end: nothing more is accepted, what is in hand is finished.
 
-Bytes are `wire/connection.py`'s. Never here: what is answered, what runs beside the sockets, signals and threads
+Bytes are `connection.py`'s. What does not belong here: what is answered, what runs beside the sockets, signals and threads
 (`service/serving.py`). Invariant: when `stop` returns, no connection is open and no request is in hand.
 """
 
@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from onefold import errors, limits
-from onefold.wire.connection import Bounds, Connection, Front, Handler
+from onefold.local.connection import Bounds, Connection, Front, Handler
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
+
 
 _BACKLOG = 2_048
 _CHECKS = 4  # looks at idle connections per time that they may be idle

@@ -1,6 +1,12 @@
-"""What every operation works on, and who asks.
+"""SQS of one account in one region, as the operations see it; the caller of an operation; repeated receive attempts.
 
-Never here: an operation, a protocol. Invariant: an operation sees nothing of the server but this.
+A receive attempt of a FIFO queue: the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, under
+the same handles, as long as their visibility lasts and none of them was deleted or changed. So a client whose answer
+was lost can ask once more. Attempts are in memory: after a restart an attempt is a new receive.
+What does not belong here: an operation, a protocol. Invariants: an operation sees nothing of the server but
+`SqsService`; an attempt is forgotten as soon as anything happened to one of its messages.
+
+Source: SQS API reference, ReceiveMessage, ReceiveRequestAttemptId.
 """
 
 from __future__ import annotations
@@ -11,12 +17,63 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from onefold import errors as ours
+from onefold import errors, limits
+from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
+from onefold.local.identifiers import Address, name_of_url
+from onefold.local.queue_attributes import Card, Cards
 from onefold.local.queues import LocalQueues
-from onefold.wire.addresses import Address, name_of_url
-from onefold.wire.attempts import Attempts
-from onefold.wire.cards import Card, Cards
+
+ATTEMPT_MS = 5 * limits.MINUTE_MS
+
+
+class _Attempt(Struct):
+    deliveries: list[Delivery]
+    made_at_ms: int
+    until_ms: int
+
+
+class Attempts:
+    """The attempts of one server."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], _Attempt] = {}
+        self._of_receipt: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def recall(self, queue: str, attempt_id: str, now_ms: int) -> list[Delivery] | None:
+        """What the attempt received; None when it is new, too old, or over."""
+        found = self._made.get((queue, attempt_id))
+        if found is None:
+            return None
+        if now_ms >= min(found.made_at_ms + ATTEMPT_MS, found.until_ms):
+            self._forget((queue, attempt_id))
+            return None
+        return found.deliveries
+
+    def keep(self, queue: str, attempt_id: str, deliveries: list[Delivery], visible_ms: int, now_ms: int) -> None:
+        """The attempt received these, or was made again and hides them anew."""
+        self._forget_old(now_ms)
+        key = (queue, attempt_id)
+        known = self._made.get(key)
+        made_at_ms = now_ms if known is None else known.made_at_ms
+        self._made[key] = _Attempt(deliveries, made_at_ms, now_ms + visible_ms)
+        for delivery in deliveries:
+            self._of_receipt[queue, delivery.receipt] = key
+
+    def touched(self, queue: str, receipt: str) -> None:
+        """A message was deleted, or its visibility was changed."""
+        if self._of_receipt and (key := self._of_receipt.get((queue, receipt))) is not None:
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        found = self._made.pop(key, None)
+        for delivery in found.deliveries if found is not None else ():
+            self._of_receipt.pop((key[0], delivery.receipt), None)
+
+    def _forget_old(self, now_ms: int) -> None:
+        for key in [key for key, one in self._made.items() if now_ms >= one.made_at_ms + ATTEMPT_MS]:
+            self._forget(key)
+
 
 _REGIONS_MAX: Final = 64  # of which a desk is kept; one for a further region is made anew each time
 SENDER_ID = "AIDAONEFOLDLOCAL00000"  # the form of an IAM user's id; there are no users here
@@ -110,7 +167,7 @@ class Desk:
     def _is_there(self, queue: str) -> bool:
         try:
             self.queues.engine.queues.setting(queue)
-        except ours.NotFoundError:
+        except errors.NotFoundError:
             return False
         return True
 

@@ -23,10 +23,10 @@ from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, Throttled
 from onefold.lambdas.registry import Entry, Registry
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
-from onefold.local.pace import Pace
-from onefold.wire import signing
-from onefold.wire.connection import Request, Response
-from onefold.wire.desk import Desk
+from onefold.local import signing
+from onefold.local.connection import Request, Response
+from onefold.local.sqs_service import Desk
+from onefold.local.timers import Pace
 
 ROOT: Final = "/2015-03-31/"
 ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from onefold import limits
-from onefold.wire import errors
+from onefold.local import aws_errors
 
 SKEW_MS = 15 * limits.MINUTE_MS  # IAM user guide, troubleshoot SigV4: within 15 minutes of the request's time stamp
 _PRESIGNED_S_MAX = 7 * 24 * 3600  # same guide, X-Amz-Expires: 1 s to 7 days
@@ -97,19 +97,19 @@ def verify(request: Signed, key: Key, now_ms: int) -> None:
     claim = _claim(request.headers, dict(parameters))
     access_key, _, scope = claim.credential.partition("/")
     if access_key != key.access_key:
-        raise errors.invalid_client_token_id()
+        raise aws_errors.invalid_client_token_id()
     _check_scope(scope, claim.stamp)
     _check_time(claim, now_ms)
     names = claim.signed_headers.split(";")
     if "host" not in names:
-        raise errors.signature_does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+        raise aws_errors.signature_does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
     if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # it says what is to be done
-        raise errors.signature_does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
+        raise aws_errors.signature_does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
     canonical = _canonical(request, parameters, names)
     to_sign = "\n".join((_ALGORITHM, claim.stamp, scope, sha256(canonical.encode("latin-1")).hexdigest()))
     wanted = hmac.new(_signing_key(key.secret_key, scope), to_sign.encode("latin-1"), sha256).hexdigest()
     if not hmac.compare_digest(wanted.encode(), claim.signature.encode("latin-1", "replace")):
-        raise errors.signature_does_not_match(
+        raise aws_errors.signature_does_not_match(
             "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access "
             "Key and signing method. Consult the service documentation for details."
         )
@@ -123,23 +123,23 @@ def _claim(headers: Mapping[bytes, bytes], parameters: Mapping[str, str]) -> _Cl
         return _claim_of_header(headers)
     if "X-Amz-Signature" in parameters:
         return _claim_of_query(parameters)
-    raise errors.access_denied("Request is missing Authentication Token")
+    raise aws_errors.access_denied("Request is missing Authentication Token")
 
 
 def _claim_of_header(headers: Mapping[bytes, bytes]) -> _Claim:
     said = headers[b"authorization"].decode("latin-1")
     algorithm, _, rest = said.partition(" ")
     if algorithm != _ALGORITHM:
-        raise errors.incomplete_signature(f"Unsupported AWS 'algorithm': '{algorithm}'.")
+        raise aws_errors.incomplete_signature(f"Unsupported AWS 'algorithm': '{algorithm}'.")
     parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     missing = [name for name in ("Credential", "SignedHeaders", "Signature") if not parts.get(name)]
     if missing:
-        raise errors.incomplete_signature(
+        raise aws_errors.incomplete_signature(
             f"Authorization header requires '{missing[0]}' parameter. Authorization={said}"
         )
     stamp = headers.get(b"x-amz-date", b"").decode("latin-1")
     if not stamp:
-        raise errors.incomplete_signature("Authorization header requires existence of a 'X-Amz-Date' header.")
+        raise aws_errors.incomplete_signature("Authorization header requires existence of a 'X-Amz-Date' header.")
     return _Claim(parts["Credential"], parts["SignedHeaders"], parts["Signature"], stamp)
 
 
@@ -147,28 +147,28 @@ def _claim_of_query(parameters: Mapping[str, str]) -> _Claim:
     names = ("Algorithm", "Credential", "SignedHeaders", "Signature", "Date", "Expires")
     missing = [name for name in names if not parameters.get(f"X-Amz-{name}")]
     if missing:
-        raise errors.incomplete_signature(f"AWS query-string parameters must include 'X-Amz-{missing[0]}'.")
+        raise aws_errors.incomplete_signature(f"AWS query-string parameters must include 'X-Amz-{missing[0]}'.")
     algorithm, credential, signed, signature, stamp, expires = (parameters[f"X-Amz-{name}"] for name in names)
     if algorithm != _ALGORITHM:
-        raise errors.incomplete_signature(f"Unsupported AWS 'algorithm': '{algorithm}'.")
+        raise aws_errors.incomplete_signature(f"Unsupported AWS 'algorithm': '{algorithm}'.")
     if not (expires.isascii() and expires.isdigit() and 1 <= int(expires[:9]) <= _PRESIGNED_S_MAX):
-        raise errors.incomplete_signature(f"X-Amz-Expires must be 1 to {_PRESIGNED_S_MAX} seconds.")
+        raise aws_errors.incomplete_signature(f"X-Amz-Expires must be 1 to {_PRESIGNED_S_MAX} seconds.")
     return _Claim(credential, signed, signature, stamp, int(expires[:9]) * limits.SECOND_MS)
 
 
 def _check_scope(scope: str, stamp: str) -> None:
     parts = scope.split("/")
     if len(parts) != 4 or parts[3] != "aws4_request":
-        raise errors.incomplete_signature(
+        raise aws_errors.incomplete_signature(
             "Credential must have five parts: access key, date, region, service, aws4_request."
         )
     date, named, service, _ = parts
     if not _REGION.fullmatch(named):
-        raise errors.signature_does_not_match("Credential should be scoped to a valid region.")
+        raise aws_errors.signature_does_not_match("Credential should be scoped to a valid region.")
     if service not in _SERVICES:
-        raise errors.signature_does_not_match("Credential should be scoped to correct service: 'sqs'.")
+        raise aws_errors.signature_does_not_match("Credential should be scoped to correct service: 'sqs'.")
     if date != stamp[:8]:
-        raise errors.signature_does_not_match(
+        raise aws_errors.signature_does_not_match(
             f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: '{date}' != "
             f"'{stamp[:8]}', from '{stamp}'."
         )
@@ -178,19 +178,19 @@ def _check_time(claim: _Claim, now_ms: int) -> None:
     try:
         signed_ms = int(datetime.strptime(claim.stamp, _STAMP).replace(tzinfo=UTC).timestamp()) * limits.SECOND_MS
     except ValueError:
-        raise errors.incomplete_signature(
+        raise aws_errors.incomplete_signature(
             f"Date must be in ISO-8601 'basic format'. Got '{claim.stamp}'. See http://en.wikipedia.org/wiki/ISO_8601"
         ) from None
     if signed_ms > now_ms + SKEW_MS:
-        raise errors.signature_does_not_match(
+        raise aws_errors.signature_does_not_match(
             f"Signature not yet current: {claim.stamp} is still later than {_stamp(now_ms + SKEW_MS)} "
             f"({_stamp(now_ms)} + 15 min.)"
         )
     if claim.expires_ms is not None:
         if now_ms > signed_ms + claim.expires_ms:
-            raise errors.request_expired("Request has expired.")
+            raise aws_errors.request_expired("Request has expired.")
     elif signed_ms < now_ms - SKEW_MS:
-        raise errors.signature_does_not_match(
+        raise aws_errors.signature_does_not_match(
             f"Signature expired: {claim.stamp} is now earlier than {_stamp(now_ms - SKEW_MS)} ({_stamp(now_ms)} - 15 min.)"
         )
 
@@ -237,7 +237,7 @@ def _encoded(text: str) -> str:
 def _field(headers: Mapping[bytes, bytes], name: str) -> str:
     value = headers.get(name.encode("latin-1", "replace"))
     if value is None:
-        raise errors.signature_does_not_match(f"The header '{name}' was signed and did not come.")
+        raise aws_errors.signature_does_not_match(f"The header '{name}' was signed and did not come.")
     return " ".join(value.decode("latin-1").split())
 
 

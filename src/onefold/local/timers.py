@@ -18,6 +18,7 @@ from onefold.manual_clock import ManualClock
 if TYPE_CHECKING:
     from onefold.outside import Clock
 
+
 _LOOK_AGAIN_MS = 60_000  # a wall clock may be set while a timer waits: how long that can go unnoticed
 
 _TIDY_AT_LEAST = 1_024  # timers of a manual clock: when there are twice as many as last time, the cancelled ones go

@@ -1,10 +1,14 @@
-"""Names on the wire: queue URLs and ARNs, message ids, receipt handles, sequence numbers, task handles.
+"""The identifiers and digests that SQS gives out: URLs, ARNs, message ids, receipt handles, sequence numbers, MD5 sums.
 
-AWS's forms over the engine's own ids, both ways and without memory: a message id is a UUID that holds the file's token and
-the message's number; a handle is opaque text that holds queue and receipt, so one queue's handle is refused by another.
-Never here: whether the named thing exists. Invariant: what is given out here is read back here, in any later process.
+They are AWS's forms of the engine's own ids, converted in both directions without any memory: a message id is a UUID
+that holds the data file's token and the message's number; a receipt handle is opaque text that holds queue and receipt,
+so the handle of one queue is refused by another. The MD5 digests guard against damage in transit, not against an
+attacker; nothing else may rely on them.
+What does not belong here: whether the named queue or message exists. Invariant: an identifier that was given out can be
+read back by any later process, and a digest does not depend on the order of the attributes.
 
-Sources: SQS developer guide, "Identifiers for Amazon SQS queues"; API reference, GetQueueUrl.
+Sources: SQS developer guide, "Identifiers for Amazon SQS queues" and "Amazon SQS message metadata" (MD5 message
+digest); API reference, GetQueueUrl.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hashlib import md5
 
 from msgspec import Struct
 
-from onefold.wire import errors
+from onefold.contracts.queue import Attribute
+from onefold.local import aws_errors
 
 _REGIONAL = re.compile(r"/queue/([a-z0-9-]{1,32})/[0-9]{12}/[^/]+/?$")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -128,11 +134,43 @@ def receipt_of(handle: str, queue: str) -> str:
     try:
         start, name, receipt = a2b_base64(handle, strict_mode=True).decode().split(" ")
     except (Base64Error, ValueError):
-        raise errors.receipt_handle_is_invalid(handle) from None
+        raise aws_errors.receipt_handle_is_invalid(handle) from None
     if start == "onefold2" and receipt.endswith("."):
         receipt = receipt[:-1]
     elif start != "onefold":  # as they were until November 2026
-        raise errors.receipt_handle_is_invalid(handle)
+        raise aws_errors.receipt_handle_is_invalid(handle)
     if name != queue or not _RECEIPT.fullmatch(receipt):
-        raise errors.receipt_handle_is_invalid(handle)
+        raise aws_errors.receipt_handle_is_invalid(handle)
     return receipt
+
+
+_TEXT = b"\x01"  # String, Number and their labels
+_BINARY = b"\x02"
+
+
+def body_md5(body: str) -> str:
+    """Digest of a message body: 32 hexadecimal characters (`MD5OfMessageBody`, `MD5OfBody`)."""
+    return md5(body.encode(), usedforsecurity=False).hexdigest()
+
+
+def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
+    """Digest of message attributes; None when there are none, as the answer then has no such member.
+
+    Name, data type and value of each, in the order of names, each with its length in 4 bytes before it.
+    """
+    if not attributes:
+        return None
+    parts: list[bytes] = []
+    for name in sorted(attributes):
+        attribute = attributes[name]
+        value = attribute.value
+        kind, raw = (_TEXT, value.encode()) if isinstance(value, str) else (_BINARY, value)
+        for text in (name.encode(), attribute.type.encode()):
+            parts += (len(text).to_bytes(4, "big"), text)
+        parts += (kind, len(raw).to_bytes(4, "big"), raw)
+    return md5(b"".join(parts), usedforsecurity=False).hexdigest()
+
+
+def trace_md5(trace: str | None) -> str | None:
+    """Digest of the one system attribute that may be sent, AWSTraceHeader; None without it."""
+    return None if trace is None else attributes_md5({"AWSTraceHeader": Attribute(trace)})

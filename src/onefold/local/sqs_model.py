@@ -5,7 +5,7 @@ so that a request is parsed and checked in one pass. Members are always optional
 afterwards (`Operation.check`), because AWS answers that with another error. botocore is a source of data here: importing its
 modules would cost more than the rest of the start.
 
-Never here: ranges and rules of values (`wire/operations`), a protocol.
+Never here: ranges and rules of values (`queue_operations`, `message_operations`), a protocol.
 Invariant: a struct of an ask has exactly the members of the model, under the model's names.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from onefold.errors import UsageError
-from onefold.wire import errors
+from onefold.local import aws_errors
 
 Kind = Literal["structure", "list", "map", "string", "integer", "long", "boolean", "blob"]
 
@@ -85,27 +85,27 @@ class Operation(Struct, frozen=True):
                 _check_entries(value, self.input.members[name])
 
 
-def _missing(name: str, shape: Shape, *, query: bool) -> errors.AwsError:
+def _missing(name: str, shape: Shape, *, query: bool) -> aws_errors.AwsError:
     if name == "QueueUrl":
-        return errors.queue_does_not_exist(query=query)
+        return aws_errors.queue_does_not_exist(query=query)
     if name == "QueueName":
-        return errors.invalid_parameter_value(
+        return aws_errors.invalid_parameter_value(
             "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
         )
     if name == _ENTRIES and shape.item is not None:
-        return errors.empty_batch_request(shape.item.name)
-    return errors.missing_parameter("Attribute.Name" if query and name == "Attributes" else name)
+        return aws_errors.empty_batch_request(shape.item.name)
+    return aws_errors.missing_parameter("Attribute.Name" if query and name == "Attributes" else name)
 
 
 def _check_entries(entries: list[Struct], shape: Shape) -> None:
     entry_shape = shape.item
     assert entry_shape is not None
     if not entries:
-        raise errors.empty_batch_request(entry_shape.name)
+        raise aws_errors.empty_batch_request(entry_shape.name)
     for number, entry in enumerate(entries, 1):
         for name in entry_shape.required:
             if getattr(entry, name) is None:
-                raise errors.missing_parameter(f"{entry_shape.name}.{number}.{name}")
+                raise aws_errors.missing_parameter(f"{entry_shape.name}.{number}.{name}")
 
 
 class Model:

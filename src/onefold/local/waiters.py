@@ -15,7 +15,7 @@ from functools import partial
 
 from onefold import errors
 from onefold.contracts.queue import Delivery
-from onefold.local.pace import Pace, Timer
+from onefold.local.timers import Pace, Timer
 
 _AFTER_END_MS = 50  # not 0: who asks again and again must not keep the loop busy
 
