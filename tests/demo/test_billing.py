@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onefold.demo import billing_figures, data
+from onefold.demo import data, figures
 
 HEADER = "InvoiceNo,StockCode,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
 
@@ -61,14 +61,17 @@ def test_the_judge_adds_decimals_and_gives_an_invoice_without_customer_a_stateme
     )
     with gzip.open(place, "wt", encoding="ascii") as file:
         file.write(HEADER + rows)
-    assert billing_figures.figures(str(place)) == {
+    with gzip.open(place, "rt") as lines:
+        found = figures.billing(lines)
+    assert found == {
         "2011-01": {"statements": 1, "net": "0.2"},
         "2011-02": {"statements": 2, "net": "0.6"},
     }
 
 
 def test_every_row_of_the_real_file_counts_in_one_month() -> None:
-    found = billing_figures.figures(str(data.INVOICES))
+    with gzip.open(data.INVOICES, "rt") as lines:
+        found = figures.billing(lines)
     net = sum((Decimal(str(month["net"])) for month in found.values()), Decimal())
     whole = sum((one.quantity * one.unit_price for one in data.read_invoices()), Decimal())
     assert net == whole

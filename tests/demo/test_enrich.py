@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -12,9 +13,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from onefold.demo import data, enrich_command, enrich_figures
-from onefold.demo.enrich import Outcome, Round
-from onefold.demo.enrich_file import EVERY, MISSING, write_countries, write_nightly
+from onefold.demo import data, enrich, figures
+from onefold.demo.enrich import EVERY, MISSING, Outcome, Round, write_countries, write_nightly
 
 ROWS = 4_000
 
@@ -65,7 +65,8 @@ def test_one_country_is_missing_at_first(tmp_path: Path) -> None:
 
 
 def test_the_figures_are_those_of_every_row() -> None:
-    found = enrich_figures.figures(str(data.INVOICES))
+    with gzip.open(data.INVOICES, "rt") as lines:
+        found = figures.enrich(lines)
     amounts, refused = found["amounts"], found["refused"]
     assert isinstance(amounts, dict)
     assert isinstance(refused, list)
@@ -84,8 +85,8 @@ def test_what_fails_in_the_repaired_run_is_explained(capsys: pytest.CaptureFixtu
         rounds=(night, again), expected=98, made=98, twice=0, never=0, unexpected=0, wrong=0, net_expected="1", net="1",
         faults=(),
     )  # fmt: skip
-    enrich_command._draw(found)
+    enrich._draw(found)
     said = " ".join(capsys.readouterr().out.split())
     assert "The 2 that failed in the repair, too, have a negative price" in said
-    enrich_command._draw(structs.replace(found, rounds=(night, structs.replace(again, failed=0))))
+    enrich._draw(structs.replace(found, rounds=(night, structs.replace(again, failed=0))))
     assert "negative price" not in capsys.readouterr().out

@@ -1,11 +1,12 @@
 """One billing year under fire: thirteen ticks, thirteen dispatches, one statement for each account and month.
 
-    two schedulers and three workers on one file; they are killed at random, schedulers too, and workers in the middle of a
-    dispatch; half way, every tick is sent once more; when all is done the statements' own table is held against an
-    independent sum of the file, month by month, to the last decimal
+`onefold demo billing`: two schedulers and three workers run on one file. They are killed at random, workers also in the
+middle of a dispatch. Half way, every tick is sent once more. When all is done, the statements' own table is compared with
+an independent sum of the file, month by month, to the penny.
 
-Never here: the shop (`billing_shop`), the figures (`billing_figures`), output. Invariant: every process that was started
-is gone when the call returns, and the table is read after that.
+Here: the command, the run, the judgement and the table that is printed. Never here: the shop (`billing_shop`) and the
+figures (`figures`). Invariant: every process that was started is gone before the table is read, and the exit code is 0
+only when every account has one statement for each month, the totals match the file, and no fault was built in.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+import click
+import msgspec
 from msgspec import Struct
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from onefold.clock import SystemClock
-from onefold.demo import billing_figures, data
+from onefold.demo import data, figures
 from onefold.demo.crew import Crew
-from onefold.demo.progress import Draw
+from onefold.demo.progress import Draw, bar
+from onefold.demo.stage import stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.watch.wording import counted
@@ -122,7 +129,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
     with closing(Crew(_COMMANDS, variables, folder / "crew.log")) as crew:
         most, moved_ms, settled, again, random = 0, since_ms, 0, False, 0
         while settled < _SETTLED_LOOKS:
-            clock.wait(_Waiter(never), TICK_MS)
+            clock.wait(never, TICK_MS)
             crew.check()
             made = _counted(file, "SELECT count(*) FROM statement")
             if (
@@ -157,17 +164,9 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
     )
 
 
-class _Waiter:
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._event.wait(timeout_s)
-
-
 def _expected() -> dict[str, dict[str, object]]:
     """The judge's figures, from a process that cannot find onefold."""
-    command = [sys.executable, "-I", "-S", billing_figures.__file__, str(data.INVOICES)]
+    command = [sys.executable, "-I", "-S", figures.__file__, str(data.INVOICES), "--of", "billing"]
     found: dict[str, dict[str, object]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # noqa: S603 - our own script
     return found
 
@@ -244,3 +243,66 @@ def _fault(month: Month) -> str:
         f"{month.month}: {month.made:,} statements for {month.expected:,} accounts, {month.twice:,} twice, "
         f"{month.never:,} never; net {month.net} for {month.net_expected}"
     )
+
+
+EPILOG = """
+Exit codes: 0 every account has one statement a month and the totals are the file's; 1 not so; 2 wrong usage.
+"""
+
+
+@click.command("billing", epilog=EPILOG)
+@click.option(
+    "--kills", type=click.IntRange(0, 200), default=15, show_default=True, help="At random, of workers and schedulers."
+)
+@click.option(
+    "--falls", type=click.IntRange(0, 13), default=4, show_default=True, help="Months killed in the middle of dispatch."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Of when, and whom.")
+@click.option("--plant", type=click.Choice(["two-keys"]), help="Build a fault in; the demo must fail.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the engine's file and the log there."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.pass_context
+def billing(
+    context: click.Context, kills: int, falls: int, seed: int, plant: str | None, keep: Path | None, as_json: bool
+) -> None:
+    """Bill a year of real invoices: thirteen ticks at 03:00 London time, two schedulers, kills in mid-dispatch.
+
+    Each month's customers are dispatched to a FIFO queue; each gets one statement. In the end they are held against
+    an independent sum of the file, to the penny.
+    """
+    settings = Settings(kills=kills, falls=falls, seed=seed, plant=plant)
+    with stage(keep) as folder, bar() as told:
+        found = perform(settings, folder, told)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        _draw(found)
+    context.exit(1 if found.faults or plant is not None else 0)
+
+
+def _draw(found: Outcome) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("month", "dispatched", "made", "twice", "never", "net, GBP", "by the file"):
+        table.add_column(title, justify="left" if title == "month" else "right", no_wrap=True)
+    for one in found.months:
+        table.add_row(
+            one.month, f"{one.dispatched:,}", f"{one.made:,}", str(one.twice), str(one.never),
+            f"{Decimal(one.net):,.2f}", f"{Decimal(one.net_expected):,.2f}", style="" if one.right else "red",
+        )  # fmt: skip
+    console = Console(highlight=False)
+    console.print(table)
+    killed = ", ".join(counted(count, name) for name, count in sorted(found.kills.items())) or "nobody"
+    console.print(
+        f"Killed: {killed}; dispatches that ended in the middle: {found.interrupted}. {found.seconds:,} s.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"All {len(found.months)} ticks were sent twice; {found.duplicates} were answered from their record.",
+        soft_wrap=True,
+    )
+    for fault in found.faults:
+        console.print(fault, style="red", soft_wrap=True)
+    if not found.faults:
+        console.print("twice: 0, never: 0; every month's total is the file's.", style="bold green")

@@ -1,13 +1,14 @@
-"""What must happen, worked out from the invoice file alone: the judge's side of the demo.
+"""What must happen, worked out from the invoice file alone: the judge's side of each demo.
 
-    python figures.py online-retail-invoices.csv.gz [--rows N]        prints one JSON object
+    python figures.py online-retail-invoices.csv.gz [--rows N] [--of fulfilment|billing|enrich]     prints one JSON object
 
-Here: the rules of the shop a second time, in the dullest form. Never here: an import of onefold, or of
+Here: the rules of the demos' shops a second time, in the plainest form. Never here: an import of onefold, or of
 anything beyond the standard library (a test runs this file where neither can be found), so that no defect of
-onefold can bend the figures it is held against. Invariant: every row of the file ends in exactly one of
-booked, refused, or conflict, whichever row of an invoice number happens to come first.
+onefold can distort the figures it is compared with. Invariant: money is a decimal, never a float, and every row of the
+file counts exactly once: in fulfilment as booked, refused or conflict, whichever row of an invoice number happens to
+come first; in billing in one month; in enrich as an amount or as refused.
 
-The rules, in this order:
+Fulfilment, in this order:
 
 1. a negative price is refused;
 2. a number that starts with C is a cancellation: refund;
@@ -16,11 +17,16 @@ The rules, in this order:
 4. a price of zero ships free;
 5. everything else ships.
 
-One invoice number is one piece of work. When rows with other figures share a number, the first to be claimed
-has the number, booked or refused, and every other row is a conflict. So each of them is an acceptable winner
+One invoice number is one operation. When rows with different figures share a number, the first to be claimed
+gets the number, booked or refused, and every other row is a conflict. So each of them is an acceptable winner
 and the file alone cannot say which it will be; `what_is_left` says what the rest must be once the winner is
-known. A refused winner leaves nothing booked: that is what claiming first and checking then means, and no
+known. A refused winner leaves nothing booked: that follows from claiming first and checking then, and no
 pair of the shipped file is of that kind (`order_decides` in the output lists them; it is empty).
+
+Billing: a customer has one statement a month; an invoice without a customer (`(blank)`) has a statement of its own. The
+net of a statement is the sum of quantity x unit price of its rows; cancellations have negative quantities.
+
+Enrich: each row of the file must be in the table once, with quantity x unit price; rows with a negative price must not.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ import csv
 import gzip
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -38,15 +44,15 @@ from itertools import islice
 from typing import Any
 
 SHIP, SHIP_FREE, REFUND, REFUSED = "ship", "ship-free", "refund", "refused"
-"""What becomes of a row that comes first; a refused one has no effect and is a dead letter."""
+"""The outcome of a row that comes first; a refused one has no effect and is a dead letter."""
 
 CONFLICT = "conflict"
-"""What becomes of a row whose invoice number went to another row: a dead letter too."""
+"""The outcome of a row whose invoice number went to another row: a dead letter too."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row, or several that are alike in everything, and what becomes of it when it comes first.
+    """One row, or several that are alike in everything, and its outcome when it comes first.
 
     Attributes:
         kind: SHIP, SHIP_FREE, REFUND or REFUSED.
@@ -99,7 +105,7 @@ class Figures:
 
 
 def kind_of(number: str, quantity: int, unit_price: Decimal) -> str:
-    """What becomes of a row by the five rules above."""
+    """The outcome of a row by the five rules above."""
     if unit_price < 0:
         return REFUSED
     if number.startswith("C"):
@@ -124,7 +130,7 @@ def work_out(file_lines: Iterable[str]) -> Figures:
 
     Raises:
         KeyError: a column is missing.
-        ValueError, decimal.InvalidOperation: a quantity or price is no number.
+        ValueError, decimal.InvalidOperation: a quantity or price is not a number.
     """
     counts: Counter[str] = Counter()
     alike: dict[str, dict[tuple[str, ...], list[int]]] = {}
@@ -163,17 +169,49 @@ def _expected(invoices: dict[str, tuple[Row, ...]], order_decides: tuple[str, ..
     return expected
 
 
+def billing(file_lines: Iterable[str]) -> dict[str, dict[str, object]]:
+    """Number of statements and net, in pounds, of every month (`2011-03`), in order."""
+    statements: dict[str, set[str]] = defaultdict(set)
+    net: dict[str, Decimal] = defaultdict(Decimal)
+    for row in csv.DictReader(file_lines):
+        day, _, _ = row["InvoiceDate"].partition(" ")
+        month_of_year, _, year = day.split("/")
+        month = f"{year}-{int(month_of_year):02d}"
+        customer = row["CustomerID"]
+        statements[month].add(row["InvoiceNo"] if customer == "(blank)" else customer)
+        net[month] += int(row["Quantity"]) * Decimal(row["UnitPrice"])
+    return {month: {"statements": len(found), "net": str(net[month])} for month, found in sorted(statements.items())}
+
+
+def enrich(file_lines: Iterable[str]) -> dict[str, object]:
+    """The amount of each invoice that must be in the table, by number and date; and those that must not."""
+    amounts: dict[str, str] = {}
+    refused: list[str] = []
+    for row in csv.DictReader(file_lines):
+        name, price = f"{row['InvoiceNo']} {row['InvoiceDate']}", Decimal(row["UnitPrice"])
+        if price < 0:
+            refused.append(name)
+        else:
+            amounts[name] = str(int(row["Quantity"]) * price)
+    return {"amounts": amounts, "refused": refused}
+
+
 def main(arguments: list[str]) -> int:
     """Print the figures of the file named in `arguments` as JSON; 0, or argparse exits with 2."""
     parser = argparse.ArgumentParser(description="Work out from an invoice file what must happen to each row.")
     parser.add_argument("file", help="gzip-compressed CSV file")
     parser.add_argument("--rows", type=int, default=None, metavar="N", help="only the first N rows (default: all)")
+    parser.add_argument("--of", choices=("fulfilment", "billing", "enrich"), default="fulfilment", help="which demo")
     options = parser.parse_args(arguments)
     if options.rows is not None and options.rows < 0:
         parser.error(f"--rows is {options.rows}; it must be 0 or more")
     with gzip.open(options.file, "rt", encoding="utf-8", newline="") as text:
-        count_max = None if options.rows is None else options.rows + 1
-        sys.stdout.write(work_out(islice(text, count_max)).to_json() + "\n")
+        lines = islice(text, None if options.rows is None else options.rows + 1)
+        if options.of == "fulfilment":
+            written = work_out(lines).to_json()
+        else:
+            written = json.dumps(billing(lines) if options.of == "billing" else enrich(lines))
+    sys.stdout.write(written + "\n")
     return 0
 
 
