@@ -9,11 +9,10 @@ import pytest
 import onefold
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
-from onefold.demo import tally
-from onefold.demo.courier import Courier
+from onefold.demo import outcome
 from onefold.demo.data import read_invoices
-from onefold.demo.fulfilment import QUEUE, fulfil_job, shop
-from onefold.demo.stream import CHUNK, Sending, messages
+from onefold.demo.drill import CHUNK, Sending, stream
+from onefold.demo.fulfilment import QUEUE, Courier, fulfil_job, shop
 from onefold.entropy import SeededEntropy
 
 
@@ -22,7 +21,7 @@ def row(event: str, key: str | None = None, **detail: str | int) -> Row:
 
 
 def test_each_delivery_is_counted_once() -> None:
-    found = tally.count(
+    found = outcome.count_deliveries(
         [
             row("takeover", "2"),
             row("unknown", "2"),
@@ -43,22 +42,22 @@ def test_each_delivery_is_counted_once() -> None:
             row("settled", "2"),
         ]
     )
-    assert found == tally.Tally(
+    assert found == outcome.Tally(
         deliveries=9 + 7 + 4, duplicates=1, waited=1, takeovers=2, retries=1, lost=1, taken_over="3"
     )
 
 
 def test_every_row_is_sent_once_and_about_a_tenth_again_with_the_same_payload() -> None:
-    sent = messages(read_invoices(count_max=5_000), SeededEntropy(3))
-    assert set(sent) == set(messages(read_invoices(count_max=5_000), SeededEntropy(4)))
+    sent = stream(read_invoices(count_max=5_000), SeededEntropy(3))
+    assert set(sent) == set(stream(read_invoices(count_max=5_000), SeededEntropy(4)))
     copies = Counter(Counter(sent).values())
     assert copies.keys() == {1, 2}
     assert 400 < copies[2] < 600
-    assert sent == messages(read_invoices(count_max=5_000), SeededEntropy(3))
+    assert sent == stream(read_invoices(count_max=5_000), SeededEntropy(3))
 
 
 def test_the_copies_come_close_behind_or_much_later() -> None:
-    sent = messages(read_invoices(count_max=5_000), SeededEntropy(3))
+    sent = stream(read_invoices(count_max=5_000), SeededEntropy(3))
     first: dict[object, int] = {}
     behind = [place - first[one] for place, one in enumerate(sent) if first.setdefault(one, place) != place]
     close = sum(distance < 100 for distance in behind)
@@ -68,7 +67,7 @@ def test_the_copies_come_close_behind_or_much_later() -> None:
 
 def test_sending_accepts_everything_in_chunks() -> None:
     app = shop("keys", "sqlite://:memory:", Courier(1))
-    invoices = messages(read_invoices(count_max=CHUNK + 10), SeededEntropy(1))
+    invoices = stream(read_invoices(count_max=CHUNK + 10), SeededEntropy(1))
     sending = Sending(fulfil_job(app), invoices)
     sending._thread.join()
     assert sending.done
@@ -79,7 +78,7 @@ def test_sending_accepts_everything_in_chunks() -> None:
 def test_what_stopped_the_sending_is_raised_to_who_asks() -> None:
     app = shop("keys", "sqlite://:memory:", Courier(1))
     app.runtime().engine.queues.drop(QUEUE)
-    sending = Sending(fulfil_job(app), messages(read_invoices(count_max=5), SeededEntropy(1)))
+    sending = Sending(fulfil_job(app), stream(read_invoices(count_max=5), SeededEntropy(1)))
     sending._thread.join()
     with pytest.raises(onefold.NotFoundError):
         assert sending.done

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 import onefold
-from onefold.demo.courier import Answer, Courier, Health
+from onefold.demo.fulfilment import Answer, Courier, Health
 
 ORDER: dict[str, str | int] = {"reference": "1", "kind": "ship", "quantity": 2, "unit_price": "3.5"}
 

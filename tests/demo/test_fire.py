@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold.contracts.ledger import Row
-from onefold.demo.fire import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
+from onefold.demo.processes import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 

@@ -9,10 +9,11 @@ import pytest
 import onefold
 from onefold.contracts.store import Hold, RecordKey
 from onefold.demo import figures
-from onefold.demo.courier import Answer, Courier
 from onefold.demo.data import read_invoices
 from onefold.demo.fulfilment import (
+    Answer,
     Booked,
+    Courier,
     Invoice,
     Setup,
     ask_and_fence,

@@ -13,14 +13,12 @@ from rich.console import Console
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Reason
 from onefold.demo import command
+from onefold.demo.drill import Settled
 from onefold.demo.figures import Figures, work_out
 from onefold.demo.fulfilment import Invoice
-from onefold.demo.outcome import SHOWN_MAX, Outcome, Seen, outcome
+from onefold.demo.outcome import RUNS, SHOWN_MAX, Outcome, Progress, Seen, Settings, Tally, outcome
 from onefold.demo.partner_books import Booking, Order
 from onefold.demo.partner_ledger import Ledger, RequestRow
-from onefold.demo.person import Settled
-from onefold.demo.runs import RUNS, Progress, Settings
-from onefold.demo.tally import Tally
 
 FIGURES: Figures = work_out(
     [

@@ -12,9 +12,8 @@ import onefold
 from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Ack
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
-from onefold.demo import plant
-from onefold.demo.courier import Answer, Courier
-from onefold.demo.fulfilment import Booked, Invoice, shop
+from onefold.demo import worker
+from onefold.demo.fulfilment import Answer, Booked, Courier, Invoice, shop
 from onefold.run.settling import Backend
 
 KEY = RecordKey("", "fulfil", "1")
@@ -25,7 +24,7 @@ DONE = Complete(result=b"null", expires_at_ms=NOW_MS + 10**10)
 @pytest.fixture
 def backend() -> Iterator[Backend]:
     with closing(shop("probe", "sqlite://:memory:", Courier(1))) as app:
-        yield plant.without_fence(app.runtime().backend)
+        yield worker.without_fence(app.runtime().backend)
 
 
 def claim(backend: Backend, owner: str, now_ms: int = NOW_MS) -> object:
@@ -81,7 +80,7 @@ class Books(Courier):
 
 def test_the_probe_only_looks() -> None:
     invoice = Invoice(number="1", invoice_date="", customer=None, country="", quantity=1, unit_price="1")
-    nothing = partial(plant.only_looking, Books())
+    nothing = partial(worker.only_looking, Books())
     assert nothing(invoice, None) == onefold.NotDone()  # type: ignore[arg-type]  # it does not even use its context
-    something = partial(plant.only_looking, Books("B000001"))
+    something = partial(worker.only_looking, Books("B000001"))
     assert something(invoice, None) == onefold.Done(Booked("B000001"))  # type: ignore[arg-type]

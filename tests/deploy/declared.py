@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import onefold
-from onefold.demo.courier import Courier
-from onefold.demo.fulfilment import shop
+from onefold.demo.fulfilment import Courier, shop
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack, stack_of
 from onefold.options import FUNCTION, Function

@@ -33,9 +33,8 @@ from rich.table import Table
 
 from onefold.clock import SystemClock
 from onefold.demo import data, figures
-from onefold.demo.crew import Crew
-from onefold.demo.progress import Draw, bar
-from onefold.demo.stage import stage
+from onefold.demo.processes import Crew
+from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.watch.wording import counted

@@ -40,13 +40,12 @@ from rich.table import Table
 
 from onefold.backends.aws.session import Session
 from onefold.clock import SystemClock
-from onefold.demo import data, stream
-from onefold.demo.drill import LEDGER, expected_of, partner
+from onefold.demo import data
+from onefold.demo.drill import LEDGER, expected_of, partner, stream
 from onefold.demo.fulfilment import Invoice
-from onefold.demo.outcome import IN_JUDGES_WORDS, faults_of_effects, faults_of_letters
+from onefold.demo.outcome import IN_JUDGES_WORDS, dead_letter_of, faults_of_effects, faults_of_letters
 from onefold.demo.partner_ledger import read_ledger
-from onefold.demo.progress import Draw, bar
-from onefold.demo.stage import stage
+from onefold.demo.stage import Draw, bar, stage
 from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
 from onefold.entropy import SeededEntropy
 from onefold.errors import NotFoundError, OnefoldError
@@ -158,12 +157,12 @@ def perform(
             _calmly(wire, lambda: _deploy(run, endpoint))
             clock = SystemClock()
             since_ms = clock.monotonic_ms()
-            messages = stream.messages(data.read_invoices(count_max=settings.rows), SeededEntropy(settings.seed))
+            messages = stream(data.read_invoices(count_max=settings.rows), SeededEntropy(settings.seed))
             _until_empty(shop, messages, told)
             seconds = (clock.monotonic_ms() - since_ms) / 1000
             calls, met = dict(wire.calls), dict(wire.met)
             wire.rate = 0.0
-            dead = [_dead_letter(one) for one in shop.app.runtime().engine.queues.peek("invoices-dead", limit=_ALL)]
+            dead = [dead_letter_of(one) for one in shop.app.runtime().engine.queues.peek("invoices-dead", limit=_ALL)]
             run("status", "shop:app")
             run("dlq", "list", "shop:app")
             redriven = _mended(run, shop, dead)
@@ -329,19 +328,13 @@ def _sent(shop: Any, chunk: list[Any]) -> None:
 # -- afterwards ------------------------------------------------------------------------------------------------------
 
 
-def _dead_letter(message: Any) -> DeadLetter:
-    invoice = msgspec.json.decode(message.body, type=Invoice)
-    kind = message.reason.kind if message.reason is not None else "receives"
-    return DeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
-
-
 def _mended(run: Command, shop: Any, dead: list[DeadLetter]) -> str | None:
     """Mend one refused invoice in the dead-letter queue, redrive it, and tell its story; its number."""
     refused = next((one for one in dead if one.reason == IN_JUDGES_WORDS["permanent"] and one.quantity < 0), None)
     if refused is None:
         return None
     queues = shop.app.runtime().engine.queues
-    letter = next(one for one in queues.peek("invoices-dead", limit=_ALL) if _dead_letter(one) == refused)
+    letter = next(one for one in queues.peek("invoices-dead", limit=_ALL) if dead_letter_of(one) == refused)
     body = json.loads(letter.body)
     body["quantity"] = -body["quantity"]
     run("dlq", "edit", letter.message_id, "shop:app", "--body", json.dumps(body))

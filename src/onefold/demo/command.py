@@ -33,8 +33,7 @@ from onefold.demo.billing import billing
 from onefold.demo.cloud import aws
 from onefold.demo.drill import Told, drill, expected_of
 from onefold.demo.enrich import enrich
-from onefold.demo.outcome import Outcome
-from onefold.demo.runs import RUNS, Progress, Settings
+from onefold.demo.outcome import RUNS, Outcome, Progress, Settings
 from onefold.demo.stage import stage
 from onefold.errors import UsageError
 from onefold.watch.wording import counted

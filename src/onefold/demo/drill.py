@@ -1,10 +1,16 @@
 """One run of the demo from the first message to the verdict.
 
-    a partner and an engine, in a folder of their own; messages are sent while workers run under fire; when the queue is
-    empty the person settles what is held and the workers finish that; then all end, and the partner's ledger is judged
+A partner and an engine get a folder of their own. Every row of the file is sent in its order, in chunks, while workers run
+under fire. About a tenth of the messages is sent again with the same payload: half of those soon after the first, so that
+another worker meets it while it is under way, and half at any later time, so that it is met when it is done. When the queue
+is empty, a person settles what is held: waits until the partner has nothing under way (before that its books may still
+change), looks in its books for each held invoice, and answers through the same service as `onefold held settle`. The
+workers finish what was released; then everything ends, and the partner's ledger is judged.
 
-Here: the order of things. Never here: how processes are killed (`fire`), how a run is judged (`outcome`), output.
-Invariant: nothing that was started outlives the call, and the ledger is read after everything, the partner too, has ended.
+Here: the order of things, the sender, and the person. Never here: how processes are killed (`processes`), how a run is
+judged (`outcome`), output. Invariant: the same seed sends the same messages in the same order; no held invoice is answered
+while the partner still works on anything; nothing that was started outlives the call; and the ledger is read after
+everything, including the partner, has ended.
 """
 
 from __future__ import annotations
@@ -12,25 +18,31 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+import onefold
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
-from onefold.demo import data, figures, stream, tally
-from onefold.demo.courier import Courier
+from onefold.demo import data, figures
 from onefold.demo.figures import Figures
-from onefold.demo.fire import Fire, Plan
-from onefold.demo.fulfilment import QUEUE, fulfil_job, shop
-from onefold.demo.outcome import Outcome, Seen, outcome
+from onefold.demo.fulfilment import QUEUE, Booked, Courier, Health, Invoice, fulfil_job, invoice_of, shop
+from onefold.demo.outcome import RUNS, Outcome, Phase, Progress, Run, Seen, Settings, Settled, count_deliveries, outcome
 from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import read_ledger
-from onefold.demo.person import Person, Settled
-from onefold.demo.runs import RUNS, Phase, Progress, Run, Settings
+from onefold.demo.processes import Fire, Plan
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
+from onefold.service import held
+from onefold.service.desk import Desk, Jobs
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy, Waiter
 
 ENGINE, LEDGER, PARTNER_LOG, WORKERS_LOG = "shop.db", "partner.db", "partner.log", "workers.log"
 """Files in the folder of a run."""
@@ -92,11 +104,11 @@ class _Drill:
         app = stack.enter_context(closing(shop(run.name, self._url, self._courier)))
         self._engine = app.runtime().engine
         self._person = Person(app, self._courier, clock=self._clock, never=self._never)
-        invoices = stream.messages(data.read_invoices(count_max=settings.rows), entropy)
+        invoices = stream(data.read_invoices(count_max=settings.rows), entropy)
         self._messages = len(invoices)
         self._since_ms = self._clock.monotonic_ms()
         self._least = (self._messages, self._since_ms)
-        self._sending = stack.enter_context(closing(stream.Sending(fulfil_job(app), invoices)))
+        self._sending = stack.enter_context(closing(Sending(fulfil_job(app), invoices)))
         command = [sys.executable, "-m", "onefold.demo.worker", "--url", self._url, "--setup", run.name]
         command += ["--partner", str(port), "--threads", str(settings.threads)]
         command += ["--plant", settings.plant] if settings.plant is not None else []
@@ -124,7 +136,7 @@ class _Drill:
         return Seen(
             seconds=self._seconds(),
             messages=self._messages,
-            counted=tally.count(self._history(0)),
+            counted=count_deliveries(self._history(0)),
             dead=list(self._dead_letters()),
             held_left=len(self._person.waiting()),
             hits=tuple(self._fire.hits.values()),
@@ -213,3 +225,125 @@ def partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
             process.wait(PARTNER_LEAVE_S_MAX)
         finally:
             process.kill()
+
+
+AGAIN_SHARE = 0.1
+CLOSE_MESSAGES = 60
+CHUNK = 1_000
+
+
+def stream(rows: Iterable[data.Invoice], entropy: Entropy) -> list[Invoice]:
+    """The messages of a run, in the order in which they are sent."""
+    invoices = [invoice_of(row) for row in rows]
+    placed: list[tuple[float, Invoice]] = list(enumerate(invoices))
+    for place, invoice in enumerate(invoices):
+        if entropy.fraction() < AGAIN_SHARE:
+            far = CLOSE_MESSAGES if entropy.fraction() < 0.5 else len(invoices) - place
+            placed.append((place + far * entropy.fraction(), invoice))
+    placed.sort(key=lambda one: one[0])
+    return [invoice for _, invoice in placed]
+
+
+class Sending:
+    """Sends messages in the background, CHUNK at a time, each chunk durable before the next."""
+
+    def __init__(self, job: onefold.Job[Invoice, Booked], invoices: Sequence[Invoice]) -> None:
+        self._job = job
+        self._invoices = invoices
+        self._stopped = False
+        self._error: BaseException | None = None
+        self.sent = 0
+        """Messages accepted by now."""
+        self._thread = threading.Thread(target=self._send, name="demo-sender", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was sent.
+
+        Raises:
+            OnefoldError: what stopped the sending.
+        """
+        if self._error is not None:
+            raise self._error
+        return self.sent == len(self._invoices)
+
+    def close(self) -> None:
+        """Stop after the chunk that is under way."""
+        self._stopped = True
+        self._thread.join()
+
+    def _send(self) -> None:
+        try:
+            while self.sent < len(self._invoices) and not self._stopped:
+                chunk = self._invoices[self.sent : self.sent + CHUNK]
+                self._job.send_many(chunk)
+                self.sent += len(chunk)
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks whether it is done
+            self._error = error
+
+
+ACTOR = "person:demo"
+CALM_MS = 200
+"""The partner must have nothing under way twice, so far apart, with no request in between."""
+WAIT_MS_MAX = 30_000
+"""The slowest request takes the partner 1.5 s."""
+
+
+class Person:
+    """Sits at the desk of a shop's engine.
+
+    Args:
+        app: the shop. courier: how to ask the partner.
+    """
+
+    def __init__(self, app: onefold.App, courier: Courier, *, clock: Clock, never: Waiter) -> None:
+        jobs = Jobs(named=app.jobs, of=app.job_of, history=app.history)
+        self._desk = Desk(app.runtime(), actor=ACTOR, jobs=jobs)
+        self._courier = courier
+        self._clock = clock
+        self._never = never
+
+    def waiting(self) -> list[held.Held]:
+        """What is held now."""
+        return held.listed(self._desk)
+
+    def settle(self, told: Callable[[int], None]) -> Settled:
+        """Settle everything that is held now; what was not done goes back to the queue.
+
+        Args:
+            told: hears before each invoice how many there are still.
+
+        Raises:
+            OnefoldError: the partner did not come to rest.
+        """
+        waiting = self.waiting()
+        if waiting:
+            self._wait_for_calm()
+        settled = Settled()
+        for place, one in enumerate(waiting):
+            told(len(waiting) - place)
+            bookings = self._courier.look(one.key).bookings
+            held.settle(
+                self._desk,
+                one.key,
+                done=bool(bookings),
+                result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,
+                reason_text=f"the partner's books show {bookings[0]}" if bookings else "not in the partner's books",
+            )
+            settled += Settled(done=1) if bookings else Settled(not_done=1)
+        return settled
+
+    def _wait_for_calm(self) -> None:
+        before: Health | None = None
+        for _ in range(WAIT_MS_MAX // CALM_MS):
+            now = self._courier.health()
+            if now.under_way == 0 and now == before:
+                return
+            before = now
+            self._clock.wait(self._never, CALM_MS)
+        raise OnefoldError(
+            f"The partner still had something under way after {WAIT_MS_MAX} ms.",
+            meaning="Its books may still change, so nothing can be settled by them.",
+            todo="Run the demo again; if it stays, the partner is at fault.",
+        )

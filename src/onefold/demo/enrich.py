@@ -38,10 +38,9 @@ from rich.table import Table
 import onefold
 from onefold.clock import SystemClock
 from onefold.demo import data, enrich_shop, figures
-from onefold.demo.crew import Crew
 from onefold.demo.enrich_shop import TOLERATED_PERCENT
-from onefold.demo.progress import Draw, bar
-from onefold.demo.stage import stage
+from onefold.demo.processes import Crew
+from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.service import maps

@@ -1,32 +1,189 @@
-"""What became of a run: its numbers in one value, and every fault in words.
+"""The outcome of a run: what was asked for, its numbers in one value, and every fault in words.
 
-Takes what the drill saw, the engine's dead letters and the partner's ledger, and has `verdict` judge the last two against
-the figures. Never here: processes, output, a number taken from the engine where the partner's ledger has one.
-Invariant: a run without a fault passed, and only such a run.
+The three runs differ in their partner and in what the job does about a run that ended in the middle. The counts come from
+the engine's history at level `full`: a row for each delivery is written in the very transaction that settled it, so a
+worker that is killed can neither lose a count nor leave one for something that did not happen. Deliveries that were never
+settled have no row of their own; the rows `owner-dead` (killed) and `worker-draining` (released) say how many there were.
+`verdict` judges dead letters and the partner's ledger against the figures.
+
+Here: values, and functions from values to values. Never here: processes, output, a number taken from the engine where the
+partner's ledger has one: what onefold believes is not evidence that the effects are right. Invariant: every delivery is
+counted once; two runs with equal settings send the same messages to partners that misbehave alike (only the work that a
+kill hits differs); a run passed if and only if it has no fault.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
+from onefold.contracts.ledger import Row
 from onefold.demo.figures import CONFLICT, REFUSED, Figures
-from onefold.demo.fulfilment import Invoice
+from onefold.demo.fulfilment import Invoice, Setup
+from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import Ledger, RequestRow
-from onefold.demo.person import Settled
-from onefold.demo.runs import Run, Settings
-from onefold.demo.tally import Tally
 from onefold.demo.verdict import DeadLetter, DeadLetters, Effects, judge_dead_letters, judge_effects
 from onefold.watch import wording
+
+Phase = Literal["under fire", "settling"]
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What the partner is like, and what the job does about a run that ended in the middle."""
+
+    name: Setup
+    mode: Mode
+    title: str
+
+
+RUNS = (
+    Run(
+        name="keys",
+        mode="honours-keys",
+        title="The partner honours the job's key; in doubt the job runs again",
+    ),
+    Run(name="probe", mode="fences", title="A partner without keys; in doubt a probe asks it and fences"),
+    Run(name="hold", mode="no-keys", title="A partner without keys or fences; in doubt a person decides"),
+)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a user may choose.
+
+    Args:
+        rows: of the file, from the first; 1 or more.
+        workers: processes, 2 or more. threads: handlers in flight in each.
+        seed: of everything that is left to chance.
+        kills: planned in each run. kills_min: so many at least must hit a worker with work in hand; fewer is a fault.
+        plant: a fault to be built in, or None.
+    """
+
+    rows: int
+    workers: int
+    threads: int
+    seed: int
+    kills: int
+    kills_min: int
+    plant: Literal["no-fence"] | None = None
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How a run stands.
+
+    Args:
+        phase: what it does. bookings: made by the partner. expected: how many there must be in the end.
+        left: messages not finished, unsent ones included. kills: by now. held: invoices that the person has yet to settle.
+        seconds: since it began.
+    """
+
+    phase: Phase
+    bookings: int
+    expected: int
+    left: int
+    kills: int
+    held: int
+    seconds: float
+
+
+ENDS = frozenset(
+    {
+        "completed",
+        "duplicate",
+        "retry",
+        "held",
+        "dead-letter",
+        "quarantine",
+        "conflict",
+        "malformed",
+        "released",
+        "running-elsewhere",
+        "dependency-down",
+        "lease-lost",
+        "completion-failed",
+    }
+)
+"""Events of which every settled delivery has exactly one."""
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """The numbers of a run.
+
+    Args:
+        deliveries: receives by workers: settled ones, those of killed workers, and those given back by stopped ones.
+        duplicates: answered from the record; the handler did not run.
+        waited: deliveries that met a run of the same key under way, and came back later.
+        takeovers: runs begun again after their worker was killed.
+        retries: deliveries that failed for now.
+        lost: runs whose lease was lost.
+        taken_over: a key that was taken over and completed later, for those who want to look at one; None if none was.
+    """
+
+    deliveries: int
+    duplicates: int
+    waited: int
+    takeovers: int
+    retries: int
+    lost: int
+    taken_over: str | None
+
+
+def count_deliveries(rows: Iterable[Row]) -> Tally:
+    """Count rows of a history at level `full`, oldest first."""
+    events: Counter[str] = Counter()
+    unsettled = 0
+    taken_over: set[str] = set()
+    example: str | None = None
+    for row in rows:
+        events[row.event] += 1
+        key = row.key.key if row.key is not None else None
+        if row.event == "owner-dead":
+            unsettled += _number(row, "messages")
+        elif row.event == "worker-draining":
+            unsettled += _number(row, "given_back")
+        elif row.event == "takeover" and key is not None:
+            taken_over.add(key)
+        elif row.event == "completed" and example is None and key in taken_over:
+            example = key
+    return Tally(
+        deliveries=sum(events[name] for name in ENDS) + unsettled,
+        duplicates=events["duplicate"],
+        waited=events["running-elsewhere"],
+        takeovers=events["takeover"],
+        retries=events["retry"],
+        lost=events["lease-lost"],
+        taken_over=example,
+    )
+
+
+def _number(row: Row, name: str) -> int:
+    value = row.detail.get(name)
+    return value if isinstance(value, int) else 0
+
 
 SHOWN_MAX = 5
 """Faults of one kind that are told one by one; the others are counted."""
 IN_JUDGES_WORDS = {"permanent": REFUSED, "conflict": CONFLICT}
 """The guard's reasons for a dead letter that the figures know; any other one is a fault."""
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    """What the person said: how many invoices were done, and how many were not."""
+
+    done: int = 0
+    not_done: int = 0
+
+    def __add__(self, other: Settled) -> Settled:
+        return Settled(done=self.done + other.done, not_done=self.not_done + other.not_done)
+
+    @property
+    def all(self) -> int:
+        """Both together."""
+        return self.done + self.not_done
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -107,7 +264,7 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
     Args:
         figures: of the rows that were sent. ledger: the partner's, after it has ended.
     """
-    dead = [_dead_letter(message) for message in seen.dead]
+    dead = [dead_letter_of(message) for message in seen.dead]
     effects = judge_effects(figures, ledger.bookings)
     letters = judge_dead_letters(figures, ledger.bookings, dead)
     actions = Counter(request.action for request in ledger.requests)
@@ -152,7 +309,8 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
     )
 
 
-def _dead_letter(message: Peeked) -> DeadLetter:
+def dead_letter_of(message: Peeked) -> DeadLetter:
+    """A message of the dead-letter queue as the judge looks at it."""
     invoice = msgspec.json.decode(message.body, type=Invoice)
     kind = message.reason.kind if message.reason is not None else "receives"
     return DeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)

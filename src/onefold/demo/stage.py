@@ -1,6 +1,8 @@
-"""Where a demo happens: its folder, which is gone afterwards unless it was to be kept, and its end when a signal comes.
+"""Where a demo runs: its folder, its progress bar, and its end when a signal comes.
 
-Never here: what happens there. Invariant: whatever a demo has started is ended before the command is, also by SIGTERM.
+The folder is deleted afterwards unless it was to be kept. The bar is drawn on a terminal's standard error and nowhere
+else. Never here: what a demo does or counts. Invariant: whatever a demo has started is ended before the command is, also by
+SIGTERM, and standard output is left to the result.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from onefold.errors import UsageError
 
@@ -58,3 +61,30 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Draw(Protocol):
+    """How far it is."""
+
+    def __call__(self, name: str, done: int, total: int, text: str, /) -> None:
+        """Show `done` of `total` as a bar, between a name and a text."""
+
+
+@contextmanager
+def bar() -> Iterator[Draw]:
+    """A bar while the block runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda *_: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=console, transient=True) as drawn:
+        task = drawn.add_task("starting", total=None, text="")
+
+        def draw(name: str, done: int, total: int, text: str) -> None:
+            drawn.update(task, description=name, total=total, completed=done, text=text)
+
+        yield draw

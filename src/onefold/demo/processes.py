@@ -1,11 +1,14 @@
-"""The fire: worker processes that are started, killed at random moments, and replaced at once.
+"""The processes of a demo: started, killed, replaced, and ended.
 
-Two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker drains. When they come is drawn from the seed as
-shares of the work that is done, so that a slow machine sees as many kills as a fast one; which worker is hit is drawn too.
-A kill counts when the worker had work in hand; the engine's own history says so (`owner-dead`, with the number of messages
-that were freed), because whoever sends the signal cannot know. One that hit an idle worker is made up for.
-Here: processes and signals. Never here: what workers do, judging. Invariant: every process that was started here is gone
-when `close` returns, whatever happened before.
+`DemoProcesses` are any `onefold` commands, killed when the demo says so. `Fire` are workers that are killed at random
+moments, drawn from the seed as shares of the work that is done, so that a slow machine sees as many kills as a fast one;
+which worker is hit is drawn too. There are two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker
+drains. A kill counts only when the worker had messages in flight. The engine's own history says so (`owner-dead`, with the
+number of messages that were released), because whoever sends the signal cannot know. A kill that hit an idle worker is
+made up for.
+
+Here: processes and signals. Never here: what workers do, or judging. Invariant: a killed process is replaced at once, and
+every process that was started here is gone when `close` returns, whatever happened before.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -279,4 +284,66 @@ class Fire:
         for worker in (*self._crew, *self._leaving):
             worker.kill()
         self._crew, self._leaving = [], []
+        self._log.close()
+
+
+_END_S = 20
+
+
+class Crew:
+    """So many processes at a time.
+
+    Args:
+        commands: arguments of `onefold`, one list for each process.
+        variables: of their environment, beside ours. log: where they write; appended to.
+
+    Attributes:
+        kills: by command, `worker` to how many.
+    """
+
+    def __init__(self, commands: Sequence[Sequence[str]], variables: Mapping[str, str], log: Path) -> None:
+        self._variables = {**os.environ, **variables}
+        self._log = log.open("ab")
+        self._commands = commands
+        self._processes = [self._start(command) for command in commands]
+        self.kills: Counter[str] = Counter()
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "onefold", *command],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=self._variables, start_new_session=True,
+        )  # fmt: skip
+
+    def kill(self, number: int) -> None:
+        """SIGKILL one of them."""
+        self._processes[number].kill()
+        self._processes[number].wait()
+        self.check()
+
+    def check(self) -> None:
+        """Replace who was killed, and see that no other has ended.
+
+        Raises:
+            OnefoldError: one has; its words are in the log.
+        """
+        for number, (process, command) in enumerate(zip(self._processes, self._commands, strict=True)):
+            if process.poll() == -signal.SIGKILL:
+                self.kills[command[0]] += 1
+                self._processes[number] = self._start(command)
+            elif process.returncode is not None:
+                raise OnefoldError(
+                    f"A {command[0]} ended by itself with exit code {process.returncode}.",
+                    todo="Run the demo again with --keep DIR, and read crew.log there.",
+                )
+
+    def close(self) -> None:
+        """End them all: told first, then killed."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._log.close()
