@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import linecache
 import os
@@ -12,7 +13,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, _base, thread
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +168,13 @@ def test_a_claim_is_let_go_whose_answer_comes_with_the_cancellation(
     store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charge = Charge(store, clock, lambda verb, side: None)
-    answered, perform = threading.Event(), once_in_tasks._perform
+    answered, perform = threading.Event(), once_in_tasks._Call.perform
 
     def performed(*args: Any) -> None:
         perform(*args)
         answered.set()
 
-    monkeypatch.setattr(once_in_tasks, "_perform", performed)
+    monkeypatch.setattr(once_in_tasks._Call, "perform", performed)
 
     async def main() -> None:
         task = asyncio.ensure_future(charge.call("o-1"))
@@ -185,6 +186,34 @@ def test_a_claim_is_let_go_whose_answer_comes_with_the_cancellation(
 
     asyncio.run(main())
     assert (charge.calls, standing(store, clock).status) == ([], "released")
+
+
+def test_calls_that_wait_for_another_leave_the_threads_of_the_loop_to_the_program(store: Store, clock: Watched) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    async def charge(order: str) -> str:
+        calls.append(order)
+        entered.set()
+        await reached(leave)
+        return "charged"
+
+    guarded = onefold.once(key="{order}", name="charge", store=store, clock=clock, entropy=SeededEntropy(1))(charge)
+
+    async def main() -> list[str]:
+        first = asyncio.ensure_future(guarded("o-1"))
+        await reached(entered)
+        others = [asyncio.ensure_future(guarded("o-1")) for _ in range(60)]
+        await reached(clock.waited[100])
+        for number in range(60):
+            assert await asyncio.wait_for(asyncio.to_thread(abs, -number), PATIENCE_S) == number
+        leave.set()
+        clock.jumps = True
+        clock.advance(100)
+        return list(await asyncio.gather(first, *others))
+
+    assert asyncio.run(main()) == ["charged"] * 61
+    assert calls == ["o-1"]
 
 
 # -- running -----------------------------------------------------------------------------------------------
@@ -374,7 +403,7 @@ def test_where_no_thread_can_be_started_the_record_is_written_here(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     async def act() -> None:
-        monkeypatch.setattr(once_in_tasks._records, "submit", none)
+        monkeypatch.setattr(once_in_tasks._records._pool, "submit", none)
         if fails:
             raise ValueError("no")
 
@@ -419,9 +448,17 @@ class Alarmed(Exception):
     """Out of a signal's handler."""
 
 
+def below(frame: types.FrameType | None) -> bool:
+    """Whether a frame is the module's, or of what it calls in the libraries of threads, whose locks both sides may need."""
+    while frame is not None and frame.f_code.co_filename in (threading.__file__, _base.__file__, thread.__file__):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == once_in_tasks.__file__
+
+
 @pytest.mark.parametrize("kind", [Alarmed, KeyboardInterrupt])
+@pytest.mark.parametrize("event", ["line", "return"])
 def test_an_exception_of_a_signal_at_any_line_leaves_the_key_free_or_its_effect_recorded(
-    clock: Watched, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+    clock: Watched, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], event: str
 ) -> None:
     store = onefold.memory_store()
     monkeypatch.setattr(once_in_tasks, "_LOOK_S", 0.01)
@@ -431,14 +468,18 @@ def test_an_exception_of_a_signal_at_any_line_leaves_the_key_free_or_its_effect_
     charge = Charge(store, clock, lambda verb, side: None)
     left, where = 0, ""
 
-    def trace(frame: types.FrameType, event: str, _arg: object) -> Any:
+    def trace(frame: types.FrameType, now: str, _arg: object) -> Any:
         nonlocal left, where
-        if frame.f_code.co_filename != once_in_tasks.__file__:
+        if not below(frame):
             return None
-        if event == "line" and linecache.getline(once_in_tasks.__file__, frame.f_lineno).strip() != "try:":  # a NOP
+        file, line = frame.f_code.co_filename, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        is_step = line != "try:"  # a NOP
+        if event == "return":  # out of what is not a coroutine: with what it has taken
+            is_step = not frame.f_code.co_flags & inspect.CO_COROUTINE
+        if now == event and is_step:
             left -= 1
             if left == 0:
-                where = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+                where = f"{file}, {frame.f_code.co_name}, line {frame.f_lineno}"
                 raise kind
         return trace
 
@@ -468,7 +509,7 @@ def test_an_exception_of_a_signal_at_any_line_leaves_the_key_free_or_its_effect_
         if left > 0:
             break
         places.add(where)
-    assert len(places) > 30
+    assert len(places) > (30 if event == "line" else 4)
 
 
 CTRL_C = """
