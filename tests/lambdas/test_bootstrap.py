@@ -44,6 +44,9 @@ class Talk:
         theirs.close()
         os.close(lifeline)
         self.send({"handler": handler, "code_dir": str(HANDLERS), "memory_bytes": memory_bytes})
+        begun, _ = self.hear()
+        assert begun["kind"] == "begun"
+        self.pid = begun["pid"]
 
     def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
         told = json.dumps(head).encode()
@@ -142,7 +145,7 @@ def test_what_can_be_allocated_is_bounded_by_the_kernel() -> None:
     talk.hear()
     talk.invoke(None)
     assert talk.hear()[1] == b'"survived"'
-    peak_kib = int(Path(f"/proc/{talk.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0])
+    peak_kib = int(Path(f"/proc/{talk.pid}/status").read_text().partition("VmHWM:")[2].split()[0])
     assert 32_000 < peak_kib < 160_000
     talk.close()
 

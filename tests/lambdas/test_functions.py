@@ -77,7 +77,7 @@ def test_invocations_at_a_time_have_a_container_each_and_the_last_used_is_taken_
             pids = [outcome.payload for outcome in await gate.open(tasks)]
             assert len(set(pids)) == 3
             assert made.function.stats().idle == 3
-            last = made.function._idle[-1].container._process.pid
+            last = made.function._idle[-1].container._pid
             (again,) = await gate.open(await gate.hold(made, 1))
             assert again == Answered(str(last).encode())
             assert made.function.stats().cold_starts == 3

@@ -2,10 +2,15 @@
 
 Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with the standard library only and nothing of onefold, so
 that the handler finds the interpreter it would find on Lambda: its folder first on the path, nothing else. Events come and
-answers go over CONTROL; standard output and error are the handler's own. LIFELINE is a pipe that the parent holds open: when
-the parent is gone, the kernel kills this process and all it has started, whatever they do.
+answers go over CONTROL; standard output and error are the handler's own. LIFELINE is a pipe that the server holds open.
+
+It is two processes. The one that was started supervises: what the handler starts and abandons becomes its child, in whatever
+session or group it is (PR_SET_CHILD_SUBREAPER). When the lifeline closes, or the handler's process has ended, it kills until
+it has no child left, and then ends as the handler's process did. The other one, its first child, runs the handler; the
+kernel kills that one and its group when the lifeline closes, should the supervisor be gone.
 
     frame   4 bytes: length of the head, 4 bytes: length of the payload, head (JSON), payload
+    begun   {pid}: of the process that runs the handler, once, before all others
     hello   {handler, code_dir, memory_bytes}  ->  ready {own_kib} | failed {type, message, trace, own_kib}
     invoke  {id, deadline_ms, arn, trace_id, tells_start} + event
             ->  started {id} where asked for; then one of
@@ -23,14 +28,18 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 import time
 import traceback
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_WALL = 0x40000000  # wait.h: children of every kind
+_AGAIN_MS = 10  # between two looks for processes that are left
 _CONTROL_LEAST = 200  # the control descriptor moves up here, out of the way of handlers that count from 3
 _ANSWER_BYTES_MAX = 6 * 1024 * 1024 + 100
 _TRACE_LINES_MAX = 100
@@ -128,14 +137,19 @@ class _Control:
 
 
 def main() -> None:
-    """Serve the parent until it closes; never returns unless the handler ends the process."""
-    control, lifeline = _Control(int(sys.argv[1])), int(sys.argv[2])
+    """Serve the server until it closes; never returns unless the handler ends the process."""
+    descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    supervised = _fork(descriptor, lifeline)
+    control = _Control(descriptor)
     del sys.argv[1:]
     _die_with(lifeline)
+    control.tell({"kind": "begun", "pid": os.getpid()})
     hello, _ = control.take()
     own_kib, data_kib = _size("VmRSS:"), _size("VmData:")
     _limit(data_kib * 1024 + hello["memory_bytes"])
     noted = _prepare(hello["code_dir"])
+    os.read(supervised, 1)
+    os.close(supervised)
     try:
         handler = _load(hello["handler"])
     except _Refused as refused:
@@ -187,6 +201,109 @@ def _plain(value: Any) -> Any:
     if decimal is not None and isinstance(value, decimal.Decimal):
         return float(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+# --------------------------------------------------------------------------------------------------------- supervisor
+
+
+def _fork(control: int, lifeline: int) -> int:
+    """Return in a child of this process, which supervises it from then on and never returns.
+
+    Returns:
+        A pipe that ends when the supervisor adopts what is abandoned from then on.
+    """
+    held, holds = os.pipe()
+    child = os.fork()
+    if child:
+        _supervise(child, control, lifeline, held, holds)
+    os.close(holds)
+    os.setsid()
+    return held
+
+
+def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -> NoReturn:
+    import ctypes  # here only: a handler does not find it imported
+
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        os._exit(1)  # a Linux before 3.4
+    woken, wakes = os.pipe()
+    for end in (woken, wakes):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # they are the handler's, as the control channel is
+        os.dup2(nothing, stream)
+    for end in (control, held, holds, nothing):
+        os.close(end)
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    status: int | None = None
+    left = True
+    while status is None:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if lifeline in ready or os.read(woken, 4096).strip(
+            bytes([signal.SIGCHLD])
+        ):  # the server is gone, or we shall go
+            break
+        status, left = _reap(child, None)
+    poll.unregister(lifeline)
+    while left:
+        for pid in descendants(os.getpid()):  # those too that lost their parent by the last kill
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(BlockingIOError):
+            os.read(woken, 4096)
+        status, left = _reap(child, status)
+        if left:
+            poll.poll(_AGAIN_MS)
+    _exit_as(signal.SIGKILL if status is None else status)
+
+
+def _reap(child: int, status: int | None) -> tuple[int | None, bool]:
+    """Wait for all children that have ended; the status of this one once it is known, and whether children are left."""
+    while True:
+        try:
+            pid, found = os.waitpid(-1, os.WNOHANG | _WALL)
+        except ChildProcessError:
+            return status, False
+        if not pid:
+            return status, True
+        if pid == child:
+            status = found
+
+
+def _exit_as(status: int) -> NoReturn:
+    """End as a process with this status has ended."""
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL needs no default
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below one, by their parents in /proc and whatever their session or group; ended ones are among them."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    row = file.read()
+            except OSError:  # it has ended
+                continue
+            # The name in brackets may hold anything; behind it: state, parent (proc(5)).
+            parent = int(row[row.rindex(b")") + 2 :].split(None, 2)[1])
+            children.setdefault(parent, []).append(int(name))
+    found, left = [], [root]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- start

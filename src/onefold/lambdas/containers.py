@@ -1,8 +1,8 @@
 """One container: a process that has a function's handler imported and runs one invocation at a time.
 
-Its process is the leader of a session of its own. Whatever the handler does ends in one outcome: at the deadline, above its
-memory, after a fault, or when it breaks the conversation, the process group is killed from outside, and an outcome that is a
-killing is told only when the process is gone.
+The handler's process has a supervisor (`bootstrap.py`), which adopts whatever the handler starts and abandons. Whatever the
+handler does ends in one outcome: at the deadline, above its memory, after a fault, or when it breaks the conversation, all
+of its processes are killed from outside, and an outcome that is a killing is told only when they are gone.
 
 Time is real here, also where queues stand on a clock that a test moves: a process runs on the machine's time.
 Memory is what is resident beside the interpreter's own, looked at every 50 ms and at the end, as Lambda kills for it;
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -98,6 +99,9 @@ class Container:
         self._init_ms: float | None = None
         self._peak_kib = 0
         self._looks = 0
+        self._pid = 0  # of the handler's process, once it has begun; then its descriptor, and that of its status
+        self._pid_fd: int | None = None
+        self._status_fd: int | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
         self._start(log_stream)
 
@@ -110,7 +114,8 @@ class Container:
             OSError: the system gives no process or no descriptors.
         """
         ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
+        lifeline, ours_held = os.pipe()
+        self._lifeline: int | None = ours_held
         try:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
                 [sys.executable, "-P", str(BOOTSTRAP), str(theirs.fileno()), str(lifeline)],
@@ -125,7 +130,7 @@ class Container:
             )
         except BaseException:
             ours.close()
-            os.close(self._lifeline)
+            os.close(ours_held)
             raise
         finally:
             theirs.close()
@@ -133,16 +138,14 @@ class Container:
         try:
             self._attach(process, ours)
         except BaseException:  # no descriptors left
-            process.kill()
+            os.close(ours_held)
             process.wait()
-            os.close(self._lifeline)
             ours.close()
             raise
 
     def _attach(self, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
         self._process = process
         self._exit_fd = os.pidfd_open(process.pid)
-        self._status_fd = os.open(f"/proc/{process.pid}/status", os.O_RDONLY)
         self._channel = Channel(self._loop, ours, self._framed, self._broken)
         assert process.stdout is not None
         assert process.stderr is not None
@@ -223,11 +226,12 @@ class Container:
         await asyncio.shield(self._gone)
 
     def kill(self) -> None:
-        """Kill its process group; harmless when it is gone."""
+        """Have the supervisor kill all of its processes; harmless when they are gone."""
         self.alive = False
-        if not self._gone.done():
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+            self._process.send_signal(signal.SIGCONT)  # should the handler have stopped its supervisor
 
     # -- one invocation ----------------------------------------------------------------------------------------------
 
@@ -262,13 +266,16 @@ class Container:
             self._look = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._look_after)
 
     def _over_memory(self) -> bool:
-        rows = os.pread(self._status_fd, _STATUS_BYTES, 0)
-        _, found, rest = rows.partition(b"VmHWM:")
-        if found:  # a process that is ending has no memory any more
-            self._peak_kib = int(rest.split(None, 1)[0])
+        if self._status_fd is not None:
+            try:
+                _, _, rest = os.pread(self._status_fd, _STATUS_BYTES, 0).partition(b"VmHWM:")
+            except ProcessLookupError:
+                rest = b""
+            if rest:  # a process that is ending has no memory any more
+                self._peak_kib = int(rest.split(None, 1)[0])
         self._looks += 1
-        if self._looks % _GROUP_LOOKS == 0 and (group_kib := memory_of_session(self._process.pid)) is not None:
-            self._peak_kib = max(self._peak_kib, group_kib)
+        if self._looks % _GROUP_LOOKS == 0:
+            self._peak_kib = max(self._peak_kib, memory_below(self._process.pid))
         return self._peak_kib - self.own_kib > self.settings.memory_mib * 1024
 
     def _out_of_memory(self) -> Crashed:
@@ -278,7 +285,9 @@ class Container:
 
     def _framed(self, head: dict[str, Any], payload: bytes) -> None:
         kind = head.get("kind")
-        if self._pending is None or self._verdict is not None or head.get("id", self._request_id) != self._request_id:
+        if kind == "begun" and not self._pid:
+            self._begun(int(head["pid"]))
+        elif self._pending is None or self._verdict is not None or head.get("id", self._request_id) != self._request_id:
             self._broken("it answered what it was not asked")
         elif kind in ("ready", "failed"):
             self.own_kib = int(head["own_kib"])
@@ -296,6 +305,16 @@ class Container:
             self._settle(TooLarge(int(head["bytes"])), head)
         else:
             self._settle(_error(head), head)
+
+    def _begun(self, pid: int) -> None:
+        self._pid = pid
+        try:
+            self._pid_fd = os.pidfd_open(pid)
+            self._status_fd = os.open(f"/proc/{pid}/status", os.O_RDONLY)
+        except (ProcessLookupError, FileNotFoundError):  # it has ended, and its supervisor says how
+            return
+        except OSError as error:  # no descriptors left
+            self._broken(f"its memory cannot be watched: {error.strerror}")
 
     def _settle(self, outcome: Outcome, head: dict[str, Any] | None = None) -> None:
         if self._pending is not None and not self._pending.done():
@@ -318,24 +337,39 @@ class Container:
         self.alive = False
         verdict = Crashed("signal: killed", reason)
         if reason == CLOSED:
-            self._loop.call_later(_ENDING_MS / 1000, self._condemn, verdict)
+            self._loop.call_later(_ENDING_MS / 1000, self._closed, verdict)
         else:
             self._condemn(verdict)
 
+    def _closed(self, verdict: Outcome) -> None:
+        if not self._has_ended():
+            self._condemn(verdict)
+
+    def _has_ended(self) -> bool:
+        """Whether the handler's process has."""
+        if self._pid_fd is None:
+            return bool(self._pid)
+        poll = select.poll()
+        poll.register(self._pid_fd, select.POLLIN)
+        return bool(poll.poll(0))
+
     def _exited(self) -> None:
-        """The process has ended: hear what it said last, kill what it has started, and bury it."""
+        """All of its processes have ended: hear what was said last."""
         self._loop.remove_reader(self._exit_fd)
         self._channel.pump()
-        self.alive = False
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._pid_fd is not None and not self._has_ended():  # it has killed its supervisor
+            for pid in [*bootstrap.descendants(self._pid), self._pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.kill()
         self._process.wait()
         for output in self._outputs:
             output.end()
             output.close()
         self._channel.close()
-        for descriptor in (self._exit_fd, self._status_fd, self._lifeline):
-            os.close(descriptor)
+        for descriptor in (self._exit_fd, self._status_fd, self._pid_fd):
+            if descriptor is not None:
+                os.close(descriptor)
         self._gone.set_result(None)
         self._settle(self._crashed())
 
@@ -395,26 +429,16 @@ class Container:
         return [f"{line} ({detail})" if detail else line, kind_of(outcome)]
 
 
-def memory_of_session(leader: int) -> int | None:
-    """Memory in KiB of a process and of all others in its session, shared pages counted once; None while it is alone.
+def memory_below(supervisor: int) -> int:
+    """Memory in KiB of a handler's process and of all it has started, shared pages counted once; 0 while it is alone.
 
     RLIMIT_DATA bounds each process by itself; what a handler starts counts together with it, as in Lambda.
     """
-    members = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    row = file.read()
-            except OSError:  # it has ended
-                continue
-            # The name in brackets may hold anything; behind it: state, parent, group, session (proc(5)).
-            if int(row[row.rindex(b")") + 2 :].split(None, 4)[3]) == leader:
-                members.append(name)
-    return sum(map(_proportional_kib, members)) if len(members) > 1 else None
+    below = bootstrap.descendants(supervisor)
+    return sum(map(_proportional_kib, below)) if len(below) > 1 else 0
 
 
-def _proportional_kib(process: str) -> int:
+def _proportional_kib(process: int) -> int:
     """Of one process, a page that several share counted in parts."""
     try:
         with open(f"/proc/{process}/smaps_rollup", "rb") as file:
