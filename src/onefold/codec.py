@@ -82,6 +82,16 @@ def canonical(text: bytes | str) -> bytes:
         raise payload_errors.malformed(text, error) from None
 
 
+def parts(text: bytes) -> Any:
+    """A canonical text as JSON's own types, for `joined`; numbers keep their digits."""
+    return _EXACT.decode(text)
+
+
+def joined(value: object) -> bytes:
+    """The canonical text of what `parts` answered, or of a part of it."""
+    return _EXACT_SORTED.encode(value)
+
+
 def digest(canonical_text: bytes) -> str:
     """Fingerprint of a text that is canonical already (what `encode` returns): 32 hexadecimal characters."""
     return blake2b(canonical_text, digest_size=16).hexdigest()

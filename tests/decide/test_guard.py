@@ -366,7 +366,7 @@ def test_a_conflict_is_dead_lettered_at_once_and_leaves_the_record_alone(status:
     reason = decision.settle.reason
     assert (reason.kind, reason.error, reason.job, reason.key) == ("conflict", "ConflictError", "ship", "o-1")
     assert reason.summary == (
-        f"The key was used before with another payload (first by message m-1, fingerprint f1f1f1f1f1f1, now {status}). "
-        "This payload, fingerprint a2a2a2a2a2a2, was not run."
+        f"The key was used before with another payload (first by message m-1, fingerprint f1f1f1f1f1f1, now {status}; "
+        "the first payload itself is not kept). This payload, fingerprint a2a2a2a2a2a2, was not run."
     )
     assert decision.notes == (Note("conflict", {"of": "m-1", "status": status}),)

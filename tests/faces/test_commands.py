@@ -181,10 +181,50 @@ def test_send_takes_json_from_words_files_and_a_pipe(shell: Shell, monkeypatch: 
     assert "not before 2099-12-24T05:00:00.000Z" in shell.json("why", "d")["stories"][0]["text"]
 
 
+UNIQUE = """
+from dataclasses import dataclass
+import onefold
+
+app = onefold.App("uni")
+
+@dataclass
+class Parcel:
+    id: str
+    weight: int = 1
+
+@app.job(app.queue("parcels"), key="{id}", unique=True)
+def ship(parcel: Parcel) -> None: ...
+"""
+
+
+def test_a_message_without_its_defaults_is_the_message_with_them(shell: Shell) -> None:
+    (shell.folder / "uni.py").write_text(UNIQUE)
+    assert shell.json("send", "uni:app", "ship", '{"id": "a", "weight": 1}')["found"] == "new"
+    assert shell.json("send", "uni:app", "ship", '{"id": "a"}')["found"] == "waiting"
+    assert "is known with another payload" in shell.fails("send", "uni:app", "ship", '{"id": "a", "weight": 2}')
+
+
+def test_a_payload_that_was_forgotten_is_asked_for(shell: Shell) -> None:
+    assert "PAYLOAD is missing: JSON, - for standard input, or @FILE." in shell.fails(
+        "send", "shop:app", "book", code=2
+    )
+
+
+def test_what_is_only_reserved_was_claimed_by_nobody(shell: Shell) -> None:
+    (shell.folder / "uni.py").write_text(UNIQUE)
+    shell("send", "uni:app", "ship", '{"id": "a"}', "--delay", "10m")
+    lines = shell.json("why", "a", "uni:app")["stories"][0]["lines"]
+    assert [(line["event"], line["text"]) for line in lines] == [
+        ("reserved", "reserved by send"),
+        ("sent", "sent to parcels"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("book", "{"), "is not JSON"),
+        (("book", "{'order_id':'a'}"), "JSON has names and texts in double quotes"),
         (("book", '{"order_id": 3}'), "The field $.order_id does not fit Order"),
         (("bok", '{"order_id": "a"}'), "has no job 'bok'"),
         (("book", '{"order_id": "a", "citty": "Paris"}'), "Order has no field citty."),

@@ -246,7 +246,8 @@ def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None
     """The key came with another payload before: this one is dead-lettered. Arguments as `guard.answer`."""
     summary = (
         f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
-        f"{found.fingerprint[:12]}, now {found.status}). This payload, fingerprint {fingerprint[:12]}, was not run."
+        f"{found.fingerprint[:12]}, now {found.status}; the first payload itself is not kept). This payload, fingerprint "
+        f"{fingerprint[:12]}, was not run."
     )
     reason = Reason(
         kind="conflict",

@@ -207,6 +207,7 @@ class Job(Generic[P, R]):
             run_at_ms=outgoing.due_ms(self.name, delay, run_at, self._sender.now_ms),
             dedup_id=dedup_id,
             unique=self.unique,
+            payload=payload,
         )
 
     # -- reading -----------------------------------------------------------------------------------------------------

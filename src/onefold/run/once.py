@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from msgspec.structs import replace
+
 from onefold import duration, errors, forks
 from onefold.clock import Never, SystemClock
 from onefold.codec import digest, outline, payload_type
@@ -100,6 +102,7 @@ class Guard:
         )
         parameters = self._signature.parameters
         self._ignored = once_refusals.fingerprinted(function, self._signature, ignore, name)
+        self._defaults = once_refusals.defaults_of(self._signature)
         self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
         fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(parameters, Any))  # type: ignore[operator]
         self._key = key_rule(key, fields, what=f"key of {name}")
@@ -157,6 +160,8 @@ class Guard:
         self._asking[call] = ask.key
         try:
             found = self._history.claim(ask, now_ms)
+            if isinstance(found, Conflict) and once_refusals.is_alike(told, found.fingerprint, self._defaults):
+                found = self._history.claim(replace(ask, fingerprint=found.fingerprint), now_ms)
             if isinstance(found, Claimed):
                 found = self._claimed(found, now_ms)
             self._asking.pop(call)
@@ -179,7 +184,8 @@ class Guard:
             case Conflict():
                 raise errors.ConflictError(
                     f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
-                    meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status}).",
+                    meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status})."
+                    " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
                     todo="Give another operation another key.",
                 )
 

@@ -168,6 +168,20 @@ def fingerprinted(
     return ignored.union(own)
 
 
+def defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
+    """What the parameters are where a call does not give them."""
+    left: dict[Any, object] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
+    given = {one.name: left.get(one.kind, one.default) for one in signature.parameters.values()}
+    return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
+
+
+def is_alike(arguments: Mapping[str, Any], fingerprint: str, defaults: Mapping[str, object]) -> bool:
+    """Whether a fingerprint is that of the same arguments with others left to their defaults."""
+    from onefold import payload_defaults  # asked only when two fingerprints of one key differ
+
+    return payload_defaults.is_alike(arguments, fingerprint, defaults)
+
+
 def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:
     """The error for arguments that have no JSON form, with the one that has none."""
     for parameter, value in arguments.items():

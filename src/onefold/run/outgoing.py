@@ -44,13 +44,18 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):
-    """A message on its way to a queue, with the operation it is for."""
+    """A message on its way to a queue, with the operation it is for.
+
+    Args:
+        payload: of a `unique` job, to be compared with what was sent before.
+    """
 
     record: RecordKey
     fingerprint: str
     entry: Entry
     queue: str
     unique: bool
+    payload: object = None
 
 
 class Sender(Protocol):
@@ -84,6 +89,7 @@ def message(
     run_at_ms: int | None,
     dedup_id: str | None,
     unique: bool,
+    payload: object = None,
 ) -> Outgoing:
     """The message for an operation.
 
@@ -101,7 +107,11 @@ def message(
         dedup_id=dedup_id,
         key=record.key,
     )
-    return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=unique)
+    if unique:
+        return Outgoing(
+            record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=True, payload=payload
+        )
+    return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=False)
 
 
 def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, now_ms: Callable[[], int]) -> int | None:

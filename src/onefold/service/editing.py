@@ -93,7 +93,7 @@ def edit(
     _check_key(message, before, after, allowed=new_key)
     record = reading.record_of(desk, after)
     amends = None
-    if record is not None and record.status != "completed" and record.fingerprint != after.fingerprint:
+    if record is not None and record.status != "completed" and not after.is_of(record.fingerprint):
         amends = record.fingerprint
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
     final = reading.read(desk, reading.as_if(message, text, attributes))

@@ -336,6 +336,10 @@ def _settle_record(
     desk.together(write)
 
 
+def _is_of(told: reading.Reading, fingerprint: str | None) -> bool:
+    return told.fingerprint is None or (fingerprint is not None and told.is_of(fingerprint))
+
+
 def _settle_messages(
     desk: Desk,
     key: RecordKey,
@@ -347,7 +351,7 @@ def _settle_messages(
     reason_text: str | None,
     idle: bool,
 ) -> Settled:
-    same = [one for one in messages if reading.read(desk, one).fingerprint in (None, fingerprint)]
+    same = [one for one in messages if _is_of(reading.read(desk, one), fingerprint)]
     back = [one for one in messages if one not in same]
     if not done:
         back, same = [*same[:1], *back], same[1:]

@@ -67,6 +67,14 @@ def send_text(
                 f"run_at={run_at!r} is no instant.",
                 todo="Write it as 2026-12-24T06:00:00+01:00, with its zone.",
             ) from error
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise errors.PayloadError(
+            f"The payload is not JSON: {error}.",
+            meaning=f"It begins with {text[:60]!r}. Nothing was sent." if text else "It is empty. Nothing was sent.",
+            todo="""JSON has names and texts in double quotes; put the whole in single ones: '{"id": "7"}'""",
+        ) from None
     payload = job.rules.payload.decode(text)
     payloads.check_fields(job, text)
     return job.send(payload, delay=delay, run_at=at, key=key)

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors
+from onefold import errors, payload_defaults
 from onefold.codec import PayloadCodec
 from onefold.contracts import store, transitions
 from onefold.contracts.admin import Peeked
@@ -49,6 +49,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         amends: fingerprint of the payload it replaces, after an edit.
         problem: why it cannot be read as a payload, or who it is for; empty when all is well.
         fate: `malformed` or `no-job` when that settles it already.
+        payload: as its job's type reads it; None where that is not known.
     """
 
     job: str | None
@@ -57,6 +58,13 @@ class Reading(Struct, frozen=True, kw_only=True):
     amends: str | None = None
     problem: str = ""
     fate: Fate | None = None
+    payload: object = None
+
+    def is_of(self, fingerprint: str) -> bool:
+        """Whether its payload is the one with that fingerprint, whatever either leaves to its defaults."""
+        if self.fingerprint == fingerprint:
+            return True
+        return self.payload is not None and payload_defaults.is_alike(self.payload, fingerprint)
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -87,10 +95,10 @@ def read(desk: Desk, message: Peeked) -> Reading:
         job = desk.jobs.of(delivery)
     except errors.NotFoundError as error:
         return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
-    facts, _ = job.read(delivery)
+    facts, payload = job.read(delivery)
     if facts.malformed is not None:
         return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
-    return Reading(job=job.name, key=facts.key, fingerprint=facts.fingerprint, amends=facts.amends)
+    return Reading(job=job.name, key=facts.key, fingerprint=facts.fingerprint, amends=facts.amends, payload=payload)
 
 
 def _delivery(message: Peeked) -> Delivery:
@@ -179,7 +187,9 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
     if reading.key is None:
         return Forecast(fate="unknown", why=reading.problem)
     job, now_ms = desk.job(reading.job), desk.now_ms()
-    fingerprint = reading.fingerprint or (record.fingerprint if record is not None else "")
+    fingerprint = reading.fingerprint or ""
+    if record is not None and (not fingerprint or reading.is_of(record.fingerprint)):
+        fingerprint = record.fingerprint
     ask = store.Ask(
         key=reading.key,
         fingerprint=fingerprint,

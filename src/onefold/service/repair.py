@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors
+from onefold import errors, payload_defaults
 from onefold.codec import digest
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Hold, Record, RecordKey
@@ -152,10 +152,19 @@ class Repair:
         refused = {key: gone for key in wanted if key not in made}
         keys = list(made)
         for key, record in zip(keys, self._desk.engine.store.read(keys, self._desk.now_ms()), strict=True):
-            if _is_other(record, made[key]):
+            if self._is_other(record, made[key]):
                 del made[key]
                 refused[key] = "its payload would be another than the one that was claimed: the data has changed"
         return list(made.values()), refused
+
+    def _is_other(self, record: Record | None, message: Outgoing) -> bool:
+        """Whether the guard would refuse the message because its key was claimed with another payload."""
+        if record is None or record.fingerprint in ("", message.fingerprint):
+            return False
+        job = _jobs(self._desk).get(message.record.job)
+        if job is None:
+            return True
+        return not payload_defaults.is_alike(job.rules.payload.decode(message.entry.body), record.fingerprint)
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""
@@ -247,11 +256,6 @@ def _first(items: Iterable[tuple[RecordKey, Item]]) -> Iterator[tuple[RecordKey,
     for count, item in enumerate(items):
         if count < MISSING_MAX:
             yield item
-
-
-def _is_other(record: Record | None, message: Outgoing) -> bool:
-    """Whether the guard would refuse the message because its key was claimed with another payload."""
-    return record is not None and record.fingerprint not in ("", message.fingerprint)
 
 
 def _outgoing(found: Iterator[Child]) -> Iterator[Outgoing]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from onefold import errors
+from onefold import errors, payload_defaults
 from onefold.contracts.entries import Refused
 from onefold.contracts.ledger import History
 from onefold.contracts.rules import check_entry
@@ -169,10 +169,11 @@ def _known(record: Record) -> Known:
 
 
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
-    if fingerprint != one.fingerprint:
+    if fingerprint != one.fingerprint and not payload_defaults.is_alike(one.payload, fingerprint):
         raise errors.ConflictError(
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
-            meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). This call has sent nothing.",
+            meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). Of the first payload only the"
+            " fingerprint is kept, which does not show the field that differs. This call has sent nothing.",
             todo=f"Give another operation another key; `onefold why` shows what {one.record.key!r} was.",
         )
 

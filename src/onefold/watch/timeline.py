@@ -78,9 +78,15 @@ def _rank(event: str, *, of_run: bool = True) -> int:
     return _RANKS.get(event, _RANKS["started"] + 1)
 
 
-_RANKS = {"sent": 0, "received": 1, "claimed": 2, "takeover": 3, "probe": 4, "started": 5} | dict.fromkeys(
-    ("duplicate", "running-elsewhere", "conflict", "group-stopped"), 9
-)
+_RANKS = {
+    "sent": 0,
+    "reserved": 0,
+    "received": 1,
+    "claimed": 2,
+    "takeover": 3,
+    "probe": 4,
+    "started": 5,
+} | dict.fromkeys(("duplicate", "running-elsewhere", "conflict", "group-stopped"), 9)
 
 
 def left_out(evidence: Evidence) -> str:
@@ -170,7 +176,11 @@ def _of_record(evidence: Evidence) -> list[Line]:
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "no record of this key stood before"
-        tell(record.created_at_ms, "claimed", "claimed for the first time", rule, last=False)
+        if record.message_id is None and not record.attempts_total and not _is_call(evidence):
+            rule = f"{rule}; its job is unique, and nothing has claimed it yet"
+            tell(record.created_at_ms, "reserved", "reserved by send", rule, last=False)
+        else:
+            tell(record.created_at_ms, "claimed", "claimed for the first time", rule, last=False)
     run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts

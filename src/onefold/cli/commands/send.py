@@ -6,6 +6,7 @@ Invariant: what is printed was accepted durably.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: 
 
     PAYLOAD is JSON, or - to read it from standard input, or @FILE. When the command returns, the message is durable.
     """
+    if len(words) == 2 and target.is_app(words[0]) and "ONEFOLD_APP" not in os.environ:
+        raise click.UsageError("PAYLOAD is missing: JSON, - for standard input, or @FILE.")
     app, (name, payload) = target.split(words, 2, names="JOB PAYLOAD")
     found = target.find_app(app)
     assert found.app is not None

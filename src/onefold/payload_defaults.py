@@ -1,0 +1,147 @@
+"""Whether two payloads differ only in fields that one of them leaves to their default.
+
+A fingerprint is of the payload as it was written. One who writes `{"id": "1"}` and one who writes `{"id": "1", "n": 1}` mean
+the same where `n` is 1 unless given; so does a version of the program that did not have `n` yet. Asked only when two
+fingerprints differ: no payload pays for it before.
+
+Fields of dataclasses, msgspec.Struct and pydantic models, at any depth, and parameters of guarded functions. A default that
+a factory makes counts where the factory is one of Python's own types (`list`, `dict`); others may give another value each
+time.
+Never here: what to do about a difference. Invariant: a field whose value is not its default is never left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, islice
+from typing import Any, Final
+
+import msgspec
+
+from onefold import codec
+from onefold.errors import PayloadError
+
+_FACTORIES: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, bool)
+_ALL_MAX: Final = 10  # so many fields are tried in all combinations (1,024)
+_TRIES_MAX: Final = 2_000
+_TRIES_MIN: Final = 16
+_TRIED_BYTES_MAX: Final = 8 * 1024 * 1024  # bounds what a stranger's large payload costs
+_NONE: Final = object()
+
+_Found = dict[tuple[object, str], list[tuple[dict[str, Any], str, Any]]]
+
+
+def is_alike(value: object, fingerprint: str, defaults: Mapping[str, object] | None = None) -> bool:
+    """Whether a fingerprint is that of `value` with some of the fields left out that have their default.
+
+    A field of a type is left out everywhere or nowhere. Of more than ten fields with defaults not every combination is
+    tried, but none, all, one, two, all but one, and the last ones; of payloads over 4 KB fewer, 16 at least.
+
+    Args:
+        value: as its type reads it; of a guarded call, the arguments by name.
+        defaults: of the parameters, where `value` holds arguments.
+    """
+    try:
+        tree = codec.parts(codec.outline(value))
+        found: _Found = {}
+        for name, default in (defaults or {}).items():
+            if name in tree and _is_equal(tree[name], default):
+                found[None, name] = [(tree, name, tree[name])]
+        _collect(value, tree, found)
+        whole = codec.joined(tree)
+    except (PayloadError, RecursionError):
+        return False
+    tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole)))
+    return any(_without(tree, chosen) == fingerprint for chosen in islice(_choices(list(found.values())), tries))
+
+
+def _without(tree: object, chosen: Sequence[list[tuple[dict[str, Any], str, Any]]]) -> str:
+    for group in chosen:
+        for part, name, _ in group:
+            del part[name]
+    text = codec.joined(tree)
+    for group in chosen:
+        for part, name, value in group:
+            part[name] = value
+    return codec.digest(text)
+
+
+def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:
+    """Which fields to leave out, what is likeliest first."""
+    count = len(groups)
+    yield ()
+    yield groups
+    if count <= _ALL_MAX:
+        for size in range(1, count):
+            yield from combinations(groups, size)
+        return
+    yield from combinations(groups, 1)
+    yield from (groups[place:] for place in range(1, count - 1))  # what later versions added
+    yield from (groups[:place] + groups[place + 1 :] for place in range(count))
+    yield from combinations(groups, 2)
+
+
+def _collect(value: object, tree: object, found: _Found) -> None:
+    """Note the fields that have their default; those that were not written out (msgspec may not) are added to the tree."""
+    if isinstance(value, list | tuple) and isinstance(tree, list):
+        for one, part in zip(value, tree, strict=False):
+            _collect(one, part, found)
+    elif isinstance(value, Mapping) and isinstance(tree, dict):
+        for name, one in value.items():
+            if isinstance(name, str) and name in tree:
+                _collect(one, tree[name], found)
+    elif isinstance(tree, dict):
+        kind: Any = type(value)
+        for attribute, name, default in _fields(kind):
+            one = getattr(value, attribute, _NONE)
+            is_model = hasattr(kind, "model_fields")  # what it does not write, it never writes
+            if name not in tree and (one is _NONE or default is _NONE or is_model):
+                continue
+            part = tree[name] if name in tree else codec.parts(codec.outline(one))
+            _collect(one, part, found)
+            if default is not _NONE and _is_equal(part, default):
+                tree[name] = part
+                found.setdefault((kind, name), []).append((tree, name, part))
+
+
+def _is_equal(written: object, default: object) -> bool:
+    try:
+        return codec.joined(written) == codec.canonical(codec.outline(default))
+    except PayloadError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
+    """The fields of a class: attribute, name in JSON, and default or `_NONE`; empty for a class that has none."""
+    if issubclass(cls, msgspec.Struct):
+        if cls.__struct_config__.array_like:
+            return ()
+        given = cls.__struct_defaults__
+        padded = (_NONE,) * (len(cls.__struct_fields__) - len(given)) + given
+        made = tuple(_made(one, getattr(one, "factory", None) if _is_made(one) else None) for one in padded)
+        return tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, made, strict=True))
+    if dataclasses.is_dataclass(cls):
+        return tuple((one.name, one.name, _made(one.default, one.default_factory)) for one in dataclasses.fields(cls))
+    models: Mapping[str, Any] = getattr(cls, "model_fields", {}) if hasattr(cls, "model_config") else {}
+    return tuple(
+        (
+            name,
+            one.serialization_alias or one.alias or name,
+            _NONE if one.is_required() else _made(one.default, one.default_factory),
+        )
+        for name, one in models.items()
+    )
+
+
+def _is_made(default: object) -> bool:
+    return type(default).__name__ == "Factory" and type(default).__module__.startswith("msgspec")
+
+
+def _made(default: object, factory: Any) -> object:
+    """A default; `_NONE` for none, and for one that somebody's own function makes."""
+    if factory is not None and factory is not dataclasses.MISSING:
+        return factory() if factory in _FACTORIES else _NONE
+    return _NONE if default is dataclasses.MISSING or default is msgspec.NODEFAULT else default
