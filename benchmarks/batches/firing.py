@@ -29,7 +29,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def onefold() -> list[Iterator[object]]:
     """Firings of each schedule by onefold."""
-    from onefold.decide.schedule import Timing, next_after, parse
+    from onefold.schedules.fire_times import Timing, next_after, parse
 
     def walk(timing: Timing) -> Iterator[object]:
         at_ms: int | None = round(START.timestamp() * 1_000)

@@ -12,8 +12,8 @@ import argparse
 import json
 import time
 
-from onefold.decide.patterns import compile_pattern
-from onefold.decide.routing import Router
+from onefold.buses.patterns import compile_pattern
+from onefold.buses.routing import Router
 
 EVENTS = 200
 

@@ -28,9 +28,9 @@ from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
     from onefold.buses.bus import Bus
+    from onefold.buses.transform import InputTransformer
     from onefold.decide.envelopes import EventEntry
-    from onefold.decide.mapplan import ItemReader
-    from onefold.decide.transform import InputTransformer
+    from onefold.maps.rules import ItemReader
     from onefold.reconciling.comparing import Counted, Totals
     from onefold.reconciling.reconciler import Reconciliation
     from onefold.run.completion import CompleteRun
@@ -97,10 +97,10 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
 ]
 
 _LATER = {
-    "ItemReader": "onefold.decide.mapplan",
+    "ItemReader": "onefold.maps.rules",
     "Bus": "onefold.buses.bus",
     "EventEntry": "onefold.decide.envelopes",
-    "InputTransformer": "onefold.decide.transform",
+    "InputTransformer": "onefold.buses.transform",
     "CompleteRun": "onefold.run.completion",
     "Counted": "onefold.reconciling.comparing",
     "Done": "onefold.run.probe_answers",

@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from onefold.contracts.ledger import History
     from onefold.decide.delivery import AfterFailure, Effect
     from onefold.decide.keys import KeyFunction
-    from onefold.decide.mapplan import Batch, Format, ItemReader
-    from onefold.decide.schedule import Dst
-    from onefold.decide.ticks import Missed
     from onefold.duration import Duration
     from onefold.maps.jobs import MapJob
+    from onefold.maps.rules import Batch, Format, ItemReader
     from onefold.reconciling.reconciler import Reconciler
     from onefold.run.decorating import Decorator
     from onefold.run.events import Sink
     from onefold.run.handlers import Job
     from onefold.run.outgoing import Outgoing, Receipt
     from onefold.run.probe_answers import Found
+    from onefold.schedules.fire_times import Dst
     from onefold.schedules.scheduling import Schedule, ScheduleRetry
+    from onefold.schedules.ticks import Missed
     from onefold.service.wiring import Runtime
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days

@@ -1,4 +1,4 @@
-"""A cron that asks each minute whether it is meant: the judge of `decide/schedule.py`, and no line of it is shared.
+"""A cron that asks each minute whether it is meant: the judge of `schedules/fire_times.py`, and no line of it is shared.
 
 It reads expressions with sets and days by walking them; it knows a zone's clocks only by asking them every minute, so a
 local time that was shown before is one it has seen, and one that was jumped over lies between two minutes.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onefold.decide.batch import LONGEST_TIMES, answer, failures, has_time, may_begin, next_longest
-from onefold.decide.mapping import read_answer
+from onefold.lambdas.batching import read_answer
 
 if TYPE_CHECKING:
     from onefold.decide.batch import OnFailure

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from onefold.decide import mapping
-from onefold.decide.mapping import BatchRule, Scale, Seen, Verdict
+from onefold.lambdas import batching as mapping
+from onefold.lambdas.batching import BatchRule, Scale, Seen, Verdict
 
 IDS = ("a", "b", "c")
 MIB = 1_048_576

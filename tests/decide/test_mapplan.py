@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from onefold import errors
-from onefold.decide.mapplan import (
+from onefold.maps.rules import (
     Batch,
     Batcher,
     Catcher,

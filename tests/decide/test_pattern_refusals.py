@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.decide.patterns import compile_pattern, refuse_operators
+from onefold.buses.patterns import compile_pattern, refuse_operators
 from onefold.errors import UsageError
 
 

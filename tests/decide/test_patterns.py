@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from onefold.decide.patterns import compile_filters, compile_pattern, event_of, matches
+from onefold.buses.patterns import compile_filters, compile_pattern, event_of, matches
 from onefold.errors import UsageError
 
 

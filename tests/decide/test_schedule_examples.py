@@ -8,9 +8,9 @@ from itertools import islice, pairwise
 import pytest
 
 from onefold import limits
-from onefold.decide.expressions import Rate
-from onefold.decide.schedule import Dst, Timing, between, next_after, parse, run_name, skipped, zone_of
 from onefold.errors import UsageError
+from onefold.schedules.expressions import Rate
+from onefold.schedules.fire_times import Dst, Timing, between, next_after, parse, run_name, skipped, zone_of
 
 
 def ms(text: str) -> int:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.expressions import At, Cron, Rate, parse
 from onefold.errors import UsageError
+from onefold.schedules.expressions import At, Cron, Rate, parse
 
 
 def refusal(text: str) -> UsageError:

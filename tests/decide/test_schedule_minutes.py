@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.schedule import Dst, Timing, between, next_after, parse, skipped
+from onefold.schedules.fire_times import Dst, Timing, between, next_after, parse, skipped
 from tests.decide import minute_by_minute as judge
 
 DAYS = 28

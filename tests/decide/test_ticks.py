@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide import ticks
-from onefold.decide.schedule import Timing, between, parse
-from onefold.decide.ticks import Missed, Plan, Standing
+from onefold.schedules import ticks
+from onefold.schedules.fire_times import Timing, between, parse
+from onefold.schedules.ticks import Missed, Plan, Standing
 
 MINUTE_MS, HOUR_MS, DAY_MS = limits.MINUTE_MS, limits.HOUR_MS, limits.DAY_MS
 NIGHTLY = Timing(parse("cron(0 3 * * ? *)"))

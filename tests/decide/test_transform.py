@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from onefold.decide.envelopes import opened
-from onefold.decide.transform import (
+from onefold.buses.transform import (
     InputTransformer,
     NowhereError,
     Rendering,
@@ -18,6 +17,7 @@ from onefold.decide.transform import (
     text_at,
     transformed,
 )
+from onefold.decide.envelopes import opened
 from onefold.errors import UsageError
 
 EVENT = opened(

@@ -16,9 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.decide.mapplan import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.deploy import cloudformation, state_machine
 from onefold.deploy.stack import Stack
+from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
 from tests.deploy import timed
 from tests.deploy.declared import KEY
 from tests.deploy.golden import GOLDEN

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 import onefold
 from onefold.cli.stack_options import declared_in
-from onefold.decide.mapplan import MapSpec
 from onefold.deploy import cloudformation, terraform
 from onefold.deploy import plan as plans
 from onefold.deploy.plan import Plan
 from onefold.deploy.stack import Stack
+from onefold.maps.rules import MapSpec
 from tests.deploy import timed
 from tests.deploy.declared import KEY, WIDE, declared, demo, planned, wide
 from tests.deploy.golden import GOLDEN, WRITTEN

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import onefold
-from onefold.decide.mapplan import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
-from onefold.decide.transform import InputTransformer
+from onefold.buses.transform import InputTransformer
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack
+from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import ScheduleRetry, Tick
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.decide.operators import _OPERATORS
+from onefold.buses.operators import _OPERATORS
 from onefold.errors import NotFoundError
 from onefold.testing import inline
 from tests.docs.test_pages import blocks, shell, write_files

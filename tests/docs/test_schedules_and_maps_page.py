@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.decide.mapplan import BUSY
+from onefold.maps.rules import BUSY
 from tests.docs.test_pages import ROOT, blocks, shell, write_files
 
 PAGE = "docs/how-to/schedules-and-maps-on-aws.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onefold.decide.mapplan import CONCURRENCY_DEFAULT, CONCURRENCY_MAX
+from onefold.maps.rules import CONCURRENCY_DEFAULT, CONCURRENCY_MAX
 from tests.docs.test_pages import ROOT, blocks, shell, write_files
 
 PAGE = "docs/tutorial-map-runs.md"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from onefold.cli import main
-from onefold.decide.schedule import Timing, between, parse
 from onefold.errors import UsageError
+from onefold.schedules.fire_times import Timing, between, parse
 from onefold.service import calendars
 
 APP = """

@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 import pytest
 
-from onefold.decide.mapplan import ItemReader
 from onefold.entropy import SeededEntropy
 from onefold.maps import items_csv
 from onefold.maps.items import Item, Malformed, Position, Read
+from onefold.maps.rules import ItemReader
 
 READER = ItemReader(header=("a", "b"), ragged="pad")
 GROWTH_MAX = 9.0  # for four times the file: linear 4, quadratic 16

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.decide.mapplan import ItemReader
 from onefold.maps.items import Item, LocalSource, Malformed, Position, Read, changed, source_of
 from onefold.maps.items_reading import count, read
+from onefold.maps.rules import ItemReader
 
 CSV = ItemReader()
 

@@ -9,8 +9,8 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.decide.mapplan import Batch
 from onefold.maps.mapper import Mapper
+from onefold.maps.rules import Batch
 from onefold.service import maps
 from onefold.testing.inline import World, inline
 from tests.maps import map_world

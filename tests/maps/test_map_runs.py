@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 import onefold
 from onefold import errors
-from onefold.decide.mapplan import Batch, ItemReader
 from onefold.maps import state as map_state
 from onefold.maps.mapper import Mapper
 from onefold.maps.results import write_results
+from onefold.maps.rules import Batch, ItemReader
 from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
 from onefold.run import runs

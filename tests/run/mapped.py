@@ -19,8 +19,8 @@ from onefold.backends.aws.messages import of_lambda
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Record, RecordKey
-from onefold.decide.mapping import read_answer
 from onefold.entropy import SeededEntropy
+from onefold.lambdas.batching import read_answer
 from onefold.lambdas.records import WireForm, record_of
 from onefold.local.identifiers import attributes_md5, body_md5
 from onefold.manual_clock import ManualClock

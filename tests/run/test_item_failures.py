@@ -11,10 +11,10 @@ from onefold import limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.decide.delivery import Success
-from onefold.decide.mapplan import Catcher, MapSpec, Retrier
 from onefold.decide.outcomes import Failed
+from onefold.maps.item_failures import ItemFailures
 from onefold.maps.mapper import Mapper
-from onefold.run.item_failures import ItemFailures, earlier_errors
+from onefold.maps.rules import Catcher, MapSpec, Retrier
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, NotThereError
@@ -29,6 +29,10 @@ RETRY = Retrier(errors=("States.ALL",), interval_ms=1_000, attempts=2)
 
 def rules(**options: object) -> ItemFailures:
     return ItemFailures(spec=MapSpec(name="m", queue="items", **options))  # type: ignore[arg-type]
+
+
+def retried(*names: str) -> list[Row]:
+    return [Row(at_ms=place, event="retry", detail={"error": name}) for place, name in enumerate(names)]
 
 
 def failed(error: str = "ValueError", kind: str = "transient", retry_in_ms: int | None = None) -> Failed:
@@ -49,7 +53,7 @@ def failed(error: str = "ValueError", kind: str = "transient", retry_in_ms: int 
     ],
 )
 def test_the_names_of_errors_decide(failure: Failed, earlier: list[str], kind: str, wait_ms: int | None) -> None:
-    found = rules(retry=(RETRY,)).judge(failure, DELIVERY, lambda: earlier, 0.0)
+    found = rules(retry=(RETRY,)).judge(failure, DELIVERY, lambda: retried(*earlier), 0.0)
     assert isinstance(found, Failed)
     assert (found.kind, found.retry_in_ms) == (kind, wait_ms)
 
@@ -72,15 +76,14 @@ def test_what_is_caught_has_succeeded_with_its_error() -> None:
 
 
 def test_a_redrive_begins_a_new_count() -> None:
-    rows = [
-        Row(at_ms=1, event="retry", detail={"error": "A"}),
-        Row(at_ms=2, event="dead-letter"),
-        Row(at_ms=3, event="redrive"),
-        Row(at_ms=4, event="lease-lost"),
-        Row(at_ms=5, event="retry", detail={"error": "B"}),
-    ]
-    assert earlier_errors(rows[:1]) == ["A"]
-    assert earlier_errors(rows) == ["B"]
+    named = rules(retry=(Retrier(errors=("ValueError",), attempts=1),))
+    rows = [*retried("ValueError"), Row(at_ms=2, event="dead-letter"), Row(at_ms=3, event="redrive")]
+    kinds = []
+    for history in (rows[:1], rows, [*rows, Row(at_ms=4, event="lease-lost")], [*rows, *retried("ValueError")]):
+        found = named.judge(failed(), DELIVERY, lambda history=history: history, 0.0)  # type: ignore[misc]
+        assert isinstance(found, Failed)
+        kinds.append(found.kind)
+    assert kinds == ["permanent", "transient", "transient", "permanent"]
 
 
 def test_the_rows_of_a_caught_run_are_taken_back(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_a_permanent_failure_is_tried_again_as_often_as_it_is_named(
     retry: tuple[str, ...], earlier: list[str], kind: str
 ) -> None:
     named = rules(retry=(Retrier(errors=retry, attempts=2),))
-    found = named.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: earlier, 0.0)
+    found = named.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: retried(*earlier), 0.0)
     assert isinstance(found, Failed)
     assert found.kind == kind
 
@@ -136,7 +139,7 @@ def test_a_permanent_failure_is_tried_again_as_often_as_it_is_named(
 def test_permanent_failures_and_others_have_their_own_counts() -> None:
     spec = rules(retry=(Retrier(errors=("PermanentError",), attempts=1), Retrier(errors=("States.ALL",), attempts=1)))
     earlier = ["shop.NotThere"]
-    found = spec.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: earlier, 0.0)
+    found = spec.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: retried(*earlier), 0.0)
     assert isinstance(found, Failed)
     assert found.kind == "permanent"
     found = spec.judge(failed("ValueError"), DELIVERY, list, 0.0)

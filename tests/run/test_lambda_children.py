@@ -11,7 +11,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.contracts.store import Ask, RecordKey
-from onefold.decide.mapplan import BUSY, ItemReader
+from onefold.maps.rules import BUSY, ItemReader
 from onefold.options import ItemCatch, ItemRetry
 from onefold.service.lambda_runtime import LambdaHandler
 

@@ -26,8 +26,11 @@ from msgspec import Struct
 
 from onefold import duration, errors, forks, limits
 from onefold.buses import replay
+from onefold.buses.patterns import event_of, matches
 from onefold.buses.replay import Opened, Replay
+from onefold.buses.routing import Router
 from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
+from onefold.buses.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
 from onefold.contracts.buses import bus_place
 from onefold.contracts.engine import Engine
@@ -37,9 +40,6 @@ from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
 from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
-from onefold.decide.patterns import event_of, matches
-from onefold.decide.routing import Router
-from onefold.decide.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.duration import Duration
 from onefold.options import Queue
 from onefold.run import context

@@ -23,6 +23,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from onefold import codec, errors
+from onefold.buses.patterns import BodyFilters, compile_filters, refuse_operators
+from onefold.buses.transform import (
+    Path,
+    Rendering,
+    Transformation,
+    compile_path,
+    compile_pipe_template,
+    text_at,
+    transformed,
+)
 from onefold.codec import payload_type
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery
@@ -34,16 +44,6 @@ from onefold.decide.delivery import AfterFailure
 from onefold.decide.envelopes import Envelope
 from onefold.decide.failures import Lists
 from onefold.decide.keys import key_rule
-from onefold.decide.patterns import BodyFilters, compile_filters, refuse_operators
-from onefold.decide.transform import (
-    Path,
-    Rendering,
-    Transformation,
-    compile_path,
-    compile_pipe_template,
-    text_at,
-    transformed,
-)
 from onefold.duration import Duration
 from onefold.options import Queue, Retry
 from onefold.run.context import Context

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from onefold import duration, errors, limits
-from onefold.decide.patterns import Pattern, compile_pattern
-from onefold.decide.transform import InputTransformer, Path, Transformation, compile_path, compile_transformation
+from onefold.buses.patterns import Pattern, compile_pattern
+from onefold.buses.transform import InputTransformer, Path, Transformation, compile_path, compile_transformation
 from onefold.duration import Duration
 from onefold.options import Queue
 

@@ -3,7 +3,7 @@
 Lambda deletes every message that the answer does not name (`batchItemFailures`), so whatever is not known to be done is
 named. Order is a FIFO group's: behind a message that stays nothing of its group begins. A message that was moved to a
 dead-letter or held queue is done with here; whether its group follows it is the job's `after_failure`.
-What the mapping makes of an answer is `decide/mapping.py`.
+What the mapping makes of an answer is `lambdas/batching.py`.
 Never here: clocks, deliveries, settling. Invariant: a message is left out of the answer only when every receive of it in
 the batch is done.
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from msgspec import Struct
 
 import onefold
-from onefold.decide.schedule import between
 from onefold.demo import data
+from onefold.schedules.fire_times import between
 
 app = onefold.App("billing")
 queue = app.queue("statements", fifo=True, visibility="30s", dead_letter=onefold.DeadLetter(after=200))

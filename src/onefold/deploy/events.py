@@ -24,7 +24,7 @@ from onefold import codec, limits
 from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
 from onefold.buses.rules import EventArchive, Rule
-from onefold.decide.transform import InputTransformer
+from onefold.buses.transform import InputTransformer
 from onefold.deploy import iam, names
 from onefold.deploy.stack import Stack
 

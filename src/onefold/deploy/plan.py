@@ -19,7 +19,6 @@ from onefold.backends.aws import queue_attributes
 from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
-from onefold.decide.mapplan import MapSpec
 from onefold.deploy import alarms, events, functions, names, schedules, state_machine
 from onefold.deploy.alarms import Alarm, LogCount
 from onefold.deploy.events import EventsPlan
@@ -27,6 +26,7 @@ from onefold.deploy.functions import FunctionPlan, Host
 from onefold.deploy.schedules import Scheduling
 from onefold.deploy.stack import Stack, engine_url
 from onefold.deploy.state_machine import MachinePlan
+from onefold.maps.rules import MapSpec
 from onefold.options import Queue
 from onefold.run.handlers import Job
 from onefold.schedules.scheduling import Schedule

@@ -23,10 +23,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.decide.mapplan import BUSY, TIMEOUT, Catcher, MapSpec, Retrier
 from onefold.deploy import iam, names
 from onefold.deploy.functions import FunctionPlan
 from onefold.deploy.stack import Stack
+from onefold.maps.rules import BUSY, TIMEOUT, Catcher, MapSpec, Retrier
 
 Json = dict[str, Any]
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from onefold import errors, limits
+from onefold.buses.patterns import compile_filters
 from onefold.contracts.queue import Delivery
-from onefold.decide import mapping as deciding
-from onefold.decide.mapping import BatchRule, Scale, Seen
-from onefold.decide.patterns import compile_filters
+from onefold.lambdas import batching as deciding
 from onefold.lambdas import outcomes, records
+from onefold.lambdas.batching import BatchRule, Scale, Seen
 from onefold.lambdas.functions import MACHINE_MAX, Function
 from onefold.lambdas.outcomes import Answered, Outcome, Throttled
 from onefold.lambdas.records import WireForm

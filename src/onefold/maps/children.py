@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.store import RecordKey
-from onefold.decide.mapplan import Batcher
 from onefold.maps.items import Item, Malformed, Position, Source
 from onefold.maps.items_reading import read
 from onefold.maps.jobs import MapJob
+from onefold.maps.rules import Batcher
 from onefold.run.error_text import kept_text
 from onefold.run.outgoing import Outgoing
 

@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 from msgspec import inspect
 
 from onefold import errors
-from onefold.decide.mapplan import DELIMITERS, ItemReader
 from onefold.maps.items import Source
 from onefold.maps.items_csv import header_of
 from onefold.maps.jobs import MapJob
+from onefold.maps.rules import DELIMITERS, ItemReader
 
 _SHOWN_CHARS: Final = 200
 _REWRITES: Final = (

@@ -18,8 +18,8 @@ from typing import BinaryIO, Protocol
 from msgspec import Struct
 
 from onefold import errors
-from onefold.decide.mapplan import DELIMITERS, ItemReader, check_header
 from onefold.maps.items import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source, unpacking
+from onefold.maps.rules import DELIMITERS, ItemReader, check_header
 
 _SHOWN_CHARS = 2_000
 _OPEN = "unexpected end of data"  # Python's csv, of a value that is not closed

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import msgspec
 
 from onefold import errors
-from onefold.decide.mapplan import ItemReader
 from onefold.maps.items import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source
+from onefold.maps.rules import ItemReader
 
 _BLOCK_BYTES = 65_536
 _SHOWN_CHARS = 2_000

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from onefold.decide.mapplan import ItemReader
 from onefold.maps.items import Item, Position, Read, Source, unpacking
 from onefold.maps.items_csv import read_csv
 from onefold.maps.items_json import read_array, read_lines
+from onefold.maps.rules import ItemReader
 
 
 def read(source: Source, reader: ItemReader, start: Position | None = None) -> Iterator[Read]:

@@ -25,7 +25,11 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.decide.delivery import Effect
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
-from onefold.decide.mapplan import (
+from onefold.duration import Duration
+from onefold.maps import item_failures
+from onefold.maps.items import Item, Source
+from onefold.maps.result_places import ResultPlace
+from onefold.maps.rules import (
     CONCURRENCY_DEFAULT,
     Batch,
     Catcher,
@@ -35,11 +39,7 @@ from onefold.decide.mapplan import (
     Retrier,
     Tolerated,
 )
-from onefold.duration import Duration
-from onefold.maps.items import Item, Source
-from onefold.maps.result_places import ResultPlace
 from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry, check_option
-from onefold.run import item_failures
 from onefold.run.context import Context
 from onefold.run.declaring import types_of
 from onefold.run.dispatcher import House, Opened
@@ -307,7 +307,7 @@ def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable
             retry=_runs_of(spec, queue),
             owner=given.owner,
         )(function)
-        job.failures = item_failures.ItemFailures(spec=spec)
+        job.judge_failure = item_failures.ItemFailures(spec=spec).judge
         turns = app.queue(f"{app.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
         made = app.maps[name] = MapJob(
             spec=spec,

@@ -22,18 +22,19 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
-from onefold.decide.mapplan import BUSY, MapSpec
 from onefold.decide.outcomes import Failed, Outcome
+from onefold.maps.item_failures import ItemFailures
 from onefold.maps.items import Item, Position
 from onefold.maps.jobs import MapJob
+from onefold.maps.rules import BUSY, MapSpec
 from onefold.run.handlers import Job
-from onefold.run.item_failures import ItemFailures
 from onefold.run.lambda_adapter import remaining_ms_of
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
 from onefold.run.lambda_invocation import Invocation
 from onefold.run.outgoing import Outgoing
 
 if TYPE_CHECKING:
+    from onefold.contracts.ledger import Row
     from onefold.contracts.verbs import Queue, Standing, Store
     from onefold.outside import Clock, Entropy
 
@@ -98,7 +99,7 @@ class Noting(ItemFailures, frozen=True):
         self,
         failed: Failed,
         delivery: Delivery,  # noqa: ARG002 - of the rules
-        earlier: Callable[[], Sequence[str]],  # noqa: ARG002 - same
+        earlier: Callable[[], Sequence[Row]],  # noqa: ARG002 - same
         fraction: float,  # noqa: ARG002 - same
     ) -> Outcome:
         """The failure, to be tried again at once by whoever starts the child again."""
@@ -271,7 +272,7 @@ class Children:
         """The map's job, without its own rules of retries."""
         job = copy.copy(mapping.job)
         job.policy = msgspec.structs.replace(job.policy, attempts_max=_RUNS_MAX)
-        job.failures = Noting(spec=mapping.spec, noted=self._noted)
+        job.judge_failure = Noting(spec=mapping.spec, noted=self._noted).judge
         return job
 
 

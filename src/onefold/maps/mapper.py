@@ -25,7 +25,6 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE
 from onefold.contracts.store import Record
-from onefold.decide.mapplan import EXCEEDED, EXCEEDED_CAUSE, exceeded
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
 from onefold.maps.children import Child, children, taken
@@ -33,6 +32,7 @@ from onefold.maps.fates import amended, amending, fate_of, has_failed, is_over
 from onefold.maps.items import Malformed, Source
 from onefold.maps.jobs import MapHouse, MapJob, Still
 from onefold.maps.results import write_results
+from onefold.maps.rules import EXCEEDED, EXCEEDED_CAUSE, exceeded
 from onefold.maps.span import Span, Waiting
 from onefold.maps.state import MapState, Standing
 from onefold.run import runs

@@ -1,7 +1,7 @@
 """Writes the result files of a map run: its source is read once more, and each child's record says what became of it.
 
 So nothing has to be kept for it while the run goes on, and files that a crash cut short are simply written again.
-Never here: shapes (decide/mapresult.py), where files go. Invariant: each item of the source is in exactly one file.
+Never here: shapes (maps/result_files.py), where files go. Invariant: each item of the source is in exactly one file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 from onefold.contracts.store import Record, RecordKey
-from onefold.decide.mapresult import FILE_BYTES_MAX, KINDS, MANIFEST, Kind, Outcome, as_bytes, manifest, record_of
 from onefold.maps.children import Child, children, taken
 from onefold.maps.items import Position, Source
 from onefold.maps.jobs import MapJob
+from onefold.maps.result_files import FILE_BYTES_MAX, KINDS, MANIFEST, Kind, Outcome, as_bytes, manifest, record_of
 from onefold.maps.result_places import ResultPlace
 from onefold.maps.state import MapState
 

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from onefold import duration, errors, limits
 from onefold.contracts.engine import Engine
 from onefold.contracts.store import RecordKey
-from onefold.decide.zones import zone_of
 from onefold.duration import Duration
 from onefold.options import Queue
 from onefold.reconciling import findings
@@ -40,6 +39,7 @@ from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Outgoing
+from onefold.zones import zone_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,7 +21,7 @@ import msgspec
 
 from onefold import errors
 from onefold.contracts.queue import Delivery, RetryIn
-from onefold.contracts.store import Ask, Claimed, RecordKey
+from onefold.contracts.store import Ask, Claimed
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
 from onefold.run import calling
@@ -363,18 +363,13 @@ class Driver:
             return outcome
         if outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
             outcome = msgspec.structs.replace(outcome, kind="transient")
-        rules, key = run.job.failures, run.facts.key
-        if rules is None or key is None:
+        judge, key = run.job.judge_failure, run.facts.key
+        if judge is None or key is None:
             return outcome
-        judged = rules.judge(outcome, run.delivery, lambda: self._errors(key, call.attempt), call.fraction)
+        rows = (lambda: self._backend.ledger.of_key(key)) if call.attempt > 1 else list
+        judged = judge(outcome, run.delivery, rows, call.fraction)
         run.caught = isinstance(judged, fate.Success)
         return judged
-
-    def _errors(self, key: RecordKey, attempt: int) -> list[str]:
-        """The errors of a map item's earlier runs; the first run has none, and asks nobody."""
-        from onefold.run.item_failures import earlier_errors  # only maps have them
-
-        return earlier_errors(self._backend.ledger.of_key(key)) if attempt > 1 else []
 
     def open_context(self, run: Run, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""

@@ -36,12 +36,16 @@ if TYPE_CHECKING:
 
     from onefold import duration
     from onefold.contracts.admin import Peeked
+    from onefold.contracts.ledger import Row
     from onefold.decide.delivery import Policy
+    from onefold.decide.outcomes import Failed, Outcome
     from onefold.decide.probing import ProbeAnswer
     from onefold.decide.rate import Limit
     from onefold.run.context import Context
-    from onefold.run.item_failures import ItemFailures
     from onefold.run.outgoing import Outgoing, Receipt, Sender
+
+    JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
+    """The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -70,7 +74,7 @@ class Job(Generic[P, R]):
         name: as stored in records and messages.
         policy: how its deliveries are treated.
         starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
-        failures: what becomes of a map run's item that failed; None for a job that no map has.
+        judge_failure: the outcome of a map run's item that failed; None for a job that is not a map's.
         dispatches: its handler dispatches the run that its key names.
         ticks: each of its messages is a tick, whose run is its key.
         normal: the one form of a payload that several could be written in, before its key is read; None: as it came. Raises
@@ -80,7 +84,7 @@ class Job(Generic[P, R]):
     """
 
     starts_after: str | None = None
-    failures: ItemFailures | None = None
+    judge_failure: JudgeFailure | None = None
     dispatches: bool = False
     ticks: bool = False
     normal: Callable[[Any], Any] | None = None

@@ -10,7 +10,7 @@ a wait does not notice that a clock was set, and whether other processes left so
 
 Two schedulers that declare other times for one schedule: the one that started later has registered its times later, and
 they count; the earlier one sees that when the schedule is due, says so and leaves it alone.
-Never here: when a tick is due (decide/ticks.py), the loop's thread, signals, output.
+Never here: when a tick is due (schedules/ticks.py), the loop's thread, signals, output.
 Invariant: who sends a tick advances the schedule beyond it in the same transaction.
 """
 
@@ -25,18 +25,17 @@ from msgspec.structs import replace
 
 from onefold import errors, limits
 from onefold.contracts.state import Change
-from onefold.decide import ticks
-from onefold.decide.schedule import run_name
-from onefold.decide.ticks import Standing
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.following import send_looks
 from onefold.run.heartbeat import Bell
 from onefold.run.outgoing import Outgoing
-from onefold.schedules import undelivered
+from onefold.schedules import ticks, undelivered
 from onefold.schedules.agenda import Agenda, Due
+from onefold.schedules.fire_times import run_name
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import PREFIX, House, OtherSchedulerError, Writer, Written
+from onefold.schedules.ticks import Standing
 from onefold.schedules.undelivered import Undelivered, Unsent
 
 LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed

@@ -21,9 +21,6 @@ from onefold.codec import digest, encode
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
-from onefold.decide.expressions import Cron
-from onefold.decide.schedule import Timing, next_after, parse, run_name, zone_of
-from onefold.decide.ticks import MISSED_MAX, Missed
 from onefold.duration import Duration
 from onefold.options import Checked, Queue, Retry, check_option
 from onefold.run import following, runs
@@ -31,6 +28,9 @@ from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
 from onefold.run.handlers import Job, positional
 from onefold.run.outgoing import Outgoing, derived_dedup_id
+from onefold.schedules.expressions import Cron
+from onefold.schedules.fire_times import Timing, next_after, parse, run_name, zone_of
+from onefold.schedules.ticks import MISSED_MAX, Missed
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"

@@ -26,7 +26,6 @@ from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.decide.failures import summary_of
-from onefold.decide.ticks import Standing
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
 from onefold.run import runs
 from onefold.run.events import Event
@@ -35,6 +34,7 @@ from onefold.schedules import ticking
 from onefold.schedules.agenda import Agenda
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import Detail, OtherSchedulerError, Writer, Written
+from onefold.schedules.ticks import Standing
 
 PREFIX: Final = "undelivered-tick/"
 _PAUSE_MS: Final = limits.SECOND_MS

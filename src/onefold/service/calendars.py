@@ -1,7 +1,7 @@
 """What will fire: the ticks of schedules in a stretch of time, merged, with what the clocks skip.
 
 Works from declared times alone and opens no engine. Never here: what was sent (that is the ledger's), drawing.
-Invariant: what is listed is what the scheduler asks `decide/schedule.py` for, in the order it comes.
+Invariant: what is listed is what the scheduler asks `schedules/fire_times.py` for, in the order it comes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import groupby, islice
 
 from msgspec import Struct
 
-from onefold.decide.expressions import Rate
-from onefold.decide.schedule import Timing, between, next_after, run_name, skipped, zone_of
 from onefold.duration import to_text
 from onefold.errors import UsageError
+from onefold.schedules.expressions import Rate
+from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, zone_of
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -21,10 +21,6 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.store import RecordKey
-from onefold.decide.expressions import Rate
-from onefold.decide.schedule import between, run_name
-from onefold.decide.ticks import Standing
-from onefold.decide.zones import zone_of
 from onefold.maps import state as map_state
 from onefold.reconciling import findings
 from onefold.reconciling.findings import Example, Outcome, example_of
@@ -32,10 +28,14 @@ from onefold.reconciling.surveying import Survey
 from onefold.run import runs
 from onefold.run.events import EVENTS
 from onefold.run.runs import RunState
+from onefold.schedules.expressions import Rate
+from onefold.schedules.fire_times import between, run_name
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import PREFIX
+from onefold.schedules.ticks import Standing
 from onefold.service import stories
 from onefold.service.desk import Desk
+from onefold.zones import zone_of
 
 RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
 JUDGED_MAX: Final = 2_000  # runs of one answer that are walked through; what is beyond them is told to be unjudged

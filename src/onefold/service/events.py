@@ -15,12 +15,12 @@ from msgspec import Struct
 from onefold import errors
 from onefold.buses import replay as replays
 from onefold.buses.bus import Bus, PutAnswer
+from onefold.buses.explaining import Reason, reasons
+from onefold.buses.patterns import compile_pattern, event_of, matches
 from onefold.buses.replay import Opened, Replay
 from onefold.buses.rules import EventArchive, Rule
 from onefold.contracts.archive import Archived
 from onefold.decide import envelopes
-from onefold.decide.explaining import Reason, reasons
-from onefold.decide.patterns import compile_pattern, event_of, matches
 
 _PAGE = 500
 _EVER_MS = 2**62

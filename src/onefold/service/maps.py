@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.state import Change
-from onefold.decide.mapplan import REDRIVES_MAX
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source, is_cut
 from onefold.maps.columns import check_columns
@@ -25,6 +24,7 @@ from onefold.maps.items import Identity, Position, Source
 from onefold.maps.items_reading import count
 from onefold.maps.jobs import MapHouse, MapJob, Turn
 from onefold.maps.mapper import Mapper
+from onefold.maps.rules import REDRIVES_MAX
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
 from onefold.run import runs

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.decide.schedule import zone_of
 from onefold.run.events import Sinks
+from onefold.schedules.fire_times import zone_of
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import House

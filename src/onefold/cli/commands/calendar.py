@@ -17,7 +17,7 @@ from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
 from onefold.clock import SystemClock
-from onefold.decide.schedule import Dst, Timing, parse, zone_of
+from onefold.schedules.fire_times import Dst, Timing, parse, zone_of
 from onefold.service import calendars
 from onefold.service.calendars import Calendar, Row
 

@@ -2,7 +2,7 @@
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
 the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in hand, the second one ends them.
-Never here: how it is built (`service/functions.py`), how batches are made (`decide/mapping.py`).
+Never here: how it is built (`service/functions.py`), how batches are made (`lambdas/batching.py`).
 Invariant: standard output has the answer only.
 """
 

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from onefold.decide.operators import ANY, Sign, double, sign_of
-from onefold.decide.patterns import Node, Pattern, elements, event_of, matches, undotted
-from onefold.decide.ranges import Range, RangeTree
+from onefold.buses.operators import ANY, Sign, double, sign_of
+from onefold.buses.patterns import Node, Pattern, elements, event_of, matches, undotted
+from onefold.buses.ranges import Range, RangeTree
 
 T = TypeVar("T")
 

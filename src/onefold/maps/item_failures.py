@@ -1,7 +1,7 @@
-"""What becomes of a map run's item that failed: tried again by the names of errors, caught, or failed for good.
+"""The outcome of a map run's item that failed: tried again by the names of errors, caught, or failed for good.
 
-The rules are `decide/mapplan.py`'s. Each retrier counts its own retries over the item's life, so the errors of earlier runs
-are needed: they stand in the ledger, which always keeps what became of a run's operations. A redrive begins a new count.
+The rules are `maps/rules.py`'s. Each retrier counts its own retries over the item's life, so the errors of earlier runs
+are needed: they are in the ledger, which always keeps the outcomes of a run's operations. A redrive begins a new count.
 A caught item has succeeded with `{"Error", "Cause"}`; the message to the operations queue leaves with its record (outbox).
 Never here: messages, waiting. Invariant: the same errors in the same order have the same fate as in Step Functions.
 """
@@ -18,8 +18,8 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import OutboxItem
 from onefold.decide.delivery import Success
-from onefold.decide.mapplan import MapSpec, catcher, matches, retry_ms
 from onefold.decide.outcomes import Failed, Outcome
+from onefold.maps.rules import MapSpec, catcher, matches, retry_ms
 
 _PERMANENT = "PermanentError"
 
@@ -34,13 +34,13 @@ class ItemFailures(Struct, frozen=True):
     spec: MapSpec
 
     def judge(
-        self, failed: Failed, delivery: Delivery, earlier: Callable[[], Sequence[str]], fraction: float
+        self, failed: Failed, delivery: Delivery, earlier: Callable[[], Sequence[Row]], fraction: float
     ) -> Outcome:
         """What the failure of a run comes to.
 
         Args:
             failed: what the handler's exception means by itself. delivery: of the item.
-            earlier: the errors of the runs before, in order; asked only where it matters.
+            earlier: the history of the operation, in order; read only where it matters.
             fraction: chance from [0, 1).
 
         Returns:
@@ -49,7 +49,7 @@ class ItemFailures(Struct, frozen=True):
         """
         if failed.kind == "dependency-down":
             return failed
-        error, before = failed.error, list(earlier())
+        error, before = failed.error, _errors_of(earlier())
         if failed.kind == "permanent" and not self._is_named(error):
             error = _PERMANENT
             before = [_PERMANENT if self._was_permanent(one, failed.error) else one for one in before]
@@ -75,7 +75,7 @@ class ItemFailures(Struct, frozen=True):
         return error == now or not any(matches(one.errors, error) for one in self.spec.retriers)
 
 
-def earlier_errors(rows: Sequence[Row]) -> list[str]:
+def _errors_of(rows: Sequence[Row]) -> list[str]:
     """The errors of an operation's runs that were tried again, in order, since it was redriven last."""
     found: list[str] = []
     for row in rows:

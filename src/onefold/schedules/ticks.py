@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.codec import digest
-from onefold.decide.expressions import At, Rate
-from onefold.decide.schedule import Timing, between, next_after, run_name
+from onefold.schedules.expressions import At, Rate
+from onefold.schedules.fire_times import Timing, between, next_after, run_name
 
 Missed = Literal["skip", "last", "all"]
 

@@ -20,9 +20,9 @@ from typing import Final, Literal, assert_never, get_args
 from msgspec import Struct
 
 from onefold import limits
-from onefold.decide.expressions import YEAR_MAX, YEAR_MIN, At, Cron, Expression, Rate, parse
-from onefold.decide.zones import DAY_S, EPOCH_DAY, instant_s, jump_s, offset_at_s, zone_of
 from onefold.errors import UsageError
+from onefold.schedules.expressions import YEAR_MAX, YEAR_MIN, At, Cron, Expression, Rate, parse
+from onefold.zones import DAY_S, EPOCH_DAY, instant_s, jump_s, offset_at_s, zone_of
 
 __all__ = [
     "Dst",

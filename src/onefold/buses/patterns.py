@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from onefold.decide.operators import Leaf, refused
-from onefold.decide.operators import read as read_leaf
+from onefold.buses.operators import Leaf, refused
+from onefold.buses.operators import read as read_leaf
 from onefold.errors import UsageError
 
 ALTERNATIVES_MAX: Final = 1_000  # EventBridge user guide, comparison operators, "Or matching"

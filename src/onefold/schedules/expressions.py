@@ -19,8 +19,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from onefold import limits
-from onefold.decide import expression_hints as hints
 from onefold.errors import UsageError
+from onefold.schedules import expression_hints as hints
 
 TEXT_CHARS_MAX: Final = 256  # CreateSchedule, ScheduleExpression: 1 to 256
 YEAR_MIN: Final = 1970  # user guide, schedule types, cron fields
