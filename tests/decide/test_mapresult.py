@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.maps.result_files import Kind, Outcome, manifest, record_of, run_arn
+from onefold.maps.results import Kind, Outcome, manifest, record_of, run_arn
 
 FIELDS = {
     "ExecutionArn", "Input", "InputDetails", "Name", "RedriveCount", "RedriveStatus", "StateMachineArn", "Status",

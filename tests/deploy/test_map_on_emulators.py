@@ -30,7 +30,7 @@ import onefold.testing
 from onefold.deploy import cloudformation, state_machine
 from onefold.deploy.plan import Declared, plan
 from onefold.deploy.stack import Stack
-from onefold.maps import result_files as mapresult
+from onefold.maps import results as mapresult
 from onefold.service import maps
 from tests.deploy.map_shop import BUCKET, KEY, app, customers_csv
 from tests.deploy.test_state_machine import as_deployed

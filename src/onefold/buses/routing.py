@@ -5,19 +5,66 @@ Each pattern is filed under what must stand in any event that matches it: the si
 several leaves the one whose signs the fewest patterns share is chosen. An event is walked once along the paths that occur;
 what it finds there names the candidates, and only they are matched in full. So a thousand rules on different values, fields
 or ranges cost about what one does; patterns of absent fields alone are asked always.
+Ranges of numbers are kept in a centered interval tree: a lookup costs its depth and what it finds, not the number of ranges.
 Never here: what a rule does with an event.
-Invariant: whoever matches is found; filing decides what is asked, not the answer.
+Invariant: every rule that matches is found; filing decides which rules are asked, not the answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from onefold.buses.operators import ANY, Sign, double, sign_of
 from onefold.buses.patterns import Node, Pattern, elements, event_of, matches, undotted
-from onefold.buses.ranges import Range, RangeTree
+
+
+class Range(NamedTuple):
+    """From `low` to `high`, both inside; infinities for no bound. `place` is the caller's."""
+
+    low: float
+    high: float
+    place: int
+
+
+class RangeTree:
+    """Ranges around a center, and trees of those below and above it.
+
+    Args:
+        ranges: at least one, low <= high each.
+    """
+
+    __slots__ = ("_above", "_below", "_by_high", "_by_low", "_center")
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        bounds = sorted(bound for one in ranges for bound in (one.low, one.high))
+        center = self._center = bounds[len(bounds) // 2]
+        here = [one for one in ranges if one.low <= center <= one.high]  # not empty: the center is somebody's bound
+        below = [one for one in ranges if one.high < center]
+        above = [one for one in ranges if one.low > center]
+        self._by_low = sorted(here, key=lambda one: one.low)
+        self._by_high = sorted(here, key=lambda one: -one.high)
+        self._below = RangeTree(below) if below else None
+        self._above = RangeTree(above) if above else None
+
+    def find(self, number: float, found: set[int]) -> None:
+        """Add the places of all ranges that hold a number."""
+        if number < self._center:
+            for one in self._by_low:
+                if one.low > number:
+                    break
+                found.add(one.place)
+            farther = self._below
+        else:
+            for one in self._by_high:
+                if one.high < number:
+                    break
+                found.add(one.place)
+            farther = self._above
+        if farther is not None:
+            farther.find(number, found)
+
 
 T = TypeVar("T")
 

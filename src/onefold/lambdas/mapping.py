@@ -1,7 +1,7 @@
 """An event source mapping at work: polls a queue, cuts batches, invokes a function, deletes what it is done with.
 
 Each of its pollers takes one batch at a time from the first receive to the delete, and receives nothing it could not hand
-over; how many there are follows `decide/mapping`. As on AWS the mapping never changes a visibility: what failed comes back
+over; how many there are follows `batching.py`. As on AWS the mapping never changes a visibility: what failed comes back
 when the receive that took it ends, and what is throttled for longer than that has spent its receive.
 Never here: rules (they are decided there), containers. Invariant: a message is deleted only after its function's answer, or
 because no filter takes it.

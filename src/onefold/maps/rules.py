@@ -2,7 +2,7 @@
 
 One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as a
 Distributed Map state. Rules are those of Step Functions (developer guide, pages named at each function), to the boundary.
-Never here: files, queues, records, clocks; chance comes in as a fraction. Shapes of results are in `mapresult.py`.
+Never here: files, queues, records, clocks; chance comes in as a fraction. Shapes of results are in `results.py`.
 Invariant: the same spec over the same items makes the same children, in the same order, with the same names.
 """
 

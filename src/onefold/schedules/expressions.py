@@ -1,9 +1,11 @@
 """The expressions of EventBridge Scheduler, read: `cron(...)` with six fields, `rate(...)`, `at(...)`.
 
-An expression becomes a small value of bit masks; `schedule.py` steps through time with it. What AWS documents, or was seen
+An expression becomes a small value of bit masks; `fire_times.py` steps through time with it. What AWS documents, or was seen
 to accept, is read; all else is refused, so that what runs here can be deployed there. An error names the field and its
-column, what was probably meant, and what may stand there; the guesses are `expression_hints.py`'s.
-Never here: time zones, instants. Invariant: the same text is always read the same way, and never half.
+column, what was probably meant, and what is allowed there. The hints are at the end of the file: they are worked out only
+for an expression that was refused, and an expression that is offered has been read first.
+Never here: time zones, instants. Invariant: the same text is always read the same way, and never half; a hint never changes
+what is accepted.
 
 Sources: EventBridge Scheduler user guide, "Schedule types"; API CreateSchedule, ScheduleExpression; EventBridge user
 guide, "Cron expressions"; Systems Manager, "Cron and rate expressions" (the same language). docs/decisions/0012.
@@ -11,16 +13,16 @@ guide, "Cron expressions"; Systems Manager, "Cron and rate expressions" (the sam
 
 from __future__ import annotations
 
+import difflib
 import re
 from calendar import monthrange
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.schedules import expression_hints as hints
 
 TEXT_CHARS_MAX: Final = 256  # CreateSchedule, ScheduleExpression: 1 to 256
 YEAR_MIN: Final = 1970  # user guide, schedule types, cron fields
@@ -136,7 +138,7 @@ def parse(text: str) -> Expression:
         text,
         1,
         "it does not begin with cron(, rate( or at(",
-        meaning=hints.for_no_form(text, _reads),
+        meaning=_hint_for_no_form(text, _reads),
         todo='Write for example "cron(0 3 1 * ? *)", "rate(5 minutes)" or "at(2026-12-01T03:00:00)".',
     )
 
@@ -184,7 +186,7 @@ def _cron(text: str, inside: str) -> Cron:
         column += len(part) + 1
     for word in words:
         if word.text.split() != [word.text]:
-            problem, meaning, todo = hints.for_space(inside)
+            problem, meaning, todo = _hint_for_space(inside)
             raise _refused(text, word.column, problem, meaning=meaning, todo=todo)
     if len(words) != len(_FIELDS):
         raise _wrong_count(text, inside, words)
@@ -209,7 +211,7 @@ def _wrong_count(text: str, inside: str, words: list[_Word]) -> UsageError:
         text,
         column,
         f"it has {found}, not six",
-        meaning=hints.for_count(inside, _reads),
+        meaning=_hint_for_count(inside, _reads),
         todo="The six are minutes, hours, day of month, month, day of week, year: cron(0 3 * * ? *) is 03:00 every day.",
     )
 
@@ -218,11 +220,11 @@ def _wrong_days(text: str, words: list[_Word]) -> UsageError:
     dates, week = words[2], words[4]
     if dates.text == "?":
         wrong, problem = dates, "both day fields are ?, so no day is named"
-        meaning = hints.offer(text, wrong.column, "?", "*")
+        meaning = _offer(text, wrong.column, "?", "*")
     elif "*" in (dates.text, week.text):
         wrong = week if week.text == "*" else dates
         problem = "both day fields are set, and one of them must be ?"
-        meaning = hints.offer(text, wrong.column, wrong.text, "?")
+        meaning = _offer(text, wrong.column, wrong.text, "?")
     else:
         wrong, problem = week, "both day fields are set, and one of them must be ?"
         meaning = "Unix cron would fire on either day; here that takes two schedules, one for each."
@@ -243,7 +245,7 @@ def _date_rule(word: _Word) -> _Days | None:
     if re.fullmatch("[0-9]+W", text):
         return "nearest", _value(_DATES, word.part(0, -1)), 0
     if re.fullmatch("(?=[0-9,-]*[LW?])[0-9,LW?-]+", text):
-        raise word.refused(_DATES, "cannot be read", hints.for_last(text, "L, LW, 3W and ?"))
+        raise word.refused(_DATES, "cannot be read", _hint_for_last(text, "L, LW, 3W and ?"))
     return "dates", _mask(_DATES, word), 0
 
 
@@ -264,7 +266,7 @@ def _week_rule(word: _Word) -> _Days | None:
             raise word.part(len(day) + 1).refused(_WEEK, "is not the number of a week", "After # stands 1 to 5.")
         return "nth", weekday - 1, int(nth)
     if text != "*" and (re.fullmatch("(?=[A-Z0-9,-]*[?*])[A-Z0-9,*?-]+", text) or re.search("[0-9]L", text)):
-        raise word.refused(_WEEK, "cannot be read", hints.for_last(text, "*, ?, 6L and TUE#2"))
+        raise word.refused(_WEEK, "cannot be read", _hint_for_last(text, "*, ?, 6L and TUE#2"))
     return "weekdays", _weeks(_mask(_WEEK, word)), 0
 
 
@@ -316,7 +318,7 @@ def _step(field: _Field, word: _Word, step: _Word, span: int) -> int:
         raise word.refused(field, "has a step", "AWS allows none in the day of week: list the days instead.")
     if not (step.text.isdecimal() and step.text.isascii() and 1 <= int(step.text) < span):
         problem = f"is not a step; it may be 1 to {span - 1}"
-        raise step.refused(field, problem, hints.for_step(field.name, word.text, step.text))
+        raise step.refused(field, problem, _hint_for_step(field.name, word.text, step.text))
     return int(step.text)
 
 
@@ -326,10 +328,10 @@ def _value(field: _Field, word: _Word) -> int:
         number = int(text)
         if field.least <= number <= field.most:
             return number
-        raise word.refused(field, "is out of range", hints.for_number(field.name, number))
+        raise word.refused(field, "is out of range", _hint_for_number(field.name, number))
     found = field.names.get(text)
     if found is None:
-        raise word.refused(field, "cannot be read", hints.for_word(field.name, text, field.marks, list(field.names)))
+        raise word.refused(field, "cannot be read", _hint_for_word(field.name, text, field.marks, list(field.names)))
     return found
 
 
@@ -352,7 +354,7 @@ def _rate(text: str, inside: str) -> Rate:
             text,
             column,
             problem,
-            meaning=hints.for_rate(value, unit),
+            meaning=_hint_for_rate(value, unit),
             todo="Write rate(value unit): a whole number of 1 or more, one space, minutes, hours or days.",
         )
     return Rate(text, int(value) * _UNITS_MS[unit.removesuffix("s")])
@@ -364,7 +366,7 @@ def _at(text: str, inside: str) -> At:
     found = _AT.fullmatch(inside)
     if found is None:
         problem = f'"{inside}" is not yyyy-mm-ddThh:mm:ss' if inside else "the time is missing"
-        raise _refused(text, column + hints.column_of_at(inside), problem, meaning=hints.for_at(inside), todo=todo)
+        raise _refused(text, column + _column_of_at(inside), problem, meaning=_hint_for_at(inside), todo=todo)
     year, month, day, hour, minute, second = (int(part) for part in found.groups())
     bounds = (
         ("year", year, YEAR_MIN, YEAR_MAX),
@@ -382,3 +384,171 @@ def _at(text: str, inside: str) -> At:
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], Expression]]] = {"cron": _cron, "rate": _rate, "at": _at}
+
+
+_Reads = Callable[[str], bool]
+
+_UNIX_DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")  # Unix cron: 0 and 7 are Sunday
+_NICKNAMES: Final = {
+    "@yearly": "cron(0 0 1 1 ? *)",
+    "@annually": "cron(0 0 1 1 ? *)",
+    "@monthly": "cron(0 0 1 * ? *)",
+    "@weekly": "cron(0 0 ? * SUN *)",
+    "@daily": "cron(0 0 * * ? *)",
+    "@midnight": "cron(0 0 * * ? *)",
+    "@hourly": "cron(0 * * * ? *)",
+}
+_EVERY: Final = re.compile(r"(?:every )?([0-9]+) ?(m|min|minute|h|hour|d|day)s?")
+_UNITS: Final = {
+    "m": "minutes",
+    "min": "minutes",
+    "minute": "minutes",
+    "h": "hours",
+    "hour": "hours",
+    "d": "days",
+    "day": "days",
+}
+_NUMBERS: Final = {
+    ("minutes", 60): "The full hour is minute 0.",
+    ("hours", 24): "Midnight is hour 0.",
+    ("day of week", 0): "That is Unix cron's Sunday; here Sunday is 1, Monday 2, Saturday 7. Names are safer: SUN.",
+    ("month", 0): "January is 1.",
+}
+
+
+def _meant(text: str, reads: _Reads) -> str:
+    return f"Did you mean {text}?" if reads(text) else ""
+
+
+def _hint_for_no_form(text: str, reads: _Reads) -> str:
+    """For a text that is no cron(...), rate(...) or at(...)."""
+    plain = text.strip()
+    if plain in _NICKNAMES:
+        return _meant(_NICKNAMES[plain], reads)
+    if found := _EVERY.fullmatch(plain.lower()):
+        return _meant(f"rate({found[1]} {_UNITS[found[2]]})", reads)
+    if re.match(r"[0-9]{4}-[0-9]{2}-", plain):
+        return _meant(f"at({plain.removesuffix('Z').replace(' ', 'T')})", reads)
+    if plain.count(" ") in {4, 5} and "(" not in plain:
+        return (_meant(f"cron({plain})", reads) if plain.count(" ") == 5 else "") or _hint_for_count(plain, reads)
+    name, opened, inside = plain.partition("(")
+    return _meant(f"{name.strip().lower()}({inside}", reads) if opened else ""
+
+
+def _hint_for_count(inside: str, reads: _Reads) -> str:
+    """For a cron expression without six fields: five are Unix cron, seven have seconds in front."""
+    words = inside.split()
+    if len(words) == 5:
+        unix = "Five fields are Unix cron; EventBridge has a year at the end, and ? in one of the day fields."
+        if "*" not in (words[2], words[4]) and "?" not in (words[2], words[4]):
+            return f"{unix} Both days are set here: that takes two schedules, one for each."
+        return f"{unix} {_meant(_from_unix(words), reads)}".strip()
+    if len(words) == 7:
+        without = _meant(f"cron({' '.join(words[1:])})", reads)
+        return f"Seven fields have seconds in front, which EventBridge does not know. {without}".strip()
+    return ""
+
+
+def _from_unix(words: Sequence[str]) -> str:
+    minutes, hours, dates, months, week = words
+    if week == "?" or dates == "?":
+        return f"cron({' '.join(words)} *)"
+    if week == "*":
+        week = "?"
+    else:
+        dates = "?"
+        week = re.sub("(?<![#0-9])[0-7](?![0-9])", lambda found: _UNIX_DAYS[int(found[0])], week.upper())
+    return f"cron({minutes} {hours} {dates} {months.upper()} {week} *)"
+
+
+def _hint_for_space(inside: str) -> tuple[str, str, str]:
+    """For an empty field: problem, meaning, what to do."""
+    if not inside.strip():
+        return "it is empty", "", "Six fields stand there: cron(0 3 * * ? *) is 03:00 every day."
+    tidy = " ".join(inside.split())
+    return "there is a space too many", f"Did you mean cron({tidy})?", "Between two fields stands one space."
+
+
+def _offer(text: str, column: int, wrong: str, right: str) -> str:
+    """The expression with one word replaced."""
+    start = column - 1
+    return f"Did you mean {text[:start]}{right}{text[start + len(wrong) :]}?"
+
+
+def _hint_for_last(text: str, alone: str) -> str:
+    """For L, W, ? or * where they cannot stand."""
+    if re.fullmatch("L-[0-9]+", text):
+        return "AWS documents no days counted back from the end; L is the last day, LW the last weekday of the month."
+    return f"Each of {alone} stands alone in its field, with no list and no range."
+
+
+def _hint_for_step(field: str, item: str, step: str) -> str:
+    """For a step that is too large or no number."""
+    if step.isdecimal() and int(step) and field in {"minutes", "hours"}:
+        again = "hour" if field == "minutes" else "day"
+        return f"{item} would begin again with every {again}; for a fixed distance write rate({int(step)} {field})."
+    return ""
+
+
+def _hint_for_number(field: str, number: int) -> str:
+    """For a number out of range."""
+    return _NUMBERS.get((field, number), "")
+
+
+def _hint_for_word(field: str, text: str, marks: str, names: Sequence[str]) -> str:
+    """For a word that is no value of its field."""
+    if text.upper() in names:
+        return f"AWS writes names in capitals: {text.upper()}."
+    if len(text) > 3 and text[:3].upper() in names:
+        return f"AWS writes names with three letters: {text[:3].upper()}."
+    swapped = [name for name in names if sorted(name) == sorted(text.upper())]
+    if swapped:
+        return f"Did you mean {swapped[0]}?"
+    foreign = [mark for mark in "?LW#" if mark in text and mark not in marks]
+    if foreign:
+        return f"{foreign[0]} cannot stand in the {field}."
+    near = difflib.get_close_matches(text.upper(), names, n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def _hint_for_rate(value: str, unit: str) -> str:
+    """For a rate that cannot be read."""
+    if found := re.fullmatch("([0-9]+) *([A-Za-z]+)", f"{value} {unit}".strip()):
+        value, unit = found[1], found[2]
+    single = unit.lower().rstrip("s")
+    if single == "second":
+        return "The shortest period is 1 minute."
+    if single == "week" and value.isdecimal():
+        return f"A week is 7 days: rate({int(value) * 7} days)."
+    if single in {"month", "year"}:
+        return "Months and years differ in length: write a cron expression, for example cron(0 0 1 * ? *)."
+    if value.isdecimal() and int(value):
+        near = difflib.get_close_matches(unit.lower(), ["minutes", "hours", "days"], n=1)
+        return f"Did you mean rate({int(value)} {near[0]})?" if near else ""
+    if value == "0":
+        return "A schedule with no time between its ticks would never rest."
+    return ""
+
+
+def _column_of_at(inside: str) -> int:
+    """How many characters of a one-time expression are as they should be."""
+    form = "dddd-dd-ddTdd:dd:dd"
+    for place, (found, wanted) in enumerate(zip(inside, form, strict=False)):
+        if not (found.isdecimal() if wanted == "d" else found == wanted):
+            return place
+    return min(len(inside), len(form))
+
+
+def _hint_for_at(inside: str) -> str:
+    """For a one-time expression that cannot be read."""
+    if re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", inside) and "T" in inside:
+        return "The zone is set beside the expression (tz=...), not in it."
+    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", inside):
+        return f"The time of day is missing: at({inside}T00:00:00) is midnight."
+    if re.fullmatch(r"[0-9-]{10}T[0-9]{2}:[0-9]{2}", inside):
+        return f"The seconds are missing: at({inside}:00)."
+    if "." in inside:
+        return "Fractions of a second cannot be set."
+    if re.fullmatch(r"[0-9-]{10} [0-9:]{8}", inside):
+        return f"A T stands between date and time: at({inside.replace(' ', 'T')})."
+    return ""

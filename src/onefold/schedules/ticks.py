@@ -4,7 +4,7 @@
 with a new one; `schedules/scheduler.py` writes that in the transaction that sends the ticks. A tick is dealt with once:
 sent, or passed over by the `missed` policy and noted in `gaps`, so that a clock that was set back neither repeats nor loses
 any.
-Never here: expressions and zones (schedule.py), clocks, sending.
+Never here: expressions and zones (`fire_times.py`), clocks, sending.
 Invariant: of two answers to the same standing only one can be written, and no answer sends a tick that an earlier one sent.
 """
 
