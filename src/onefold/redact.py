@@ -2,7 +2,7 @@
 
 `masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
-`X-Amz-Signature=`) and an Authorization header. `printable` writes control characters (C0 but for tab and line end, DEL,
+`X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line end, DEL,
 C1), bidirectional overrides and lone surrogates as escapes.
 Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
 what was masked or escaped once does not change again.
@@ -29,7 +29,7 @@ _SENSITIVE: Final = (
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
 _NO_PORT: Final = r"(?!\d{1,5}(?:[\s/?,;'\")]|$))"
-_HINT: Final = rf"(?i):/|//|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
+_HINT: Final = rf"(?i):/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # A password may even hold spaces, where what follows the colon is no port.
@@ -59,6 +59,11 @@ _HEADER: Final = (
     r"(?i)(authorization(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4}(?:b?['\"])?)(?:[a-z][\w-]{0,20}[ \t]{1,4})?"
     r"(?:[^\s'\",]{0,256}=\"[^\"\n]{0,2048}\"|[^\s'\",]+)(?:,[ \t]{0,4}[\w-]{1,40}=(?:\"[^\"\n]{0,2048}\"|[^\s,'\"]+)){0,20}"
 )
+# All of a Cookie or Set-Cookie header: what its parts are called says nothing.
+_COOKIE: Final = (
+    r"(?i)(cookie(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4})"
+    r"(b?'[^'\n]{0,4096}'?|b?\"[^\"\n]{0,4096}\"?|[^\s'\"][^\n\x1f'\"]{0,4096})"
+)
 _COLOUR: Final = r"(\x1b\[[0-9;]{0,40}m)"
 _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
@@ -81,7 +86,7 @@ def _masked(text: str, levels: int) -> str:
     if "%" in text:
         text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
     text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
-    text = re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text))
+    text = re.sub(_COOKIE, _masked_cookie, re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text)))
     return re.sub(_FIELD, _masked_field, text)
 
 
@@ -146,6 +151,11 @@ def _masked_inside(text: str, levels: int) -> str:
 
 def _unescaped(text: str) -> str:
     return re.sub(_ESCAPED_CHAR, lambda found: chr(int(found[1], 16)), text)
+
+
+def _masked_cookie(found: re.Match[str]) -> str:
+    sign = found[2].lstrip("b")[0]
+    return f"{found[1]}{sign}{MASK}{sign}" if sign in "'\"" else f"{found[1]}{MASK}"
 
 
 def _masked_field(found: re.Match[str]) -> str:

@@ -35,6 +35,7 @@ from onefold.decide.failures import (
     is_named,
     judge,
     summary_of,
+    text_of,
 )
 
 NOW_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -715,7 +716,9 @@ def validation_error() -> Exception:
 @pytest.mark.parametrize(
     ("error", "summary"),
     [
-        (RuntimeError("one\ntwo"), "one"),
+        (RuntimeError("one\n\n two\n"), "one [+1 line]"),
+        (RuntimeError("x" * 600 + "\ntwo\nthree"), "x" * 486 + "... [+2 lines]"),
+        (RuntimeError("a\x1b[31m\u202e\x9b b"), r"a\x1b[31m\u202e\x9b b"),
         (RuntimeError("  one \t two  "), "one two"),
         (TimeoutError(), "TimeoutError"),
         (KeyError("name"), "'name'"),
@@ -726,9 +729,9 @@ def validation_error() -> Exception:
         (RuntimeError("is it so? yes"), "is it so? yes"),
         (
             lookalike("psycopg.errors.UniqueViolation")('duplicate key "k"\nDETAIL:  Key (mail)=(secret) already exists.'),
-            'duplicate key "k"',
+            'duplicate key "k" [+1 line]',
         ),
-        (lookalike("botocore.exceptions.ParamValidationError")("Parameter failed:\nsecret"), "Parameter failed"),
+        (lookalike("botocore.exceptions.ParamValidationError")("Parameter failed:\nsecret"), "Parameter failed [+1 line]"),
         (
             validation_error(),
             "1 validation error(s): amount: Input should be a valid integer, unable to parse string as an integer",
@@ -742,6 +745,42 @@ def validation_error() -> Exception:
 def test_a_summary_is_one_line_without_payload_or_secrets(error: Exception, summary: str) -> None:
     assert summary_of(error) == summary
     assert classify(error, now_ms=NOW_MS).summary == summary
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            lookalike("psycopg.errors.UniqueViolation")('duplicate key "k"\nDETAIL:  Key (id)=(1) already exists.\n'),
+            'duplicate key "k"\nDETAIL: Key (id)=(1) already exists.',
+        ),
+        (
+            validation_error(),
+            "1 validation error(s):\namount: Input should be a valid integer, unable to parse string as an integer",
+        ),
+        (RuntimeError("\n".join("abcdefgh")), "a\nb\nc\nd\ne\nf\ng\nh"),
+        (RuntimeError("\n".join("abcdefghij")), "a\nb\nc\nd\ne\nf\ng\n... 3 more lines"),
+        (RuntimeError("x" * 3_000), "x" * 1_997 + "..."),
+        (RuntimeError("one\r\n  two\x1b[2J\n\u2066three\ud800"), "one\n  two\\x1b[2J\n\\u2066three\\ud800"),
+        (RuntimeError('at\npassword="first\nsecond" and\nthe end'), 'at\npassword="***" and\nthe end'),
+        (
+            RuntimeError("no key:\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabcd\n-----END RSA PRIVATE KEY-----\nend"),
+            "no key:\n***\nend",
+        ),
+        (TimeoutError(), "TimeoutError"),
+        (Hostile(), "Hostile"),
+    ],
+)  # fmt: skip
+def test_the_whole_text_has_a_few_lines_without_secrets(error: Exception, text: str) -> None:
+    assert text_of(error) == text
+
+
+@given(st.text(), st.integers(0, 3_000))
+def test_no_text_is_longer_than_its_bound_or_steers_a_terminal(text: str, count: int) -> None:
+    said = text_of(RuntimeError(text * (1 + count // (len(text) + 1))))
+    assert 0 < len(said) <= 2_000
+    assert len(said.split("\n")) <= 8
+    assert said.replace("\n", "").isprintable()
 
 
 def test_errors_are_named_as_people_look_them_up() -> None:

@@ -92,6 +92,9 @@ FORMS = [
     f"redis//:{PW}@h",
     f"redis:://:{PW}@h",
     f"redis://:{PW}",
+    f"Cookie: session={PW}; theme=dark",
+    f"{{'Set-Cookie': 'sid={PW}; Path=/', 'a': 1}}",
+    f"[('cookie', b'sid={PW}')]",
     f"could not connect to postgresql://u:{PW}@h/db: no route; tried redis://:{PW}@q too",
 ]
 

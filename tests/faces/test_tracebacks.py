@@ -10,6 +10,8 @@ import pytest
 
 import onefold
 import onefold.testing
+from onefold.backends.aws import sending
+from onefold.backends.aws.messages import Form, Received
 from onefold.cli import main
 from onefold.contracts.queue import Reason
 from onefold.decide.failures import classify
@@ -19,6 +21,17 @@ from onefold.run.events import Event
 from onefold.watch.sinks import json_line, plain_line
 from tests.faces import traced
 
+RECEIVED = Received(
+    message_id="m-1",
+    handle="h",
+    form=Form(body="{}"),
+    receive_count=1,
+    sent_at_ms=0,
+    first_received_at_ms=0,
+    sequence=None,
+    moved_from_arn=None,
+)
+DETAIL = "DETAIL: the book has 3 pages\\x1b[2J"
 SECRET = "4111111111111111"
 
 
@@ -124,6 +137,18 @@ def test_the_exceptions_own_text_can_be_switched_off(monkeypatch: pytest.MonkeyP
     assert "in charge" in str(dead.detail["summary"])
 
 
+def test_sqs_keeps_the_last_frames_beside_a_long_text() -> None:
+    def fails() -> None:
+        raise ValueError("\n".join(["x" * 300] * 6))
+
+    trace = failed(fails).trace
+    sent = sending.burial(RECEIVED, Reason(kind="permanent", summary="x", trace=trace), "work", fifo=False).reason
+    assert sent is not None
+    assert len(sent.trace or "") <= 1_000
+    assert "in test_sqs_keeps" in (sent.trace or "")
+    assert "ValueError: xxx" in (sent.trace or "")
+
+
 def test_a_test_world_and_a_sink_have_the_frames() -> None:
     with onefold.testing.inline(traced.app) as world:
         traced.book.send({"order_id": "o-1"})
@@ -138,6 +163,8 @@ def test_a_test_world_and_a_sink_have_the_frames() -> None:
     assert json.loads(json_line(dead))["where"] == where
     assert json.loads(json_line(dead))["trace"] == dead.detail["trace"]
     assert f"where={where}" in plain_line(dead)
+    assert "summary=no such order 'o-1' | " + DETAIL in plain_line(dead)
+    assert dead.detail["summary"] == "no such order 'o-1' [+1 line]"
     assert "\n" not in plain_line(dead)
 
 
@@ -156,13 +183,13 @@ def test_frames_reach_the_dead_letter_the_command_and_the_story(
     assert main.run(["dlq", "show", app, "--key", "o-7"]) == 0
     shown = capsys.readouterr().out
     assert "in charge" in shown
-    assert "RuntimeError: no such order 'o-7'" in shown
+    assert f"RuntimeError: no such order 'o-7'\n      {DETAIL}\n" in shown
     assert SECRET not in shown
     assert main.run(["dlq", "show", app, "--key", "o-7", "--json"]) == 0
     assert "in charge" in json.loads(capsys.readouterr().out)["trace"]
     assert main.run(["why", "o-7", app, "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)["stories"][0]["lines"]
-    assert any("in charge" in (line["trace"] or "") for line in lines)
+    assert any("in charge" in (line["trace"] or "") and DETAIL in line["trace"] for line in lines)
     assert main.run(["why", "o-7", app]) == 0
     assert "in charge)" in " ".join(capsys.readouterr().out.split())
 

@@ -19,7 +19,7 @@ def charge(order: Order) -> None:
     try:
         int(order["order_id"])
     except ValueError as error:
-        raise RuntimeError(f"no such order {order['order_id']!r}") from error
+        raise RuntimeError(f"no such order {order['order_id']!r}\nDETAIL:  the book has 3 pages\x1b[2J") from error
     assert card_number
 
 

@@ -162,7 +162,7 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
     """Written with the claim that notices it, on each store; what a customer's complaint is held against, weeks later."""
     clock = ManualClock(SystemClock().now_ms() - 60_000)
     with PLACES[where]() as place, desk(place.url) as owner:
-        ways: list[BaseException | None] = [ValueError("bank says no"), Dead(), Dead(), None]
+        ways: list[BaseException | None] = [ValueError("bank says no\nDETAIL:  Key (id)=(1)"), Dead(), Dead(), None]
 
         def pay(order: str) -> str:
             way = ways.pop(0)
@@ -184,7 +184,11 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
         (story,) = stories.why(owner, "o-1").stories
         said = [line.event for line in story.lines if line.event not in ("claimed", "started")]
         assert said == ["failed", "takeover", "unknown", "takeover", "unknown", "completed"]
-        assert "run 1 failed: ValueError: bank says no" in [line.text for line in story.lines]
+        (failed,) = [line for line in story.lines if line.event == "failed"]
+        assert failed.text.startswith(
+            "run 1 failed: ValueError: bank says no [+1 line] (at test_looking_at_records.py:"
+        )
+        assert str(failed.trace).endswith("\nValueError: bank says no\n    DETAIL: Key (id)=(1)")
         assert "App(" not in story.left_out
 
         held_call = onefold.once(key="{order}", name="pay", store=owner.engine.store, clock=clock, on_unknown="hold")(

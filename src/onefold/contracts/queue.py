@@ -104,6 +104,12 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     trace: str | None = None
 
 
+def text_at(trace: str) -> int:
+    """Where, in the text of a trace, the last exception's own text begins: behind its last frame."""
+    start = trace.rfind("\n  File ")
+    return 0 if start < 0 else trace.find("\n", start + 1) + 1 or len(trace)
+
+
 class Ack(Struct, frozen=True, gc=False, tag=True):
     """Settle by deleting the message."""
 

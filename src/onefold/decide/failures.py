@@ -41,6 +41,8 @@ from onefold.errors import (
 )
 
 SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
+TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
+TEXT_LINES_MAX = 8  # in so many lines
 
 Kind = Literal["transient", "permanent", "dependency-down", "unknown"]
 Classes = Iterable[type[BaseException] | str]
@@ -66,6 +68,9 @@ _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
 )
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
+_PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"
+_LINE_END = "\x1f"  # while lines are masked together
+_INDENT_MAX = 8
 _TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
 _RETRY_AFTER_CHARS_MAX = 100  # an HTTP date has 29
 _PARTS_MAX = 20  # of a group, or of the complaints of a validation
@@ -122,7 +127,7 @@ def classify(
     lists = Lists(tuple(transient), tuple(permanent), tuple(unknown))
     ruling = judge(error, now_ms=now_ms, lists=lists)
     summary = summary_of(error) if with_text else ""
-    trace = trace_of(error, summary_of if with_text else lambda _: "")
+    trace = trace_of(error, text_of if with_text else lambda _: "")
     return Failed(
         kind=ruling.kind,
         error=error_name(error),
@@ -377,28 +382,67 @@ def error_name(error: BaseException) -> str:
 def summary_of(error: BaseException) -> str:
     """One line about a failure, at most 500 characters, safe to log.
 
-    Only the first line (database drivers put the row into the second), without passwords and query strings of URLs, without
-    the input values of validation errors. What a handler writes into its own message is its own business.
+    The first line with a count of the others, without passwords and query strings of URLs, without the input values of
+    validation errors; control characters are escapes. What a handler writes into its own message is its own business.
     """
+    lines = _safe_lines(error, "; ")
+    more = f" [+{len(lines) - 1} {'line' if len(lines) == 2 else 'lines'}]" if len(lines) > 1 else ""
+    first = " ".join(lines[0].split()).rstrip(":") or type(error).__name__
+    room = SUMMARY_CHARS_MAX - len(more)
+    return (first if len(first) <= room else f"{first[: room - 3]}...") + more
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, at most 8 lines and 2,000 characters, as safe as `summary_of`.
+
+    Database drivers say in the second line which row it was, and may quote its values there.
+    """
+    lines = _safe_lines(error, "\n")
+    left_out = len(lines) - TEXT_LINES_MAX + 1
+    if left_out > 1:
+        lines = [*lines[: TEXT_LINES_MAX - 1], f"... {left_out} more lines"]
+    text = "\n".join(lines)
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 3]}..."
+
+
+def _safe_lines(error: BaseException, between: str) -> list[str]:
+    """The lines that are not blank, masked, with escapes for what cannot be printed; at least one, and none is empty."""
     try:
-        text = " ".join(_words(error)[:_TEXT_CHARS_MAX].strip().partition("\n")[0].split()).rstrip(":")
-        text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)  # terminals obey some
-        text = re.sub(_QUERY, "", redact.masked(text)) or type(error).__name__
+        text = re.sub(_PRIVATE_KEY, redact.MASK, _words(error, between)[:_TEXT_CHARS_MAX])
+        lines = [
+            " " * min(len(one) - len(one.lstrip(" ")), _INDENT_MAX) + " ".join(one.split())
+            for one in text.split("\n")
+            if one and not one.isspace()
+        ]
+        # Masked as one text: a quoted value may go on in the next line. For the patterns its separator is white space.
+        text = re.sub(_QUERY, "", redact.masked(_LINE_END.join(lines)))
+        lines = [_escaped(one) for one in text.split(_LINE_END) if one and not one.isspace()]
     except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
-        text = type(error).__name__
-    return text if len(text) <= SUMMARY_CHARS_MAX else f"{text[: SUMMARY_CHARS_MAX - 3]}..."
+        lines = []
+    return lines or [type(error).__name__]
 
 
-def _words(error: BaseException) -> str:
+def _escaped(line: str) -> str:
+    r"""The line with `\x1b` and the like for all that does not print: terminals obey some of it."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def _words(error: BaseException, between: str) -> str:
     if isinstance(error, UsageError):
         return f"{error.what} {error.todo}"  # `meaning` may show the value
     if isinstance(error, OnefoldError):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
         parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions[:_PARTS_MAX]]
-        return f"{len(error.exceptions)} errors: {'; '.join(parts)}"
+        return _listed(f"{len(error.exceptions)} errors", parts, between)
     if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
         complaints = error.errors(include_url=False, include_context=False, include_input=False)
         parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints[:_PARTS_MAX]]
-        return f"{len(complaints)} validation error(s): {'; '.join(parts)}"
+        return _listed(f"{len(complaints)} validation error(s)", parts, between)
     return str(error)
+
+
+def _listed(head: str, parts: list[str], between: str) -> str:
+    return f"{head}:{between if between.isspace() else ' '}{between.join(parts)}"

@@ -1,7 +1,7 @@
 """Where a failure happened: frames without locals or source lines, bounded, with the exception's own text bounded.
 
-A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain one line
-of text as `failures.summary_of` lets it pass. The first frames, which are onefold's own way to the handler, are left out.
+A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain its
+text as `failures.text_of` lets it pass, lines behind its first one indented. The first frames, which are onefold's own way to the handler, are left out.
 Never here: values of variables, reading source files. Invariant: nothing raises, whatever the exception does, and the text
 is at most TRACE_CHARS_MAX characters.
 """
@@ -116,7 +116,8 @@ def _part(error: BaseException, frames: list[_Frame], text: str) -> str:
         f'  File "{frame.file}", line {frame.line}, in {frame.name}' if frame.line else f"  {frame.file}"
         for frame in frames
     ]
-    rows.append(f"{name[:200]}: {text}" if text else name[:200])
+    first, *more = text.split("\n")
+    rows += [f"{name[:200]}: {first}" if first else name[:200], *(f"    {one}" for one in more)]
     return "\n".join(redact.printable(row) for row in rows)
 
 

@@ -122,4 +122,6 @@ def _known(annotation: Any) -> inspect.Type | None:
 
 def _plain(text: str) -> str:
     shown = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
-    return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in shown)
+    return "".join(
+        sign if sign.isprintable() or sign == "\t" else sign.encode("unicode_escape").decode() for sign in shown
+    )

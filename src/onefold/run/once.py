@@ -284,7 +284,7 @@ class Guard:
             outcome = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=self._on_unknown == "hold")
         with suppress(errors.TransientError):
             if self.store.write(((claimed.hold, outcome),), now_ms)[0]:
-                self._history.note(claimed, now_ms, "unknown" if told.kind == "unknown" else "failed", failure)
+                self._history.note(claimed, now_ms, "unknown" if told.kind == "unknown" else "failed", failure, told)
                 if isinstance(outcome, Unknown) and outcome.parked:
                     self._history.note(claimed, now_ms, "held", failure)
             else:

@@ -20,6 +20,7 @@ from onefold.decide import guard
 from onefold.decide.delivery import Backoff, Policy
 
 if TYPE_CHECKING:
+    from onefold.decide.outcomes import Failed
     from onefold.contracts.verbs import Ledger, Store
 
 Detail = Mapping[str, str | int | bool | None]
@@ -77,17 +78,25 @@ class History:
         if rows:
             ledger.append(rows)
 
-    def note(self, claimed: Claimed, now_ms: int, event: str, failure: Failure | None = None) -> None:
+    def note(
+        self, claimed: Claimed, now_ms: int, event: str, failure: Failure | None = None, raised: Failed | None = None
+    ) -> None:
         """Note how a call ended that did not complete; a history that cannot be written now goes without.
 
         Args:
             event: `failed`, `unknown`, `held` or `lease-lost`.
+            raised: with the place and the whole text of the exception.
         """
         if self._ledger is None:
             return
         detail: Detail = {"attempt": claimed.attempts + (not claimed.started), "fence": claimed.hold.fence}
         if failure is not None:
             detail = {**detail, "error": failure.error, "summary": failure.summary, "kind": failure.kind}
+        if raised is not None:
+            detail = {
+                **detail,
+                **{name: text for name, text in (("where", raised.at), ("trace", raised.trace)) if text},
+            }
         if event == "unknown":
             detail = {**detail, "policy": self._policy.on_unknown}
         with suppress(errors.OnefoldError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 import msgspec
 
 from onefold import redact
+from onefold.contracts.queue import text_at
 from onefold.errors import UsageError
 from onefold.run.events import EVENTS, Event
 from onefold.watch import wording
@@ -122,8 +123,14 @@ def plain_line(event: Event) -> str:
         parts.append(f"message {event.message_id}")
     if event.run is not None:
         parts.append(f"run {event.run}")
+    detail = event.detail
+    trace = str(detail.get("trace") or "")
+    lines = trace[text_at(trace) :].split("\n")
+    if len(lines) > 1 and detail.get("summary"):  # all that the exception says
+        text = " | ".join([lines[0].removeprefix(f"{detail.get('error')}: "), *(one.strip() for one in lines[1:])])
+        detail = {**detail, "summary": text}
     said = ", ".join(  # the frames are many lines; `where` is the one that says most
-        f"{name}={value}" for name, value in event.detail.items() if value is not None and name != "trace"
+        f"{name}={value}" for name, value in detail.items() if value is not None and name != "trace"
     )
     return wording.one_line(" ".join(parts) + (f": {said}" if said else ""), 1_000)
 

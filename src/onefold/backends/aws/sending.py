@@ -26,7 +26,7 @@ from onefold.backends.aws.later import Later
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
-from onefold.contracts.queue import CLAIMS, Attribute, Reason
+from onefold.contracts.queue import CLAIMS, Attribute, Reason, text_at
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 
@@ -266,7 +266,7 @@ def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> For
     """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
     token = burial_token(source, message.message_id)
     if reason.trace is not None and len(reason.trace) > _TRACE_CHARS_MAX:
-        reason = structs.replace(reason, trace=f"...{reason.trace[3 - _TRACE_CHARS_MAX :]}")  # the end says most
+        reason = structs.replace(reason, trace=_cut_trace(reason.trace))
     return structs.replace(
         message.form,
         reason=reason,
@@ -276,6 +276,15 @@ def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> For
         delay_s=None,
         key=reason.key or message.form.key,  # the sender wrote that one, and only this one has been read from the body
     )
+
+
+def _cut_trace(trace: str) -> str:
+    """The end of a trace, which says most: half of the room for the exception's text, the other half for the last frames."""
+    at = text_at(trace)
+    text = trace[at:]
+    if at and len(text) > _TRACE_CHARS_MAX // 2:
+        text = f"{text[: _TRACE_CHARS_MAX // 2 - 3]}..."
+    return f"...{(trace[:at] + text)[3 - _TRACE_CHARS_MAX :]}"
 
 
 def without_trace(form: Form) -> Form:
