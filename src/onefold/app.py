@@ -21,6 +21,7 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.declarations import Declarations
 from onefold.entropy import SystemEntropy
 from onefold.options import checked_options
+from onefold.run.events import checked_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,7 +72,7 @@ class App(Declarations):
         super().__init__(name)
         self.url = url or os.environ.get("ONEFOLD_URL") or f"sqlite:///.onefold/{name}.db"
         self.history: History = history
-        self.sinks = tuple(sinks)
+        self.sinks = checked_sinks(sinks)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._runtime: Runtime | None = None

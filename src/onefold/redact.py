@@ -2,8 +2,8 @@
 
 `masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
-`X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line end, DEL,
-C1), bidirectional overrides and lone surrogates as escapes.
+`X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line
+end, DEL, C1), bidirectional overrides and lone surrogates as escapes.
 Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
 what was masked or escaped once does not change again.
 """

@@ -6,13 +6,16 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 import onefold
+from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
-from onefold.run.events import EVENTS, Event
+from onefold.run.events import EVENTS, Event, Sinks
 from onefold.watch import telling
 from onefold.watch.sinks import LogSink, failure_kind, json_line, plain_line
 from onefold.watch.telling import Evidence
@@ -202,3 +205,50 @@ def test_words_for_few_and_many() -> None:
     assert operation(RecordKey("acme", "book", "o-1")) == "book acme/o-1"
     assert one_line("a\n  b", 10) == "a b"
     assert one_line("x" * 20, 10) == "xxxxxxx..."
+
+
+class Broken:
+    """A sink that raises at each event."""
+
+    def emit(self, event: Event) -> None:
+        raise RuntimeError("sink broken\nat its second line")
+
+
+def test_a_sink_that_raises_is_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Event] = []
+
+    class Good:
+        def emit(self, event: Event) -> None:
+            heard.append(event)
+
+    sinks = Sinks([Broken(), Good()])
+    for at_ms in (0, 1, 59_999, 60_000, 60_001):
+        sinks.emit(structs.replace(EVENT, at_ms=at_ms))
+    assert len(heard) == sinks.failures == 5
+    text = (
+        "The sink Broken raised RuntimeError: sink broken [+1 line]. It lost the event dead-letter; the work goes on."
+    )
+    assert [(one.name, one.levelname) for one in caplog.records] == [("onefold", "ERROR")] * 2
+    assert caplog.messages == [text, f"{text} 2 more failed since the last such line."]
+
+
+def test_logging_that_fails_fails_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.Logger, "error", lambda *_: 1 / 0)
+    sinks = Sinks([Broken()])
+    sinks.emit(EVENT)
+    assert sinks.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("sinks", "text"),
+    [
+        ([LogSink], "Write LogSink()."),
+        ([5], "sinks= has 5, which is not a sink."),
+        (LogSink(), "is not a list. Write for example sinks=[onefold.LogSink()]."),
+        ("LogSink", "sinks='LogSink' is not a list."),
+    ],
+)
+def test_what_is_not_a_sink_is_refused_at_declaration(sinks: Any, text: str) -> None:
+    with pytest.raises(errors.UsageError) as caught:
+        onefold.App("shop", sinks=sinks)
+    assert text in str(caught.value)

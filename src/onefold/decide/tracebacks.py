@@ -1,7 +1,8 @@
 """Where a failure happened: frames without locals or source lines, bounded, with the exception's own text bounded.
 
-A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain its
-text as `failures.text_of` lets it pass, lines behind its first one indented. The first frames, which are onefold's own way to the handler, are left out.
+A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain its text
+as `failures.text_of` lets it pass, lines behind its first one indented. The first frames, which are onefold's own way to the
+handler, are left out.
 Never here: values of variables, reading source files. Invariant: nothing raises, whatever the exception does, and the text
 is at most TRACE_CHARS_MAX characters.
 """

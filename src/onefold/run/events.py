@@ -3,18 +3,21 @@
 An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
 ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept.
 Never here: decisions, formatting, or anything that changes because someone listens. Invariant: a sink that fails does not
-fail the job (`Sinks` catches and counts).
+fail the job (`Sinks` catches, counts and logs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
+from onefold import limits
 from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
+from onefold.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -181,7 +184,7 @@ class Sink(Protocol):
 
 
 class Sinks:
-    """Several sinks as one. A sink's exception is counted and kept, never passed on to the job.
+    """Several sinks as one. A sink's exception is counted and logged, never passed on to the job.
 
     Args:
         sinks: in the order they are called.
@@ -189,17 +192,61 @@ class Sinks:
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
+        self._logged: dict[
+            int, tuple[int, int]
+        ] = {}  # of each sink: when its failure was logged last, and how many since
         self.failures = 0
-        self.last_failure: Exception | None = None
 
     def __bool__(self) -> bool:
         return bool(self._sinks)
 
     def emit(self, event: Event) -> None:
         """Hand the event to every sink."""
-        for sink in self._sinks:
+        for index, sink in enumerate(self._sinks):
             try:
                 sink.emit(event)
             except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
-                self.failures += 1
-                self.last_failure = error
+                with suppress(Exception):  # nor must the logging of it
+                    self._failed(index, event, error)
+
+    def _failed(self, index: int, event: Event, error: Exception) -> None:
+        """Count it; log each sink's first failure, and then at most one a minute."""
+        self.failures += 1
+        last_ms, unlogged = self._logged.get(index, (None, 0))
+        if last_ms is not None and abs(event.at_ms - last_ms) < limits.MINUTE_MS:
+            self._logged[index] = last_ms, unlogged + 1
+            return
+        self._logged[index] = event.at_ms, 0
+        import logging  # 11 ms to import
+
+        from onefold.run.error_text import kept_text
+
+        sink = self._sinks[index]
+        more = f" {unlogged} more failed since the last such line." if unlogged else ""
+        logging.getLogger("onefold").error(
+            "The sink %s raised %s: %s. It lost the event %s; the work goes on.%s",
+            (sink if isinstance(sink, type) else type(sink)).__qualname__,
+            type(error).__qualname__,
+            kept_text(error),
+            event.name,
+            more,
+        )
+
+
+def checked_sinks(sinks: object) -> tuple[Sink, ...]:
+    """What `sinks=` was given, as a tuple.
+
+    Raises:
+        UsageError: not a list, or something in it cannot be called with events.
+    """
+    if not isinstance(sinks, Iterable) or isinstance(sinks, str):
+        raise UsageError(f"sinks={sinks!r:.80} is not a list.", todo="Write for example sinks=[onefold.LogSink()].")
+    found = tuple(sinks)
+    for sink in found:
+        if isinstance(sink, type) or not callable(getattr(sink, "emit", None)):
+            called = f" Write {sink.__qualname__}()." if isinstance(sink, type) else ""
+            raise UsageError(
+                f"sinks= has {sink!r:.80}, which is not a sink.",
+                todo=f"A sink is an object with a method emit(event).{called}",
+            )
+    return found

@@ -382,6 +382,11 @@ class Finisher:
         """Tell that a message waits for somebody who takes it."""
         self._note(self._event("waits-for-job", delivery, None, detail))
 
+    @property
+    def sink_failures(self) -> int:
+        """How many times a sink raised."""
+        return self._sinks.failures
+
     def announce(self, name: str, detail: fate.Detail) -> None:
         """Tell something of this process."""
         self._note(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))

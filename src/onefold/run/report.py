@@ -25,7 +25,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         completed, duplicates, retried: settled so. buried: to a dead-letter queue, for whatever reason.
         held: to a held queue. given_back: not begun. lost: leases.
         in_hand: received and not settled. running: handed to a lane and not settled.
-        per_second: completed, over the last 5 s.
+        per_second: completed, over the last 5 s. sink_failures: how many times a sink of the app raised.
     """
 
     received: int
@@ -40,9 +40,19 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     in_hand: int
     running: int
     per_second: float
+    sink_failures: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[str, int], *, started: int, in_hand: int, running: int, per_second: float) -> Snapshot:
+    def of(
+        cls,
+        counts: Mapping[str, int],
+        *,
+        started: int,
+        in_hand: int,
+        running: int,
+        per_second: float,
+        sink_failures: int = 0,
+    ) -> Snapshot:
         """From how often each event was told (`Hand.counts`)."""
         return cls(
             received=counts.get("received", 0),
@@ -57,6 +67,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             in_hand=in_hand,
             running=running,
             per_second=per_second,
+            sink_failures=sink_failures,
         )
 
 

@@ -189,6 +189,7 @@ class Worker:
             in_hand=len(self._hand),
             running=len(self._running),
             per_second=self._rate.per_second(self._clock.monotonic_ms(), counts.get("completed", 0)),
+            sink_failures=self._driver.finisher.sink_failures,
         )
 
     # -- the loop ----------------------------------------------------------------------------------------------------

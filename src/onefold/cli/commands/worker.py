@@ -308,6 +308,7 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
         (counts.buried, "dead", "red"),
         (counts.held, "held", "red"),
         (counts.lost, "leases lost", "red"),
+        (counts.sink_failures, "sink errors", "red"),
     ]
     parts += [(f"  {name} {number(count)}", style) for count, name, style in more if count]
     if draining:
@@ -390,6 +391,7 @@ def _sentence(counts: Snapshot, waiting: int | None) -> str:
         (counts.buried, "dead"),
         (counts.held, "held"),
         (counts.lost, "leases lost"),
+        (counts.sink_failures, "sink errors"),
     ):
         if count:
             parts.append(f"{name} {count}")
