@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +28,7 @@ def ship(payload: dict[str, str]) -> None:
         raise TimeoutError("no answer")
     if payload["name"] == "bad":
         raise onefold.PermanentError("no such address")
+    print("shipped", payload["name"])
 """
 
 
@@ -33,17 +38,60 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_start_and_each_failure(commands: Commands) -> None:
+AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
+FAILURES = [
+    "dead-letter: ship bad: PermanentError: no such address",
+    "dead-letter: ship late: TimeoutError: no answer",
+    "retry: ship late: TimeoutError: no answer; again in 1s",
+]
+
+
+def test_the_start_and_each_failure(commands: Commands, folder: Path) -> None:
     for name in ("good", "late", "bad"):
         assert commands.run("send", "shop:app", "ship", f'{{"name": "{name}"}}').returncode == 0
     lines = commands.run("worker", "shop:app", "--until-empty").stderr.splitlines()
-    assert re.fullmatch(r"worker started: process \d+, owner [0-9a-f-]+", lines[0]), lines
-    failures = [line for line in lines if line.startswith(("retry", "dead-letter"))]
-    assert sorted(failures) == [
-        "dead-letter: ship bad: PermanentError: no such address",
-        "dead-letter: ship late: TimeoutError: no answer",
-        "retry: ship late: TimeoutError: no answer; again in 1s",
-    ]
+    work = f"app shop, queue orders, file {re.escape(str(folder))}/\\.onefold/shop\\.db, \\d+ threads"
+    assert re.fullmatch(rf"{AT}worker started: {work}, process \d+, owner [0-9a-f-]+", lines[0]), lines
+    assert all(re.match(AT, line) for line in lines if "waiting for" not in line), lines
+    assert sorted(line[25:] for line in lines if re.match(AT + "(retry|dead-letter)", line)) == FAILURES
+
+
+def test_a_terminal_shows_them_above_the_progress(commands: Commands, folder: Path) -> None:
+    long = "x" * 150
+    for name in ("good", "late", "bad", long):
+        assert commands.run("send", "shop:app", "ship", f'{{"name": "{name}"}}').returncode == 0
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "onefold", "worker", "shop:app", "--until-empty"]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=child, stdout=child, stderr=child) as process:
+        os.close(child)
+        text = "".join(iter(lambda: _read(parent), ""))
+        assert process.wait() == 0
+    os.close(parent)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n").splitlines()
+    said = [line[9:] for line in lines if re.match(r"\d\d:\d\d:\d\d ", line)]
+    assert said[0].startswith(f"worker started: app shop, queue orders, file {folder}/.onefold/shop.db, ")
+    assert sorted(said[1:]) == FAILURES
+    assert f"shipped {long}" in lines, "what a handler prints is not broken"
+    assert [line for line in lines if line.strip()][-1].startswith("ended: done 2, ")
+
+
+def _read(parent: int) -> str:
+    try:
+        return os.read(parent, 65_536).decode()
+    except OSError:  # Linux says so when the other side is closed
+        return ""
+
+
+def test_a_worker_says_how_often_a_sink_failed(commands: Commands, folder: Path) -> None:
+    app = APP.replace('onefold.App("shop")', 'onefold.App("shop", sinks=[Bad()])')
+    bad = "class Bad:\n    def emit(self, event):\n        raise OSError('no collector')\n\n\n"
+    (folder / "shop.py").write_text(f"{bad}{app}")
+    assert commands.run("send", "shop:app", "ship", '{"name": "good"}').returncode == 0
+    ended = commands.run("worker", "shop:app", "--until-empty")
+    assert ended.returncode == 0
+    assert ended.stderr.count("The sink Bad raised OSError: no collector.") == 1
+    assert re.search(r"done 1, .*sink errors \d", ended.stdout), ended.stdout
 
 
 def test_no_progress_says_none_of_it(commands: Commands) -> None:

@@ -46,8 +46,8 @@ class Column(Struct, frozen=True):
 
 
 @cache
-def console(*, stderr: bool = False) -> Console:
-    """The terminal, or what stands in for it."""
+def console(*, stderr: bool = False, folds: bool = True) -> Console:
+    """The terminal, or what stands in for it; without `folds` long lines are left to the terminal to break."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -59,7 +59,7 @@ def console(*, stderr: bool = False) -> Console:
                 Segment(redact.printable(one.text), one.style) if not one.control else one for one in buffer
             )
 
-    made = Safe(stderr=stderr, highlight=False, emoji=False, markup=False)
+    made = Safe(stderr=stderr, highlight=False, emoji=False, markup=False, soft_wrap=not folds)
     made.width = made.width or _WIDTH
     return made
 

@@ -29,10 +29,11 @@ from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
 from onefold.service import workers
 from onefold.service.desk import Desk, roles
 from onefold.watch.sinks import LogSink
-from onefold.watch.wording import age, counted
+from onefold.watch.wording import age, counted, instant
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
     from onefold.run.events import Sink
 
@@ -151,8 +152,9 @@ def command(
     else:
         sinks.append(Trouble())
     quiet = no_progress or log is not None or render.is_quiet()
-    if not quiet and not render.console(stderr=True).is_terminal:
-        sinks.append(Failures())
+    if not quiet:
+        received = [one.strip() for one in queues.split(",")] if queues is not None else _declared_queues(found.app)
+        sinks.append(Failures(_work(found.app, received, settings)))
     for warning in found.app.runtime().engine.check():
         render.note(f"warning: {warning}")
     worker = workers.make_worker(
@@ -168,7 +170,7 @@ def command(
     progress = nullcontext() if quiet else _progress(worker, found.desk)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
-    names = queues.split(",") if queues is not None else {job.policy.queue for job in found.app.jobs.values()}
+    names = queues.split(",") if queues is not None else _declared_queues(found.app)
     says = until_empty and log != "json"
     waiting = _delayed(worker, found.desk, sorted({one.strip() for one in names})) if says else nullcontext()
     with _signals(worker), progress, ticking, waiting:
@@ -176,6 +178,20 @@ def command(
     found.unfinished = bool(report.left)
     found.app.close(unfinished=report.code != 0)
     return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+def _declared_queues(app: App) -> list[str]:
+    return sorted({job.policy.queue for job in app.jobs.values()})
+
+
+def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
+    """`app shop, queue orders, file /srv/shop.db, 8 threads`."""
+    path = app.url.removeprefix("sqlite:///")
+    place = f"file {os.path.abspath(path.partition('?')[0])}" if path != app.url else app.url
+    lanes = counted(settings.threads, "thread")
+    lanes += f", {counted(settings.processes, 'child process')}" if settings.processes == 1 else ""
+    lanes += f", {settings.processes} child processes" if settings.processes > 1 else ""
+    return f"app {app.name}, {'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}, {place}, {lanes}"
 
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
@@ -233,19 +249,30 @@ class Trouble:
 
 
 class Failures:
-    """A sink for standard error without a terminal: says that a worker started, and each failure of a message."""
+    """A sink that says on standard error what a worker works on, and each failure of a message; each line with its time.
+
+    Args:
+        work: the app, its queues and where they are.
+    """
+
+    def __init__(self, work: str) -> None:
+        self._work = work
 
     def emit(self, event: Event) -> None:
         """Say it, if it is one."""
         if event.name == "worker-started":
-            render.note(f"worker started: process {os.getpid()}, owner {event.actor}")
+            self._say(event, f"worker started: {self._work}, process {os.getpid()}, owner {event.actor}")
         elif event.message_id is not None and event.severity in ("warning", "error"):
             what = f"{event.key.job} {event.key.key}" if event.key is not None else f"message {event.message_id}"
             detail = event.detail
             why = ": ".join(str(detail[name]) for name in ("error", "summary") if detail.get(name))
             delay_ms = detail.get("delay_ms")
             again = f"; again in {age(int(delay_ms))}" if isinstance(delay_ms, int) and event.name == "retry" else ""
-            render.note(f"{event.name}: {what}: {why or EVENTS[event.name].text}{again}")
+            self._say(event, f"{event.name}: {what}: {why or EVENTS[event.name].text}{again}")
+
+    def _say(self, event: Event, text: str) -> None:
+        live = render.console(stderr=True).is_terminal
+        render.note(f"{render.clock_time(event.at_ms)[:8] if live else instant(event.at_ms)} {text}")
 
 
 # -- progress --------------------------------------------------------------------------------------------------------
@@ -262,8 +289,8 @@ def _live(worker: Worker, desk: Desk) -> Iterator[None]:
 
     waits = Waits(desk)
     live = Live(
-        get_renderable=lambda: _picture(worker.snapshot(), waits.now(), draining=worker.draining),
-        console=render.console(stderr=True),
+        get_renderable=lambda: _Wrapped(_picture(worker.snapshot(), waits.now(), draining=worker.draining)),
+        console=render.console(stderr=True, folds=False),  # lines above the picture can be copied whole
         refresh_per_second=4,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),
@@ -271,6 +298,16 @@ def _live(worker: Worker, desk: Desk) -> Iterator[None]:
     )
     with live:
         yield
+
+
+class _Wrapped:
+    """A text that is broken at the terminal's width, whatever is said of the lines above it."""
+
+    def __init__(self, text: RenderableType) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        yield from console.render(self._text, options.update(no_wrap=False, overflow="fold"))
 
 
 class Waits:
@@ -322,8 +359,12 @@ def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
     waits = Waits(desk)
 
     def write() -> None:
+        before = ""
         while not desk.clock.wait(ended, _PLAIN_MS):
-            render.note(_sentence(worker.snapshot(), waits.now()))
+            said = _sentence(worker.snapshot(), waits.now())
+            if said != before:  # a worker without work fills no log
+                render.note(f"{instant(desk.now_ms())} {said}")
+            before = said
 
     thread = threading.Thread(target=write, name="onefold-progress", daemon=True)
     thread.start()
