@@ -210,12 +210,17 @@ class PayloadCodec(Generic[T]):
         return data
 
     def encode_result(self, value: object) -> bytes:
-        """Canonical JSON of what the handler returned; errors as `encode`.
+        """Canonical JSON of what the handler returned; errors as `encode`, which say that it is the returned value.
 
         A handler that does not say what it returns may return anything that has a JSON form; duplicates get that form.
         """
         codec = self if self._result is None else self._result
-        return encode(value) if codec.annotation is Any else codec.encode(cast(Any, value))
+        try:
+            return encode(value) if codec.annotation is Any else codec.encode(cast(Any, value))
+        except PayloadError as error:
+            from onefold import payload_errors
+
+            raise payload_errors.of_result(value, error, codec.name) from None
 
     def decode(self, data: bytes | str) -> T:
         """The payload of a JSON text.

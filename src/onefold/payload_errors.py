@@ -103,6 +103,17 @@ def _value_at(text: bytes | str, path: str) -> str:
     return f"The value there is {_shown(value)}."
 
 
+def of_result(value: object, error: PayloadError, name: str) -> PayloadError:
+    """The error for a returned value that `error` refused; `name` is the type that the function says it returns."""
+    declared = "" if name in ("Any", "object") else f" of type {name}, as its annotation says,"
+    return PayloadError(
+        f"The function ran and returned a value of type {type(value).__qualname__} that cannot be recorded: {error.what}",
+        meaning=f"Its effect has happened; only its result is missing. {error.meaning}".rstrip(),
+        todo=f"Return None or a value{declared} that JSON can hold: builtins, dates, Decimal, UUID, Enum, dataclasses,"
+        " Structs or pydantic models.",
+    )
+
+
 def no_json(value: object, error: Exception, encode: Callable[[object], bytes]) -> PayloadError:
     """The error for a value that `encode` refused with `error`."""
     path, culprit = _culprit(value, "$", encode)

@@ -200,6 +200,64 @@ def test_a_result_that_cannot_be_stored_is_an_unknown_outcome(value: object) -> 
         assert ran == ["o-1"]  # it would not become storable by running again
         assert world.names().count("held") == 1
         assert "completed" not in world.names()
+        (held,) = [event for event in world.events if event.name == "held"]
+        said = f"The function ran and returned a value of type {type(value).__name__} that cannot be recorded: "
+        assert str(held.detail["summary"]).startswith(said)
+
+
+def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> None:
+    app = onefold.App("billing")
+    job = app.job(app.queue("bills"), key="{order_id}", name="bill")(lambda order: None)
+
+    @app.schedule("cron(0 2 1 * ? *)", name="listed")
+    def listed(tick: onefold.Tick) -> Any:
+        return [job.message({"order_id": "1"})]
+
+    @app.schedule("cron(0 2 1 * ? *)", name="lazy")
+    def lazy(tick: onefold.Tick) -> Any:
+        return (job.message({"order_id": number}) for number in "12")
+
+    with onefold.testing.inline(app) as world:
+        app.deliver([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in ("listed", "lazy")])
+        world.run_for(60_000)
+        told = [event for event in world.events if event.name == "dead-letter"]
+        dead = {event.key.job: str(event.detail["summary"]) for event in told if event.key is not None}
+        assert "held" not in world.names()
+        yields = "A schedule's handler sends the messages that it yields: yield job.message(payload)."
+        assert dead == {
+            "listed": f"listed returned messages, and nothing was sent. {yields}",
+            "lazy": f"lazy returned a generator, and nothing was sent. {yields}",
+        }
+
+
+def test_a_plain_jobs_messages_and_generators_are_named_as_what_they_are() -> None:
+    app = onefold.App("orders")
+    orders = app.queue("orders")
+    job = app.job(orders, key="{order_id}", name="job")(lambda order: None)
+
+    @app.job(orders, key="{order_id}")
+    def listed(order: dict[str, str]) -> Any:
+        return [job.message(order)]
+
+    @app.job(orders, key="{order_id}")
+    def lazy(order: dict[str, str]) -> Any:
+        return (part for part in order)
+
+    with onefold.testing.inline(app) as world:
+        listed.send({"order_id": "1"})
+        lazy.send({"order_id": "1"})
+        world.run_for(60_000)
+        said = {
+            event.key.job: (event.name, str(event.detail["summary"]))
+            for event in world.events
+            if "summary" in event.detail
+        }
+        assert said["listed"][0] == "held"
+        assert (
+            "listed returned messages, and nothing was sent. The handler ran. Send with ctx.send" in said["listed"][1]
+        )
+        assert said["lazy"][0] == "dead-letter"
+        assert "lazy returned a generator, and nothing was sent. Its work is done only when" in said["lazy"][1]
 
 
 def test_what_an_exception_says_cannot_steer_a_terminal() -> None:

@@ -311,9 +311,13 @@ def test_a_result_that_cannot_be_stored_is_parked(guard: Callable[..., Any], sto
         calls.append(order)
         return object()
 
-    with pytest.raises(onefold.PayloadError):
+    with pytest.raises(onefold.PayloadError) as caught:
         charge("o-1")
+    text = "The function ran and returned a value of type object that cannot be recorded: The value has no JSON form"
+    assert caught.value.what.startswith(text)
+    assert caught.value.meaning.startswith("Its effect has happened; only its result is missing.")
     assert standing(store, clock).parked
+    assert standing(store, clock).failure.summary.startswith(text)
     with pytest.raises(onefold.OutcomeUnknown):
         charge("o-1")
     assert calls == ["o-1"]
@@ -540,7 +544,7 @@ def test_a_concurrent_call_is_refused_when_told_so(
     charge = guard(meeting.charge, on_running="raise")
     first: Future[str] = pool.submit(charge, "o-1")
     assert meeting.entered.wait(PATIENCE_S)
-    with pytest.raises(onefold.TransientError, match="runs with the same key") as caught:
+    with pytest.raises(onefold.TransientError, match="charge 'o-1' is already running in another call") as caught:
         charge("o-1")
     assert caught.value.retry_in_ms == LEASE_MS
     meeting.leave.set()
@@ -789,7 +793,9 @@ def test_a_call_in_another_thread_that_its_own_call_waits_for_ends(guard: Callab
 
         charge = guard(work, wait="2s")
         said = charge("o-1")
-    assert "has waited for it for 2s. It is a call of this process, and may itself wait for this one" in said
+    assert said.startswith("charge 'o-1' is already running in another call (owner ")
+    assert "has waited 2s for it. That call is in this process and may itself be waiting for this one." in said
+    assert "wait longer" not in said
 
 
 def generated(order: str) -> Iterator[int]:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -72,10 +73,32 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
     try:
         result = job.rules.payload.encode_result(value)
     except errors.PayloadError as error:
-        return _unstorable("", error)
+        return _unsent(job, value) or _unstorable("", error)
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
         return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
     return fate.Success(result=result, outbox=ctx.outbox)
+
+
+def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
+    """The outcome of a handler that returned messages, or a generator of them, as if that sent them; else None."""
+    from onefold.decide.outcomes import Failed, Unstorable
+    from onefold.run.outgoing import Outgoing
+
+    lazy = isinstance(value, Iterator)
+    some = value if isinstance(value, list | tuple | set) else (value,)
+    if not lazy and not any(isinstance(one, Outgoing) for one in some):
+        return None
+    what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and nothing was sent."
+    if job.ticks:
+        what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
+    elif lazy:
+        what += (
+            " Its work is done only when somebody iterates over it. Return the values themselves, for example a list."
+        )
+    else:
+        what += " The handler ran. Send with ctx.send(job, payload), and return None or a value that JSON can hold."
+        return Unstorable(summary=what)
+    return Failed(kind="permanent", error="UsageError", summary=what)
 
 
 def _unstorable(why: str, error: Exception) -> Outcome:

@@ -138,7 +138,7 @@ class Guard:
             OutcomeUnknown: an earlier call's outcome is not known, and the policy is to hold.
         """
         arguments = self._arguments(args, kwargs)
-        named = {**arguments[self._open], **arguments} if self._open else arguments
+        named = self._named(arguments)
         told = (
             {one: value for one, value in arguments.items() if one not in self._ignored} if self._ignored else arguments
         )
@@ -186,7 +186,7 @@ class Guard:
                     f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
                     meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status})."
                     " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
-                    todo="Give another operation another key.",
+                    todo="If this is another operation, give it another key; if it is the same, pass the same arguments.",
                 )
 
     def _claimed(self, found: Claimed, now_ms: int) -> Claimed:
@@ -325,7 +325,7 @@ class Guard:
         except errors.PayloadError as error:
             raise once_refusals.unfit(self.name, found.hold.key.key, error) from None
 
-    def wait_from(self, found: Running, since_ms: int | None) -> int:
+    def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Since when a duplicate that has met a running call waits; None: until now it has not.
 
         Raises:
@@ -336,11 +336,16 @@ class Guard:
         if not waits or now_ms - since_ms >= self._wait_ms:
             waited_ms = self._wait_ms if waits else None
             own = found.owner == self._owner
-            raise once_refusals.running(self.name, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
+            key = self._key.of(self._named(self._arguments(args, kwargs)))
+            raise once_refusals.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
         return since_ms
 
     def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
         return once_refusals.held(self.name, self.store.read([key], now_ms)[0], key)
+
+    def _named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as key rules see them: those of **kwargs by their own names, too."""
+        return {**arguments[self._open], **arguments} if self._open else arguments
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         if self._plain and not kwargs and len(args) == len(self._names):
@@ -435,7 +440,7 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
         try:
             found = guard.claim(args, kwargs)
             while isinstance(found, Running):
-                since_ms = guard.wait_from(found, since_ms)
+                since_ms = guard.wait_from(found, since_ms, args, kwargs)
                 guard.clock.wait(guard.never, _WAIT_MS)
                 found = guard.claim(args, kwargs)
             if isinstance(found, Completed):

@@ -79,7 +79,7 @@ class Guarding(Protocol):
         """What an earlier call returned."""
         ...
 
-    def wait_from(self, found: Running, since_ms: int | None) -> int:
+    def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Since when a duplicate waits; raises when it waits no longer."""
         ...
 
@@ -324,7 +324,7 @@ def asynchronous(function: Callable[A, Any], guard: Guarding) -> Callable[A, Any
         try:
             found = await _claim(guard, args, kwargs)
             while isinstance(found, Running):
-                since_ms = guard.wait_from(found, since_ms)
+                since_ms = guard.wait_from(found, since_ms, args, kwargs)
                 await pauses.wait()
                 found = await _claim(guard, args, kwargs)
             if isinstance(found, Completed):

@@ -258,7 +258,9 @@ def own_call(name: str, key: str) -> errors.UsageError:
     )
 
 
-def running(name: str, found: Running, now_ms: int, *, waited_ms: int | None, own: bool) -> errors.TransientError:
+def running(
+    name: str, key: str, found: Running, now_ms: int, *, waited_ms: int | None, own: bool
+) -> errors.TransientError:
     """The error for a duplicate of a running call that does not want to wait, or has waited for as long as it may.
 
     Args:
@@ -267,11 +269,15 @@ def running(name: str, found: Running, now_ms: int, *, waited_ms: int | None, ow
     """
     meaning, todo = "", 'Try again later, or let calls wait with on_running="wait".'
     if waited_ms is not None:
-        meaning = f"This call has waited for it for {duration.to_text(waited_ms)}."
-        meaning += " It is a call of this process, and may itself wait for this one." if own else ""
-        todo = "Try again later, or give `wait` a longer time."
+        meaning = f"This call has waited {duration.to_text(waited_ms)} for it."
+        todo = "Try again later, or wait longer with `wait`."
+        if own:
+            meaning += " That call is in this process and may itself be waiting for this one."
+            todo = (
+                "Try again later. Two calls that wait for each other never end: make them in the same order everywhere."
+            )
     return errors.TransientError(
-        f"{name} runs with the same key in another call (owner {found.owner}, fence {found.fence}).",
+        f"{name} {key!r} is already running in another call (owner {found.owner}, fence {found.fence}).",
         meaning=meaning,
         todo=todo,
         retry_in_ms=max(found.until_ms - now_ms, 0),
