@@ -17,7 +17,7 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.functions import Function
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.settings import FunctionSettings
-from onefold.local.timers import Pace
+from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 
@@ -40,11 +40,11 @@ class Rig:
         self.lines: list[LogLine] = []
         self.told = asyncio.Event()
         self.clock = clock or SystemClock()
-        self.pace = Pace(self.clock, asyncio.get_running_loop())
+        self.timers = Timers(self.clock, asyncio.get_running_loop())
         settings = FunctionSettings(name="orders", handler=handler, code_dir=str(code_dir))
         self.function = Function(
             structs.replace(settings, **changes),
-            pace=self.pace,
+            timers=self.timers,
             clock=SystemClock(),
             entropy=SeededEntropy(7),
             told=self._told,

@@ -133,13 +133,13 @@ def test_idle_containers_are_let_go_and_busy_ones_stay() -> None:
         async with rig("plain:count", clock=ManualClock(), idle_ms=1_000) as made:
             pid = (await made.answer())["pid"]
             made.manual().advance(999)
-            made.pace.moved()
+            made.timers.moved()
             assert (await made.answer())["calls"] == 2
             made.manual().advance(999)
-            made.pace.moved()
+            made.timers.moved()
             assert made.function.stats().idle == 1
             made.manual().advance(1)
-            made.pace.moved()
+            made.timers.moved()
             assert made.function.stats().idle == 0
             await until(lambda: is_gone(pid))
             assert (await made.answer())["calls"] == 1
@@ -176,7 +176,7 @@ def test_changed_code_is_noticed_and_said(tmp_path: Path) -> None:
             code.write_text("def handler(event, context):\n    return 2\n")
             os.utime(code, ns=(1, 1))
             made.manual().advance(LOOK_MS)
-            made.pace.moved()
+            made.timers.moved()
             line = await made.heard(lambda line: "changed" in line.text)
             assert line.text == "code.py changed: the next invocations run the new code"
             assert await made.answer() == 2

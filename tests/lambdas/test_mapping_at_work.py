@@ -17,7 +17,7 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.mapping import Mapping
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
 from onefold.lambdas.settings import MappingSettings
-from onefold.local.identifiers import Address
+from onefold.local.identifiers import QueueAddresses
 from onefold.service.functions import wire_form
 from tests.local.house import House
 
@@ -68,7 +68,7 @@ class Rig:
             MappingSettings(uuid="m-1", queue=queue, function="book", **settings),
             self.house.queues,
             handler,  # type: ignore[arg-type]  # what a mapping needs of a function
-            form=wire_form(Address("000000000000", "us-east-1", "localhost")),
+            form=wire_form(QueueAddresses("000000000000", "us-east-1", "localhost")),
             entropy=SeededEntropy(3),
         )
 
@@ -81,10 +81,10 @@ class Rig:
 
     async def advance(self, seconds: float) -> None:
         """Move the clock from timer to timer."""
-        clock, pace = self.house.clock, self.house.pace
+        clock, timers = self.house.clock, self.house.timers
         end_ms = clock.now_ms() + int(seconds * 1_000)
         await self.settle()
-        while (next_ms := pace.next_at_ms()) is not None and next_ms <= end_ms:
+        while (next_ms := timers.next_at_ms()) is not None and next_ms <= end_ms:
             self.house.advance(max(0, next_ms - clock.now_ms()))
             await self.settle()
         self.house.advance(end_ms - clock.now_ms())

@@ -15,7 +15,7 @@ from onefold.entropy import SeededEntropy
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
-from onefold.local.identifiers import Address
+from onefold.local.identifiers import QueueAddresses
 from onefold.service.functions import wire_form
 from tests.local.house import House, play, turns
 
@@ -54,7 +54,7 @@ def settings(name: str, **more: Any) -> FunctionSettings:
 def registry_of(house: House, *names: str) -> Registry:
     made = Registry(
         house.queues,
-        form=wire_form(Address("000000000000", "us-east-1", "localhost")),
+        form=wire_form(QueueAddresses("000000000000", "us-east-1", "localhost")),
         make=lambda chosen, _: Handler(chosen),  # type: ignore[arg-type, return-value]  # what is needed of one
         told=lambda _: None,
         entropy=SeededEntropy(5),

@@ -14,10 +14,10 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy, SystemEntropy
-from onefold.local.faults import FaultBox
-from onefold.local.history import History
+from onefold.local.faults import FaultInjector
+from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues
-from onefold.local.timers import Pace
+from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 
@@ -46,15 +46,15 @@ class House:
         admin.create(QueueSettings(name="orders-dead", retention_ms=1_209_600_000))
         admin.create(QueueSettings(name="orders", dead_letter="orders-dead", receives_max=2))
         admin.create(QueueSettings(name="steps.fifo", fifo=True, content_dedup=True))
-        self.pace = Pace(self.clock, asyncio.get_running_loop())
-        self.history = History()
-        self.queues = LocalQueues(self.engine, self.pace, self.history, FaultBox(NO_FAULTS, SeededEntropy(1)))
+        self.timers = Timers(self.clock, asyncio.get_running_loop())
+        self.history = MessageHistory()
+        self.queues = LocalQueues(self.engine, self.timers, self.history, FaultInjector(NO_FAULTS, SeededEntropy(1)))
 
     def advance(self, ms: int) -> None:
         """Move the manual clock and fire what came due."""
         assert isinstance(self.clock, ManualClock)
         self.clock.advance(ms)
-        self.pace.moved()
+        self.timers.moved()
 
     async def send(self, *bodies: str, queue: str = "orders", group: str | None = None) -> list[str]:
         """Send; the messages' ids."""

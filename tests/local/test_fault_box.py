@@ -8,7 +8,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery
 from onefold.decide.faults import NO_FAULTS, Faults, parse_faults
 from onefold.entropy import SeededEntropy
-from onefold.local.faults import FaultBox
+from onefold.local.faults import FaultInjector
 
 
 class NoEntropy:
@@ -21,8 +21,8 @@ class NoEntropy:
         raise AssertionError("chance was drawn")
 
 
-def box(*options: str, seed: int = 7, copies_max: int = 10_000) -> FaultBox:
-    return FaultBox(parse_faults([*options, f"seed={seed}"]), NoEntropy(), copies_max=copies_max)
+def box(*options: str, seed: int = 7, copies_max: int = 10_000) -> FaultInjector:
+    return FaultInjector(parse_faults([*options, f"seed={seed}"]), NoEntropy(), copies_max=copies_max)
 
 
 def delivery(number: int = 1, queue: str = "orders") -> Delivery:
@@ -40,7 +40,7 @@ def delivery(number: int = 1, queue: str = "orders") -> Delivery:
     )
 
 
-def play(faults: FaultBox, rounds: int = 200) -> list[object]:
+def play(faults: FaultInjector, rounds: int = 200) -> list[object]:
     """The same calls in the same order; what was injected."""
     found: list[object] = []
     for number in range(rounds):
@@ -55,7 +55,7 @@ ALL = ("delay=1s-9s", "expire-early=0.2", "lose-ack=0.2", "error=0.2", "kill-dur
 
 
 def test_without_faults_nothing_is_drawn_and_nothing_changes() -> None:
-    faults = FaultBox(NO_FAULTS, NoEntropy())
+    faults = FaultInjector(NO_FAULTS, NoEntropy())
     entries = [Entry(body="x")]
     assert not faults.active
     assert faults.sending("orders", entries) == (entries, [])
@@ -86,9 +86,9 @@ def test_what_one_fault_draws_does_not_move_another() -> None:
 
 
 def test_a_seed_nobody_chose_is_told_and_repeats_the_run() -> None:
-    drawn = FaultBox(parse_faults(ALL), SeededEntropy(3))
+    drawn = FaultInjector(parse_faults(ALL), SeededEntropy(3))
     said = drawn.report()
-    again = FaultBox(Faults.from_json({"seed": said["seed"], "faults": said["faults"]}), NoEntropy())
+    again = FaultInjector(Faults.from_json({"seed": said["seed"], "faults": said["faults"]}), NoEntropy())
     assert isinstance(said["seed"], int)
     assert play(drawn) == play(again)
 

@@ -10,10 +10,10 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
-from onefold.local.faults import FaultBox
-from onefold.local.history import History
+from onefold.local.faults import FaultInjector
+from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues
-from onefold.local.timers import Pace
+from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 
 START_MS = 1_700_049_600_000  # 2023-11-15T12:00:00Z
@@ -29,14 +29,14 @@ class Bench:
         )
         self.engine.queues.create(QueueSettings(name="orders-dead", retention_ms=1_209_600_000))
         self.engine.queues.create(QueueSettings(name="orders", dead_letter="orders-dead", receives_max=2))
-        self.pace = Pace(self.clock, asyncio.get_running_loop())
-        self.history = History()
-        faults = FaultBox(parse_faults([*options, "seed=5"]), SeededEntropy(2))
-        self.queues = LocalQueues(self.engine, self.pace, self.history, faults)
+        self.timers = Timers(self.clock, asyncio.get_running_loop())
+        self.history = MessageHistory()
+        faults = FaultInjector(parse_faults([*options, "seed=5"]), SeededEntropy(2))
+        self.queues = LocalQueues(self.engine, self.timers, self.history, faults)
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
-        self.pace.moved()
+        self.timers.moved()
 
     def story(self, message_id: str) -> list[str]:
         return [f"{event.what}: {self.history.why(event)}" for event in self.history.of(message_id)]

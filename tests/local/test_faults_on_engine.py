@@ -15,7 +15,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
-from onefold.local.faults import FaultBox
+from onefold.local.faults import FaultInjector
 from onefold.manual_clock import ManualClock
 
 VISIBLE_MS = 30_000
@@ -29,7 +29,7 @@ class Desk:
         self.engine = Engine(":memory:", self.clock)
         migrate(self.engine)
         self.queues = SqliteQueues(self.engine, entropy=SeededEntropy(1))
-        self.faults = FaultBox(parse_faults([*options, "seed=11"]), SeededEntropy(1))
+        self.faults = FaultInjector(parse_faults([*options, "seed=11"]), SeededEntropy(1))
 
     def create(self, name: str, **settings: object) -> Queue:
         self.queues.create(QueueSettings(name=name, fifo=name.endswith(".fifo"), **settings))  # type: ignore[arg-type]

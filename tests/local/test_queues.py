@@ -82,7 +82,7 @@ class TestWaiting:
         async def script(house: House) -> None:
             await house.send("a")
             await house.queues.receive("orders", 1)
-            assert house.pace.next_at_ms() is None  # nobody waits: nobody needs to know when it is visible again
+            assert house.timers.next_at_ms() is None  # nobody waits: nobody needs to know when it is visible again
             poll = await house.poll()
             asked = receives(monkeypatch)
             for _ in range(10):
@@ -90,7 +90,7 @@ class TestWaiting:
                 await turns()
             assert asked == []
             await cancelled(poll)
-            assert house.pace.next_at_ms() is None
+            assert house.timers.next_at_ms() is None
 
         play(script)
 
@@ -318,7 +318,7 @@ class TestTheEndOfAWait:
             polls = [await house.poll(), await house.poll(queue="steps.fifo")]
             await house.queues.stop()
             assert await asyncio.gather(*polls) == [[], []]
-            assert house.pace.next_at_ms() is None
+            assert house.timers.next_at_ms() is None
             assert await house.queues.receive("orders", 1, wait_ms=WAIT_MS) == []  # who comes later does not hold it up
 
         play(script, path)
@@ -353,7 +353,7 @@ class TestDeadLettersAndMoves:
             await house.queues.start()
             poll = await house.poll(5)
             await house.queues.call(lambda: house.engine.queues.start_move("orders-dead", None, per_second_max))
-            house.queues.hurry()
+            house.queues.maintain_now()
             back = await poll
             seen = {one.message_id for one in back}
             assert len(seen) == (5 if per_second_max is None else 1)

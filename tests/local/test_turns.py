@@ -60,7 +60,7 @@ def test_who_is_alone_waits_for_no_turn_and_joins_one_that_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(house: House) -> None:
-        counting, turns = Counting(house, monkeypatch), house.queues.turns
+        counting, turns = Counting(house, monkeypatch), house.queues.group_commit
         made: list[str] = []
         turns.is_alone = lambda: True
         with pytest.raises(StopIteration):  # done without waiting for anything
@@ -78,7 +78,7 @@ def test_who_is_alone_waits_for_no_turn_and_joins_one_that_waits(
 def test_in_memory_a_call_is_made_at_once() -> None:
     async def script(house: House) -> None:
         order: list[str] = []
-        one = house.queues.turns.run(lambda: order.append("made"))
+        one = house.queues.group_commit.run(lambda: order.append("made"))
         with pytest.raises(StopIteration):
             one.send(None)
         assert order == ["made"]
@@ -116,7 +116,7 @@ def test_a_commit_that_fails_is_everybody_s_answer(tmp_path: Path, monkeypatch: 
 def test_a_call_whose_caller_left_before_the_turn_is_not_made(tmp_path: Path) -> None:
     async def script(house: House) -> None:
         made: list[str] = []
-        run = house.queues.turns.run
+        run = house.queues.group_commit.run
         stays = asyncio.ensure_future(run(lambda: made.append("stays")))
         leaves = asyncio.ensure_future(run(lambda: made.append("leaves")))
         asyncio.get_running_loop().call_soon(leaves.cancel)  # after both have asked, before the turn's transaction
@@ -135,7 +135,7 @@ def test_what_was_done_for_one_who_left_is_undone(tmp_path: Path) -> None:
             asyncio.get_running_loop().call_soon(task.cancel)  # comes between the commit and the answer
             return 7
 
-        task = asyncio.ensure_future(house.queues.turns.run(call, undo=undone.append))
+        task = asyncio.ensure_future(house.queues.group_commit.run(call, undo=undone.append))
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
         assert undone == [7]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onefold.local.connection import begin
+from onefold.local.connection import start_eagerly
 from tests.wire.scenarios import scenario
 
 
@@ -18,7 +18,7 @@ async def test_what_waits_for_nothing_is_done_at_once_and_needs_no_task() -> Non
         done.append("all")
 
     tasks = len(asyncio.all_tasks())
-    assert begin(run(), loop) is None
+    assert start_eagerly(run(), loop) is None
     assert done == ["all"]
     assert len(asyncio.all_tasks()) == tasks
 
@@ -39,7 +39,7 @@ async def test_what_waits_goes_on_as_a_task_with_what_it_waited_for() -> None:
         loop.call_soon(turned.set_result, "turned")
         told.append(await turned)
 
-    task = begin(run(), loop)
+    task = start_eagerly(run(), loop)
     assert task is not None
     assert told == []
     first.set_result("first")
@@ -62,8 +62,8 @@ async def test_an_error_before_the_first_wait_is_the_callers_and_a_later_one_the
         raise LookupError("later")
 
     with pytest.raises(LookupError, match="at once"):
-        begin(at_once(), loop)
-    task = begin(later(), loop)
+        start_eagerly(at_once(), loop)
+    task = start_eagerly(later(), loop)
     waited.set_result(None)
     assert task is not None
     with pytest.raises(LookupError, match="later"):
@@ -82,7 +82,7 @@ async def test_a_cancel_reaches_what_waits() -> None:
             told.append("cancelled")
             raise
 
-    task = begin(run(), loop)
+    task = start_eagerly(run(), loop)
     assert task is not None
     loop.call_soon(task.cancel)  # not in this turn
     with pytest.raises(asyncio.CancelledError):

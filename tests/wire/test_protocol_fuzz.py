@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from onefold.local import json_protocol, query_protocol, sqs_model
 from onefold.local.aws_errors import AwsError
-from onefold.local.sqs_model import Operation, Shape
+from onefold.local.sqs_model import Shape, SqsOperation
 from tests.wire import aws_side
 
 MODEL = sqs_model.load()
@@ -84,7 +84,7 @@ def nothing(value: Any) -> bool:
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_a_request_in_json_arrives_as_it_was(data: st.DataObject, operation: Operation):
+def test_a_request_in_json_arrives_as_it_was(data: st.DataObject, operation: SqsOperation):
     params = data.draw(structures(operation.input, ANY_TEXT))
     target, body = aws_side.json_request(operation.name, params)
     assert json_protocol.operation_of(MODEL, target) is operation
@@ -93,7 +93,7 @@ def test_a_request_in_json_arrives_as_it_was(data: st.DataObject, operation: Ope
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_a_request_in_the_query_protocol_arrives_as_it_was(data: st.DataObject, operation: Operation):
+def test_a_request_in_the_query_protocol_arrives_as_it_was(data: st.DataObject, operation: SqsOperation):
     params = data.draw(structures(operation.input, ANY_TEXT))
     found, ask = query_protocol.decode(MODEL, aws_side.query_request(operation.name, params), "/", b"")
     assert found is operation
@@ -102,14 +102,14 @@ def test_a_request_in_the_query_protocol_arrives_as_it_was(data: st.DataObject, 
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_an_answer_in_json_arrives_as_it_was(data: st.DataObject, operation: Operation):
+def test_an_answer_in_json_arrives_as_it_was(data: st.DataObject, operation: SqsOperation):
     result = data.draw(structures(operation.output, ANY_TEXT)) if operation.output else None
     assert aws_side.json_answer(operation.name, json_protocol.encode(result)) == (result or {})
 
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_an_answer_in_xml_arrives_as_it_was(data: st.DataObject, operation: Operation):
+def test_an_answer_in_xml_arrives_as_it_was(data: st.DataObject, operation: SqsOperation):
     result = data.draw(structures(operation.output, XML_TEXT)) if operation.output else None
     body = query_protocol.encode(operation, result, "r-1")
     assert _without_empty(aws_side.query_answer(operation.name, body)) == _without_empty(result or {})
@@ -168,20 +168,20 @@ ANYTHING = st.recursive(
 
 @FUZZ
 @given(OPERATIONS, st.dictionaries(NAMES, ANYTHING, max_size=6) | ANYTHING, st.booleans())
-def test_json_of_any_shape(operation: Operation, value: Any, escaped: bool):
+def test_json_of_any_shape(operation: SqsOperation, value: Any, escaped: bool):
     body = json.dumps(value, ensure_ascii=escaped).encode(errors="surrogatepass")
     asked(lambda: (operation, json_protocol.decode(operation, body)))
 
 
 @FUZZ
 @given(OPERATIONS, st.binary(max_size=64))
-def test_json_of_any_bytes(operation: Operation, body: bytes):
+def test_json_of_any_bytes(operation: SqsOperation, body: bytes):
     asked(lambda: (operation, json_protocol.decode(operation, body)))
 
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_requests_in_json_that_were_damaged_on_the_way(data: st.DataObject, operation: Operation):
+def test_requests_in_json_that_were_damaged_on_the_way(data: st.DataObject, operation: SqsOperation):
     _, body = aws_side.json_request(operation.name, data.draw(structures(operation.input, ANY_TEXT)))
     damaged = _damaged(data, body)
     asked(lambda: (operation, json_protocol.decode(operation, damaged)))
@@ -214,7 +214,7 @@ FORM = st.lists(
 
 @FUZZ
 @given(OPERATIONS, FORM, st.text(max_size=12), st.booleans())
-def test_forms_of_any_names(operation: Operation, fields: list[tuple[str, str]], path: str, in_query: bool):
+def test_forms_of_any_names(operation: SqsOperation, fields: list[tuple[str, str]], path: str, in_query: bool):
     form = aws_side.form([("Action", operation.name), *fields])
     asked(lambda: query_protocol.decode(MODEL, b"" if in_query else form, path, form if in_query else b""))
 
@@ -227,7 +227,7 @@ def test_forms_of_any_bytes(form: bytes, query: bytes, path: str):
 
 @FUZZ
 @given(st.data(), OPERATIONS)
-def test_forms_that_were_damaged_on_the_way(data: st.DataObject, operation: Operation):
+def test_forms_that_were_damaged_on_the_way(data: st.DataObject, operation: SqsOperation):
     form = aws_side.query_request(operation.name, data.draw(structures(operation.input, ANY_TEXT)))
     damaged = _damaged(data, form)
     asked(lambda: query_protocol.decode(MODEL, damaged, "/000000000000/q", b""))

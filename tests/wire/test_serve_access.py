@@ -25,7 +25,7 @@ from onefold.entropy import SystemEntropy
 from onefold.lambdas.containers import environment
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.connection import Bounds
-from onefold.local.http_server import Server
+from onefold.local.http_server import HttpServer
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
 
@@ -208,7 +208,7 @@ class _Answers:
 def test_one_client_more_than_the_bound_is_hung_up_on() -> None:
     async def body() -> None:
         bounds = Bounds(connections=3)
-        server = Server(_Answers(), host="127.0.0.1", port=0, clock=SystemClock(), bounds=bounds)
+        server = HttpServer(_Answers(), host="127.0.0.1", port=0, clock=SystemClock(), bounds=bounds)
         await server.start()
         loop = asyncio.get_running_loop()
         held: list[socket.socket] = []

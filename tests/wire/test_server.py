@@ -10,7 +10,7 @@ import pytest
 
 from onefold import errors
 from onefold.local.connection import Bounds, Request, Response
-from onefold.local.http_server import Server
+from onefold.local.http_server import HttpServer
 from onefold.manual_clock import ManualClock
 from tests.wire.scenarios import scenario
 
@@ -86,7 +86,7 @@ class Client:
 
 
 class Rig:
-    def __init__(self, server: Server, stub: Stub) -> None:
+    def __init__(self, server: HttpServer, stub: Stub) -> None:
         self.server, self.stub = server, stub
         self.clients: list[Client] = []
 
@@ -99,7 +99,7 @@ class Rig:
 @asynccontextmanager
 async def running(bounds: Bounds | None = None) -> AsyncIterator[Rig]:
     stub = Stub()
-    server = Server(stub, host="127.0.0.1", port=0, clock=ManualClock(1_767_225_600_000), bounds=bounds)
+    server = HttpServer(stub, host="127.0.0.1", port=0, clock=ManualClock(1_767_225_600_000), bounds=bounds)
     await server.start()
     rig = Rig(server, stub)
     try:
@@ -427,10 +427,10 @@ async def test_a_stop_cuts_off_who_does_not_leave() -> None:
 @scenario
 async def test_a_taken_port_is_said() -> None:
     async with running() as rig:
-        other = Server(Stub(), host="127.0.0.1", port=rig.server.port, clock=ManualClock())
+        other = HttpServer(Stub(), host="127.0.0.1", port=rig.server.port, clock=ManualClock())
         with pytest.raises(errors.UsageError, match="is taken by another program"):
             await other.start()
-        foreign = Server(Stub(), host="192.0.2.1", port=0, clock=ManualClock())
+        foreign = HttpServer(Stub(), host="192.0.2.1", port=0, clock=ManualClock())
         with pytest.raises(errors.UsageError, match="no address of this machine"):
             await foreign.start()
 
@@ -440,7 +440,7 @@ async def test_a_taken_port_is_said() -> None:
     [("127.0.0.1", "http://127.0.0.1:9324"), ("0.0.0.0", "http://127.0.0.1:9324"), ("::1", "http://[::1]:9324")],
 )
 def test_the_url_is_one_that_a_client_here_can_use(host: str, url: str) -> None:
-    assert Server(Stub(), host=host, port=9324, clock=ManualClock()).url == url
+    assert HttpServer(Stub(), host=host, port=9324, clock=ManualClock()).url == url
 
 
 @scenario

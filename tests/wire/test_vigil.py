@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from onefold.local.connection import REST_MAX, REST_MIN, TURNS, Vigil
+from onefold.local.connection import REST_MAX, REST_MIN, TURNS, BusyPoll
 
 
 class Loop:
@@ -30,12 +30,12 @@ class Loop:
         raise AssertionError("the loop never sleeps")
 
 
-def made() -> tuple[Loop, Vigil]:
+def made() -> tuple[Loop, BusyPoll]:
     loop = Loop()
-    return loop, Vigil(cast(Any, loop))
+    return loop, BusyPoll(cast(Any, loop))
 
 
-def answers_without_a_vigil(loop: Loop, vigil: Vigil) -> int:
+def answers_without_a_vigil(loop: Loop, vigil: BusyPoll) -> int:
     """How many answers pass until one keeps the loop awake."""
     for count in range(10 * REST_MAX):
         vigil.answered()

@@ -24,7 +24,7 @@ from onefold.lambdas.containers import Container, Kill
 from onefold.lambdas.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, FunctionSettings
 from onefold.lambdas.watching import CodeWatch
-from onefold.local.timers import Pace, Timer
+from onefold.local.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -75,7 +75,7 @@ class Function:
         self,
         settings: FunctionSettings,
         *,
-        pace: Pace,
+        timers: Timers,
         clock: Clock,
         entropy: Entropy,
         told: Callable[[LogLine], None],
@@ -84,7 +84,7 @@ class Function:
     ) -> None:
         self.settings = settings
         self.running = 0
-        self._pace = pace
+        self._timers = timers
         self._clock = clock
         self._entropy = entropy
         self._told = told
@@ -203,7 +203,7 @@ class Function:
         day = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).strftime("%Y/%m/%d")
         container = Container(
             self.settings,
-            loop=self._pace.loop,
+            loop=self._timers.loop,
             clock=self._clock,
             told=self._told,
             log_stream=f"{day}/[$LATEST]{self._entropy.token()}{self._entropy.token()}",
@@ -216,21 +216,21 @@ class Function:
         if not container.alive or self._closed or self._generations[container] != self._generation:
             self._let_go(container)
             return
-        self._idle.append(_Warm(container, self._pace.now_ms()))
+        self._idle.append(_Warm(container, self._timers.now_ms()))
         if self._sweep is None:
-            self._sweep = self._pace.call_at(self._pace.now_ms() + self._idle_ms, self._let_idle_go)
+            self._sweep = self._timers.call_at(self._timers.now_ms() + self._idle_ms, self._let_idle_go)
 
     def _let_idle_go(self) -> None:
-        now_ms = self._pace.now_ms()
+        now_ms = self._timers.now_ms()
         self._sweep = None
         while self._idle and self._idle[0].idle_from_ms + self._idle_ms <= now_ms:
             self._let_go(self._idle.pop(0).container)
         if self._idle:
-            self._sweep = self._pace.call_at(self._idle[0].idle_from_ms + self._idle_ms, self._let_idle_go)
+            self._sweep = self._timers.call_at(self._idle[0].idle_from_ms + self._idle_ms, self._let_idle_go)
 
     def _let_go(self, container: Container) -> None:
         container.kill()
-        leaving = self._pace.loop.create_task(self._see_off(container))
+        leaving = self._timers.loop.create_task(self._see_off(container))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
@@ -265,7 +265,7 @@ class Function:
             self.reload()
 
         if self._watch is None:
-            self._watch = CodeWatch(self.settings.code_dir, self._pace, changed)
+            self._watch = CodeWatch(self.settings.code_dir, self._timers, changed)
 
     def stats(self) -> FunctionStats:
         """How it stands now."""

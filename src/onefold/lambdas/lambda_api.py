@@ -25,8 +25,8 @@ from onefold.lambdas.registry import Entry, Registry
 from onefold.lambdas.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
 from onefold.local import signing
 from onefold.local.connection import Request, Response
-from onefold.local.sqs_service import Desk
-from onefold.local.timers import Pace
+from onefold.local.sqs_service import SqsService
+from onefold.local.timers import Timers
 
 ROOT: Final = "/2015-03-31/"
 ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation
@@ -76,11 +76,11 @@ class LambdaApi:
         pace: for invocations that nobody waits for; running: those.
     """
 
-    def __init__(self, registry: Registry, desk: Desk, pace: Pace, running: set[Any] | None = None) -> None:
+    def __init__(self, registry: Registry, sqs: SqsService, timers: Timers, running: set[Any] | None = None) -> None:
         self._registry = registry
-        self._desk = desk
-        self._addresses = desk.addresses
-        self._pace = pace
+        self._sqs = sqs
+        self._addresses = sqs.addresses
+        self._timers = timers
         self._running: set[Any] = set() if running is None else running
 
     async def handle(self, request: Request, request_id: str) -> Response:
@@ -106,8 +106,8 @@ class LambdaApi:
 
     def _in_region(self, region: str) -> LambdaApi:
         """The same for clients of another region: its queues, and all functions, which no region owns here."""
-        desk = self._desk.in_region(region)
-        return self if desk is self._desk else LambdaApi(self._registry, desk, self._pace, self._running)
+        sqs = self._sqs.in_region(region)
+        return self if sqs is self._sqs else LambdaApi(self._registry, sqs, self._timers, self._running)
 
     async def route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
         """The answer to a request whose path has these parts."""
@@ -172,7 +172,7 @@ class LambdaApi:
 
     def _is_here(self, entry: Entry) -> bool:
         """Whether a mapping's queue is this region's."""
-        return self._desk.queue(entry.settings.queue) == entry.settings.queue
+        return self._sqs.queue(entry.settings.queue) == entry.settings.queue
 
     async def _get(self, uuid: str) -> tuple[int, Any]:
         return 200, self._shown(self._registry.entry(uuid))
@@ -245,7 +245,7 @@ class LambdaApi:
             "Environment": {"Variables": dict(settings.env)},
             "State": "Active",
             "LastUpdateStatus": "Successful",
-            "LastModified": datetime.fromtimestamp(self._pace.now_ms() / 1000, tz=UTC).isoformat(
+            "LastModified": datetime.fromtimestamp(self._timers.now_ms() / 1000, tz=UTC).isoformat(
                 timespec="milliseconds"
             ),
             "PackageType": "Zip",
@@ -272,7 +272,7 @@ class LambdaApi:
             text = f"Could not parse request body into json: {error}"
             raise _Refused(400, "InvalidRequestContentException", text) from error
         if kind == "Event":
-            task = self._pace.loop.create_task(function.invoke(event, kill=self._registry.fault()))
+            task = self._timers.loop.create_task(function.invoke(event, kill=self._registry.fault()))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             return Response(202, b"")

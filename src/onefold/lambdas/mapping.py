@@ -102,7 +102,7 @@ class Mapping:
     def start(self) -> None:
         """Begin to poll, when the mapping is enabled."""
         if self.settings.enabled and self._scale is None:
-            now_ms = self._queues.pace.now_ms()
+            now_ms = self._queues.timers.now_ms()
             self._scale = deciding.first_scale(now_ms, self.settings.concurrency_max, fifo=self._fifo)
             self._hire()
             self._look_later()
@@ -154,7 +154,7 @@ class Mapping:
         """As many pollers as there may be; those too many leave after their batch."""
         assert self._scale is not None
         for _ in range(self._allowed(self._scale) - len(self._pollers)):
-            poller = self._queues.pace.loop.create_task(self._poll())
+            poller = self._queues.timers.loop.create_task(self._poll())
             self._pollers[poller] = False
             poller.add_done_callback(self._left)
 
@@ -164,7 +164,7 @@ class Mapping:
             raise error  # a defect: the loop tells it
 
     def _look_later(self) -> None:
-        self._look = self._queues.pace.call_at(self._queues.pace.now_ms() + LOOK_MS, self._rescale)
+        self._look = self._queues.timers.call_at(self._queues.timers.now_ms() + LOOK_MS, self._rescale)
 
     def _rescale(self) -> None:
         self._look = None
@@ -174,7 +174,7 @@ class Mapping:
         self._scale = deciding.next_scale(
             self._scale,
             Seen(busy=busy, **self._seen),
-            self._queues.pace.now_ms(),
+            self._queues.timers.now_ms(),
             concurrency_max=self.settings.concurrency_max,
             reports_failures=self.settings.reports_failures,
             fifo=self._fifo,
@@ -192,7 +192,7 @@ class Mapping:
     def _wake(self) -> None:
         """A message came: work the concurrency out again, the time without any left aside."""
         if self._look is None and self._scale is not None and not self._stopping:
-            self._scale = structs.replace(self._scale, at_ms=self._queues.pace.now_ms())
+            self._scale = structs.replace(self._scale, at_ms=self._queues.timers.now_ms())
             self._look_later()
 
     # -- one poller ------------------------------------------------------------------------------------------------------
@@ -219,17 +219,17 @@ class Mapping:
         return self._scale is not None and len(self._pollers) > self._allowed(self._scale)
 
     async def _pause(self) -> None:
-        pace = self._queues.pace
-        await pace.sleep_until(pace.now_ms() + _PAUSE_MS)
+        timers = self._queues.timers
+        await timers.sleep_until(timers.now_ms() + _PAUSE_MS)
 
     async def _collect(self, me: asyncio.Task[None], left: list[_Taken]) -> tuple[list[_Taken], list[_Taken]]:
         """A batch, and what did not fit into its event any more."""
-        pace, batch = self._queues.pace, left
-        first_at_ms = pace.now_ms() if batch else None
+        timers, batch = self._queues.timers, left
+        first_at_ms = timers.now_ms() if batch else None
         sizes = [len(one.record) for one in batch]
         while not (batch and self._stopping):
             until_ms = _visible_at_ms(batch)
-            ask = deciding.receive_next(self._rule, len(batch), first_at_ms, pace.now_ms(), until_ms)
+            ask = deciding.receive_next(self._rule, len(batch), first_at_ms, timers.now_ms(), until_ms)
             if ask is None:
                 break
             found = await self._more(*ask, begun=bool(batch))
@@ -239,7 +239,7 @@ class Mapping:
                 return batch, []
             taken = await self._filtered(found)
             if taken and first_at_ms is None:
-                first_at_ms = pace.now_ms()
+                first_at_ms = timers.now_ms()
             for place, one in enumerate(taken):
                 if batch and records.event_size([*sizes, len(one.record)]) > self._rule.event_bytes_max:
                     return batch, taken[place:]
@@ -256,7 +256,7 @@ class Mapping:
         )
         if not begun:
             return await receive
-        wait = self._queues.pace.loop.create_task(receive)
+        wait = self._queues.timers.loop.create_task(receive)
         self._waits.add(wait)
         try:
             return await wait
@@ -290,9 +290,9 @@ class Mapping:
         await self._queues.delete(self.settings.queue, [one.receipt for one in deliveries], via=self._via)
 
     def _tell(self, delivery: Delivery, what: str, *, why: str = "", **detail: str | int) -> None:
-        self._queues.history.told(
+        self._queues.history.record(
             delivery.queue, delivery.message_id, "invoked" if what == "invoked" else "answered",
-            at_ms=self._queues.pace.now_ms(), why=why, via=self._via, function=self.settings.function, **detail,
+            at_ms=self._queues.timers.now_ms(), why=why, via=self._via, function=self.settings.function, **detail,
         )  # fmt: skip
 
     # -- one batch ---------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Mapping:
     async def _invoked(self, batch: Sequence[_Taken], request_id: str) -> Outcome | None:
         """The function's answer; None when it was throttled until a message of the batch became visible again."""
         event = records.event_bytes([one.record for one in batch])
-        pace, tries = self._queues.pace, 0
+        timers, tries = self._queues.timers, 0
         until_ms = _visible_at_ms(batch) or 0
         for one in batch:
             self._tell(one.delivery, "invoked", request_id=request_id, messages=len(batch))
@@ -350,8 +350,8 @@ class Mapping:
             plan = faults.invoking(self.settings.queue) if faults.active else None
             if plan is not None:
                 for one in batch:
-                    self._queues.history.told(
-                        one.delivery.queue, one.delivery.message_id, "fault", at_ms=pace.now_ms(), why=plan.why
+                    self._queues.history.record(
+                        one.delivery.queue, one.delivery.message_id, "fault", at_ms=timers.now_ms(), why=plan.why
                     )
             outcome = await self._function.invoke(
                 event, request_id=request_id, kill=None if plan is None else plan.kill
@@ -360,11 +360,11 @@ class Mapping:
                 return outcome
             tries += 1
             self._seen["throttles"] += 1
-            pause_ms = deciding.throttle_pause_ms(tries, until_ms, pace.now_ms(), self._entropy.fraction())
+            pause_ms = deciding.throttle_pause_ms(tries, until_ms, timers.now_ms(), self._entropy.fraction())
             if pause_ms is None or self._stopping:
                 return None
-            await pace.sleep_until(pace.now_ms() + pause_ms)
-            if pace.now_ms() >= until_ms:
+            await timers.sleep_until(timers.now_ms() + pause_ms)
+            if timers.now_ms() >= until_ms:
                 return None
 
 

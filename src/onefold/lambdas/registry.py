@@ -133,7 +133,7 @@ class Registry:
         plan = faults.invoking() if faults.active else None
         if plan is None:
             return None
-        self._queues.history.told("", "", "fault", at_ms=self._queues.pace.now_ms(), why=plan.why, via="lambda")
+        self._queues.history.record("", "", "fault", at_ms=self._queues.timers.now_ms(), why=plan.why, via="lambda")
         return plan.kill
 
     def hush(self, request_id: str) -> None:
@@ -174,7 +174,7 @@ class Registry:
         """
         made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)
         self._check(made)
-        entry = Entry(made, self._queues.pace.now_ms(), "Creating")
+        entry = Entry(made, self._queues.timers.now_ms(), "Creating")
         self._entries[made.uuid] = entry  # at once: a second call meets it while this one waits for the disk
         try:
             await self._store(entry)
@@ -238,7 +238,7 @@ class Registry:
         wanted = structs.replace(entry.settings, **changes)
         self._check(wanted)
         before = entry.settings
-        changed = Entry(wanted, self._queues.pace.now_ms(), entry.state)
+        changed = Entry(wanted, self._queues.timers.now_ms(), entry.state)
         await self._store(changed)
         entry.settings, entry.changed_at_ms = wanted, changed.changed_at_ms
         entry.state = "Updating"
@@ -269,7 +269,7 @@ class Registry:
         return entry
 
     def _later(self, work: Any) -> None:
-        task = self._queues.pace.loop.create_task(work)
+        task = self._queues.timers.loop.create_task(work)
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
 

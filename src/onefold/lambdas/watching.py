@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from onefold.local.timers import Pace, Timer
+from onefold.local.timers import Timer, Timers
 
 LOOK_MS: Final = 500
 _FILES_MAX = 20_000
@@ -29,9 +29,9 @@ class CodeWatch:
         changed: called with the paths of files that changed, appeared or went, relative to the folder, sorted.
     """
 
-    def __init__(self, folder: str, pace: Pace, changed: Callable[[list[str]], None]) -> None:
+    def __init__(self, folder: str, timers: Timers, changed: Callable[[list[str]], None]) -> None:
         self._folder = folder
-        self._pace = pace
+        self._timers = timers
         self._changed = changed
         self._seen = scan(folder)
         self._timer: Timer | None = None
@@ -40,10 +40,10 @@ class CodeWatch:
         self._arm()
 
     def _arm(self) -> None:
-        self._timer = self._pace.call_at(self._pace.now_ms() + LOOK_MS, self._begin)
+        self._timer = self._timers.call_at(self._timers.now_ms() + LOOK_MS, self._begin)
 
     def _begin(self) -> None:
-        self._look = self._pace.loop.run_in_executor(None, scan, self._folder)
+        self._look = self._timers.loop.run_in_executor(None, scan, self._folder)
         self._look.add_done_callback(self._compare)
 
     def _compare(self, look: asyncio.Future[Seen]) -> None:

@@ -41,7 +41,7 @@ _SCAN_MAX = 20_000  # messages looked at for one page of those in one state
 _REALM = (b"www-authenticate", b'Basic realm="onefold: the admin token as password, or both keys"')
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class ServerFacts(Struct, frozen=True, kw_only=True):
     """What a server says of itself.
 
     Args:
@@ -65,7 +65,7 @@ class _Refusal(Exception):
         super().__init__(what)
 
 
-class Peek:
+class AdminApi:
     """Answers everything under `/_onefold`.
 
     Args:
@@ -78,7 +78,7 @@ class Peek:
     def __init__(
         self,
         queues: LocalQueues,
-        facts: Facts,
+        facts: ServerFacts,
         *,
         mappings: Callable[[], Mapping[str, object]],
         reset: Callable[[], Awaitable[None]] | None,
@@ -148,9 +148,9 @@ class Peek:
         said = _basic(request.header(b"authorization")).encode("latin-1", "replace")
         if said and hmac.compare_digest(said, f"{key.access_key}:{key.secret_key}".encode()):
             return
-        signed = signing.Signed(request.method, request.path, request.query, request.headers, request.body)
+        signed = signing.SignedRequest(request.method, request.path, request.query, request.headers, request.body)
         try:
-            signing.verify(signed, key, self._queues.pace.now_ms())
+            signing.verify(signed, key, self._queues.timers.now_ms())
         except AwsError as error:
             raise _Refusal(
                 401, f"This server has keys: {error.message}", "Sign the request, or send both keys as HTTP Basic."
@@ -181,7 +181,7 @@ class Peek:
             "version": version("onefold"),
             **({} if facts.is_open else {"data": facts.data}),  # a path is nobody's business elsewhere
             "queues": len(self._queues.engine.queues.settings()),
-            "uptime_ms": self._queues.pace.now_ms() - facts.started_at_ms,
+            "uptime_ms": self._queues.timers.now_ms() - facts.started_at_ms,
         }
 
     def _all_queues(self, _: Mapping[str, str]) -> dict[str, object]:
@@ -229,7 +229,7 @@ class Peek:
             self._queues.history,
             history_page.asked_from(query, message_id_of),
             history_page.format_for(query.get("format"), request.header(b"accept")),
-            now_ms=self._queues.pace.now_ms(),
+            now_ms=self._queues.timers.now_ms(),
             name_of=message_uuid,
             path=f"{OURS}/history",
         )

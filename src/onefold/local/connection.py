@@ -27,11 +27,10 @@ from http import HTTPStatus
 from types import coroutine
 from typing import Any, Final, Protocol, cast
 
-import httptools
 from msgspec import Struct
 
 
-def begin(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+def start_eagerly(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
     """Run until the end, or until it waits: then the task that goes on with it, which must not be cancelled in this turn.
 
     Raises:
@@ -68,7 +67,7 @@ REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a vigi
 REST_MAX: Final = 1_024
 
 
-class Vigil:
+class BusyPoll:
     """The vigils of one loop.
 
     Args:
@@ -186,7 +185,7 @@ class Response(Struct, frozen=True, gc=False):
     request_id: str = ""
 
 
-class Handler(Protocol):
+class HttpHandler(Protocol):
     """What answers requests."""
 
     async def handle(self, request: Request) -> Response | None:
@@ -202,7 +201,7 @@ class Handler(Protocol):
         ...
 
 
-class Front:
+class ServerConnections:
     """What all connections of one server share.
 
     Args:
@@ -213,15 +212,18 @@ class Front:
     """
 
     def __init__(
-        self, handler: Handler, *, date: Callable[[], bytes], bounds: Bounds, loop: asyncio.AbstractEventLoop
+        self, handler: HttpHandler, *, date: Callable[[], bytes], bounds: Bounds, loop: asyncio.AbstractEventLoop
     ) -> None:
+        import httptools  # comes with the extra `serve`
+
+        self.httptools: Any = httptools
         self.handler = handler
         self.date = date
         self.bounds = bounds
         self.loop = loop
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.vigil = Vigil(loop)
+        self.vigil = BusyPoll(loop)
         self.draining = False
         self.held_bytes = 0  # of long bodies that have come, or are coming, and are not answered
         self.emptied = asyncio.Event()
@@ -240,9 +242,9 @@ class Connection(asyncio.Protocol):
         front: what it shares with the others.
     """
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ServerConnections) -> None:
         self._front = front
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._front.httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Request | Response] = deque()  # a Response: a refusal, which ends the connection
         self._current: Request | None = None
@@ -306,9 +308,9 @@ class Connection(asyncio.Protocol):
             try:
                 self._parser.feed_data(rest)
                 break
-            except httptools.HttpParserUpgrade as offer:
+            except self._front.httptools.HttpParserUpgrade as offer:
                 rest = self._declined(rest[offer.args[0] :])
-            except httptools.HttpParserError:
+            except self._front.httptools.HttpParserError:
                 self._refuse(400, "This is not HTTP/1.1.")
                 break
         if self._arriving:
@@ -330,7 +332,7 @@ class Connection(asyncio.Protocol):
         head += [
             name + b": " + value for name, value in self._headers.items() if name not in (b"upgrade", b"connection")
         ]
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._front.httptools.HttpRequestParser(self)
         return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def _check_arriving(self, count: int) -> None:
@@ -466,7 +468,7 @@ class Connection(asyncio.Protocol):
             self._current = one
             loop, handling = self._front.loop, self._handle(one)
             # What was sent ahead is not done in one go: others have their turn between.
-            task = loop.create_task(handling) if self._waiting else begin(handling, loop)
+            task = loop.create_task(handling) if self._waiting else start_eagerly(handling, loop)
             if task is not None:
                 self._task = task
                 self._front.tasks.add(task)

@@ -53,7 +53,7 @@ class _Armed(Struct):
     count: int = 0
 
 
-class FaultBox:
+class FaultInjector:
     """The live faults.
 
     Args:
@@ -76,8 +76,8 @@ class FaultBox:
             seed = int(self._entropy.fraction() * 2**_SEED_BITS) if settings.faults else 0
         self.settings = structs.replace(settings, seed=seed) if settings.faults else settings
         self._all = [
-            _Armed(fault, SeededEntropy(seed << 32 | crc32(f"{place} {fault.text}".encode())).fraction)
-            for place, fault in enumerate(settings.faults)
+            _Armed(fault, SeededEntropy(seed << 32 | crc32(f"{index} {fault.text}".encode())).fraction)
+            for index, fault in enumerate(settings.faults)
         ]
         self._copies.clear()
         self._copies_count = 0
@@ -118,13 +118,13 @@ class FaultBox:
         if not self._send:
             return entries, []
         changed, plans = list(entries), list[OnSend | None]()
-        for place, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             plan = deciding.on_send(self._send, queue) if entry.run_at_ms is None else None
             plans.append(plan)
             if plan is not None:
                 asked_ms = delay_ms if entry.delay_ms is None else entry.delay_ms
                 late_ms = min(asked_ms + plan.delay_ms, limits.DELAY_MS_MAX)
-                changed[place] = structs.replace(entry, delay_ms=late_ms)
+                changed[index] = structs.replace(entry, delay_ms=late_ms)
                 self._injected(plan.by)
         return changed, plans
 

@@ -43,7 +43,7 @@ Detail = str | int | None
 _Row = tuple[int, int, str, str, What, str, str, dict[str, Detail], int]
 
 
-class Event(Struct, frozen=True, gc=False):
+class HistoryEvent(Struct, frozen=True, gc=False):
     """One thing that happened to one message.
 
     Args:
@@ -52,9 +52,9 @@ class Event(Struct, frozen=True, gc=False):
         queue: where the message stood when it happened.
         message_id: the engine's id (the wire shows it as a UUID).
         what: see `What`.
-        told: the sentence of whoever told it; empty where `History.why` makes one.
+        text: the sentence of whoever recorded it; empty where `MessageHistory.why` makes one.
         via: who asked: `sqs`, `mapping <uuid>`, `admin`, or empty.
-        detail: by `what`; see `History.told`.
+        detail: by `what`; see `MessageHistory.record`.
         before: number of the event before this one of the same message; -1 for none.
     """
 
@@ -63,13 +63,18 @@ class Event(Struct, frozen=True, gc=False):
     queue: str
     message_id: str
     what: What
-    told: str
+    text: str
     via: str
     detail: Mapping[str, Detail]
     before: int
 
+    @property
+    def told(self) -> str:
+        """Deprecated: the old name of `text`."""
+        return self.text
 
-class History:
+
+class MessageHistory:
     """The newest events of all messages.
 
     Args:
@@ -83,7 +88,7 @@ class History:
         self._next = 0
         self._oldest = 0  # number of the first event that counts: later than the ring's first after `clear`
 
-    def told(
+    def record(
         self, queue: str, message_id: str, what: What, *, at_ms: int, why: str = "", via: str = "", **detail: Detail
     ) -> None:
         """Remember one event; about a microsecond.
@@ -104,8 +109,8 @@ class History:
         """
         self._keep((message_id,), queue, what, at_ms, why, via, detail)
 
-    def told_each(self, queue: str, message_ids: Iterable[str], what: What, *, at_ms: int, via: str = "") -> None:
-        """As `told`, of several messages that there is nothing more to say of; half the time of as many calls."""
+    def record_each(self, queue: str, message_ids: Iterable[str], what: What, *, at_ms: int, via: str = "") -> None:
+        """As `record`, of several messages that there is nothing more to say of; half the time of as many calls."""
         self._keep(message_ids, queue, what, at_ms, "", via, {})
 
     def _keep(
@@ -131,13 +136,13 @@ class History:
             number += 1
         self._next = number
 
-    def of(self, message_id: str) -> list[Event]:
+    def of(self, message_id: str) -> list[HistoryEvent]:
         """The events of one message that are still remembered, oldest first; empty for an unknown one."""
         events = list(self._back_from(self._last.get(message_id, -1)))
         events.reverse()
         return events
 
-    def all(self, queue: str | None = None, after: int | None = None, limit: int = 1_000) -> list[Event]:
+    def all(self, queue: str | None = None, after: int | None = None, limit: int = 1_000) -> list[HistoryEvent]:
         """Events of all messages, oldest first.
 
         Args:
@@ -166,9 +171,9 @@ class History:
         """Names of queues that something happened in, sorted."""
         return sorted({row[2] for row in self._ring if row is not None and row[2]})
 
-    def why(self, event: Event) -> str:
+    def why(self, event: HistoryEvent) -> str:
         """One sentence that says what happened and why, as far as the events before it are still remembered."""
-        return event.told or _sentence(event, self._back_from(event.before))
+        return event.text or _sentence(event, self._back_from(event.before))
 
     def clear(self) -> None:
         """Forget everything; numbers go on."""
@@ -182,23 +187,23 @@ class History:
     def _first(self) -> int:
         return max(self._oldest, self._next - self.limit)
 
-    def _back_from(self, number: int) -> Iterator[Event]:
+    def _back_from(self, number: int) -> Iterator[HistoryEvent]:
         """The event of this number and those before it of the same message, newest first."""
         while number >= self._first() and number >= 0:
             row = self._ring[number % self.limit]
             assert row is not None, "a number within the ring has its row"
-            yield Event(*row)
+            yield HistoryEvent(*row)
             number = row[8]
 
-    def _each(self, numbers: range) -> Iterator[Event]:
+    def _each(self, numbers: range) -> Iterator[HistoryEvent]:
         for number in numbers:
             row = self._ring[number % self.limit]
             assert row is not None, "a number within the ring has its row"
-            yield Event(*row)
+            yield HistoryEvent(*row)
 
 
-def _some(events: Iterator[Event], queue: str | None, limit: int) -> list[Event]:
-    found: list[Event] = []
+def _some(events: Iterator[HistoryEvent], queue: str | None, limit: int) -> list[HistoryEvent]:
+    found: list[HistoryEvent] = []
     for event in events:
         if queue is None or event.queue == queue:
             found.append(event)
@@ -227,24 +232,24 @@ def ordinal(count: int) -> str:
     return f"{count:,}{ending}"
 
 
-def _number(event: Event, name: str) -> int | None:
+def _number(event: HistoryEvent, name: str) -> int | None:
     value = event.detail.get(name)
     return value if isinstance(value, int) else None
 
 
-def _sent(event: Event) -> str:
+def _sent(event: HistoryEvent) -> str:
     delay_ms, group = _number(event, "delay_ms"), event.detail.get("group")
     into = f" into group {group}" if group else ""
     return f"sent{into}, delayed for {span(delay_ms)}" if delay_ms else f"sent{into}"
 
 
-def _deduplicated(event: Event, before: Iterator[Event]) -> str:
+def _deduplicated(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     first = next((earlier for earlier in before if earlier.what == "sent"), None)
     seen = "less than 5 minutes ago" if first is None else f"{span(event.at_ms - first.at_ms)} ago"
     return f"accepted but not delivered: deduplication id seen {seen}"
 
 
-def _received(event: Event, before: Iterator[Event]) -> str:
+def _received(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     count, visible_ms = _number(event, "receive_count") or 1, _number(event, "visible_ms")
     if event.detail.get("copy"):
         return "given once more: a copy of the receive before, with the same receipt"
@@ -256,7 +261,7 @@ def _received(event: Event, before: Iterator[Event]) -> str:
     return f"received for the {ordinal(count)} time{past}" + (f"; {hidden}" if hidden else "")
 
 
-def _received_again(event: Event, before: Iterator[Event]) -> str:
+def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     """Why a message could be received once more, from what was told since its last receive."""
     faulty = False
     for earlier in before:
@@ -272,7 +277,7 @@ def _received_again(event: Event, before: Iterator[Event]) -> str:
     return ""
 
 
-def _hidden_until(hold: Event, now_ms: int, faulty: bool) -> str:
+def _hidden_until(hold: HistoryEvent, now_ms: int, faulty: bool) -> str:
     visible_ms = _number(hold, "visible_ms")
     how = "after the fault before" if faulty else "without a delete"
     if visible_ms is None:
@@ -284,14 +289,14 @@ def _hidden_until(hold: Event, now_ms: int, faulty: bool) -> str:
     return f"its visibility of {span(visible_ms)} ended at {time_of_day(end_ms)} {how}"
 
 
-def _hidden(event: Event) -> str:
+def _hidden(event: HistoryEvent) -> str:
     visible_ms = _number(event, "visible_ms")
     if visible_ms is None:
         return "its visibility was changed"
     return f"its visibility was changed: hidden for {span(visible_ms)} from now"
 
 
-def _deleted(event: Event, before: Iterator[Event]) -> str:
+def _deleted(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     held = next((earlier for earlier in before if earlier.what == "received"), None)
     return "deleted" if held is None else f"deleted, {span(event.at_ms - held.at_ms)} after it was received"
 
@@ -304,31 +309,31 @@ _STANDINGS = {
 }
 
 
-def _delete_refused(event: Event) -> str:
+def _delete_refused(event: HistoryEvent) -> str:
     reason = _STANDINGS.get(str(event.detail.get("standing")), "the receipt has expired")
     return f"not deleted: {reason}"
 
 
-def _dead_lettered(event: Event) -> str:
+def _dead_lettered(event: HistoryEvent) -> str:
     to, count, most = event.detail.get("to"), _number(event, "receive_count"), _number(event, "receives_max")
     times = "as often as it may be" if count is None else "once" if count == 1 else f"{count} times"
     return f"moved to {to}: received {times}" + ("" if most is None else f", the maximum is {most}")
 
 
-def _moved(event: Event) -> str:
+def _moved(event: HistoryEvent) -> str:
     to, new, old = (event.detail.get(name) for name in ("to", "new_message_id", "old_message_id"))
     if old:
         return f"moved here from {event.detail.get('source')}, where it was message {old}"
     return f"moved to {to}" + (f", where it is message {new}" if new else "")
 
 
-def _invoked(event: Event) -> str:
+def _invoked(event: HistoryEvent) -> str:
     messages, request_id = _number(event, "messages"), event.detail.get("request_id")
     batch = f" in a batch of {messages}" if messages else ""
     return f"handed to {event.detail.get('function')}{batch}" + (f", request {request_id}" if request_id else "")
 
 
-def _answered(event: Event, before: Iterator[Event]) -> str:
+def _answered(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     invoked = next((earlier for earlier in before if earlier.what == "invoked"), None)
     after = "" if invoked is None else f" after {span(event.at_ms - invoked.at_ms)}"
     return f"{event.detail.get('function')} answered{after}: {event.detail.get('outcome', 'done')}"
@@ -340,7 +345,7 @@ _PLAIN: Mapping[What, str] = {
     "expired": "removed: its retention ended without a delete",
     "fault": "a fault was injected",
 }
-_ALONE: Mapping[What, Callable[[Event], str]] = {
+_ALONE: Mapping[What, Callable[[HistoryEvent], str]] = {
     "sent": _sent,
     "hidden": _hidden,
     "delete-refused": _delete_refused,
@@ -348,7 +353,7 @@ _ALONE: Mapping[What, Callable[[Event], str]] = {
     "moved": _moved,
     "invoked": _invoked,
 }
-_WITH_BEFORE: Mapping[What, Callable[[Event, Iterator[Event]], str]] = {
+_WITH_BEFORE: Mapping[What, Callable[[HistoryEvent, Iterator[HistoryEvent]], str]] = {
     "deduplicated": _deduplicated,
     "received": _received,
     "deleted": _deleted,
@@ -356,7 +361,7 @@ _WITH_BEFORE: Mapping[What, Callable[[Event, Iterator[Event]], str]] = {
 }
 
 
-def _sentence(event: Event, before: Iterator[Event]) -> str:
+def _sentence(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     if event.what in _PLAIN:
         return _PLAIN[event.what]
     if event.what in _ALONE:

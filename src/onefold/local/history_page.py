@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold.errors import UsageError
-from onefold.local.history import Event, History, span
+from onefold.local.history import HistoryEvent, MessageHistory, span
 from onefold.watch import wording
 
 Format = Literal["html", "json", "text"]
@@ -31,7 +31,7 @@ LIMIT_MAX = 10_000
 _UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class HistoryQuery(Struct, frozen=True, kw_only=True):
     """What somebody wants to see.
 
     Args:
@@ -51,7 +51,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     follow: bool = False
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class MessageSummary(Struct, frozen=True, kw_only=True):
     """A message as it stands, as far as its remembered events tell."""
 
     message_id: str
@@ -83,7 +83,7 @@ def format_for(asked: str | None, accept: str) -> Format:
     return "text" if "text/plain" in accept else "json"
 
 
-def asked_from(query: Mapping[str, str], message_id_of: Callable[[str], str]) -> Asked:
+def asked_from(query: Mapping[str, str], message_id_of: Callable[[str], str]) -> HistoryQuery:
     """What the parameters of a request ask for: `queue`, `message`, `wrong`, `after`, `limit`, `follow`.
 
     Args:
@@ -94,7 +94,7 @@ def asked_from(query: Mapping[str, str], message_id_of: Callable[[str], str]) ->
         UsageError: `after` or `limit` is no number in its range.
     """
     message = query.get("message")
-    return Asked(
+    return HistoryQuery(
         queue=query.get("queue") or None,
         message=message_id_of(message) if message else None,
         wrong=query.get("wrong", "0") not in ("", "0", "false"),
@@ -118,12 +118,12 @@ def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int |
 _TROUBLE = frozenset({"dead-lettered", "delete-refused", "expired", "fault"})
 
 
-def went_wrong(events: Sequence[Event]) -> bool:
+def went_wrong(events: Sequence[HistoryEvent]) -> bool:
     """Whether a message was redelivered, dead-lettered, refused a delete, failed, expired, or met a fault."""
     return any(is_trouble(event) for event in events)
 
 
-def is_trouble(event: Event) -> bool:
+def is_trouble(event: HistoryEvent) -> bool:
     """Whether this event is part of what went wrong."""
     count = event.detail.get("receive_count")
     return (
@@ -133,7 +133,7 @@ def is_trouble(event: Event) -> bool:
     )
 
 
-def summary(events: Sequence[Event], now_ms: int) -> Summary:
+def summary(events: Sequence[HistoryEvent], now_ms: int) -> MessageSummary:
     """A message as it stands at `now_ms`, from its events, oldest first, at least one."""
     state, queue = "seen", events[-1].queue
     for event in reversed(events):
@@ -143,7 +143,7 @@ def summary(events: Sequence[Event], now_ms: int) -> Summary:
             queue = str(event.detail.get("to") or event.queue)
             break
     counts = [count for event in events if isinstance(count := event.detail.get("receive_count"), int)]
-    return Summary(
+    return MessageSummary(
         message_id=events[-1].message_id,
         queue=queue,
         state=state,
@@ -163,7 +163,7 @@ _ENDS = {
 }
 
 
-def _state(event: Event, now_ms: int) -> str:
+def _state(event: HistoryEvent, now_ms: int) -> str:
     """The state this event put its message in, as of now; empty where it changes none."""
     if event.what in _ENDS:
         return _ENDS[event.what]
@@ -176,7 +176,7 @@ def _state(event: Event, now_ms: int) -> str:
     return ""
 
 
-def _ends_ms(event: Event, name: str) -> int:
+def _ends_ms(event: HistoryEvent, name: str) -> int:
     value = event.detail.get(name)
     return event.at_ms + (value if isinstance(value, int) else 0)
 
@@ -184,20 +184,22 @@ def _ends_ms(event: Event, name: str) -> int:
 # ------------------------------------------------------------------------------------------------------ JSON and text
 
 
-class View:
+class HistoryView:
     """The part of a history that somebody asked for, as of `now_ms`.
 
     Args:
         name_of: the id the wire shows for an engine's id.
     """
 
-    def __init__(self, history: History, asked: Asked, now_ms: int, name_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, history: MessageHistory, asked: HistoryQuery, now_ms: int, name_of: Callable[[str], str]
+    ) -> None:
         self.history = history
         self.asked = asked
         self.now_ms = now_ms
         self.name_of = name_of
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[HistoryEvent]:
         """The events that were asked for, oldest first."""
         asked = self.asked
         if asked.message is not None:
@@ -210,7 +212,7 @@ class View:
         events = [event for event in self.history.all(asked.queue, asked.after, LIMIT_MAX) if is_trouble(event)]
         return events[: asked.limit] if asked.after is not None else events[-asked.limit :]
 
-    def why(self, event: Event) -> str:
+    def why(self, event: HistoryEvent) -> str:
         """The event's sentence, with ids as the wire shows them."""
         text = self.history.why(event)
         for name in ("new_message_id", "old_message_id"):
@@ -219,7 +221,7 @@ class View:
                 text = text.replace(other, self.name_of(other))
         return text
 
-    def why_after_what(self, event: Event) -> str:
+    def why_after_what(self, event: HistoryEvent) -> str:
         """The same sentence, to stand behind the event's word: without that word where it begins with it."""
         why = self.why(event)
         if why.startswith(event.what):
@@ -293,7 +295,7 @@ def received_text(count: int) -> str:
     return {0: "never received", 1: "received once"}.get(count, f"received {count:,} times")
 
 
-def since(event: Event, events: Sequence[Event]) -> str:
+def since(event: HistoryEvent, events: Sequence[HistoryEvent]) -> str:
     """How long after the first one shown."""
     return f"+{span(event.at_ms - events[0].at_ms)}"
 
@@ -317,7 +319,7 @@ _SAFETY = {
 _FOLLOW_S = 2
 
 
-class Page(Struct, frozen=True):
+class HistoryPage(Struct, frozen=True):
     """An answer: body and headers."""
 
     body: bytes
@@ -325,8 +327,14 @@ class Page(Struct, frozen=True):
 
 
 def render(
-    history: History, asked: Asked, format_: Format, *, now_ms: int, name_of: Callable[[str], str], path: str
-) -> Page:
+    history: MessageHistory,
+    asked: HistoryQuery,
+    format_: Format,
+    *,
+    now_ms: int,
+    name_of: Callable[[str], str],
+    path: str,
+) -> HistoryPage:
     """The history as somebody asked for it.
 
     Args:
@@ -337,18 +345,18 @@ def render(
         name_of: the id the wire shows for an engine's id.
         path: where the page itself is, for its links.
     """
-    view = View(history, asked, now_ms, name_of)
+    view = HistoryView(history, asked, now_ms, name_of)
     if format_ == "json":
         body = msgspec.json.encode(view.as_json())
     elif format_ == "text":
         body = view.as_text().encode()
     else:
         body = _Html(view, path).page().encode()
-    return Page(body, {"Content-Type": _CONTENT_TYPES[format_], **_SAFETY})
+    return HistoryPage(body, {"Content-Type": _CONTENT_TYPES[format_], **_SAFETY})
 
 
 class _Html:
-    def __init__(self, view: View, path: str) -> None:
+    def __init__(self, view: HistoryView, path: str) -> None:
         self.view = view
         self.asked = view.asked
         self.history = view.history
@@ -408,7 +416,7 @@ class _Html:
             return '<p class="quiet">No messages.</p>'
         return "".join(self._card(now) for now in shown)
 
-    def _card(self, now: Summary) -> str:
+    def _card(self, now: MessageSummary) -> str:
         name = self.name_of(now.message_id)
         current = ' aria-current="true"' if now.message_id == self.asked.message else ""
         times = f'<b class="{"again" if now.receives > 1 else "quiet"}" title="receives">&times;{now.receives}</b>'
@@ -441,7 +449,7 @@ class _Html:
         rows = "".join(self._row(event, events, one=False) for event in reversed(events))
         return f'<h2>What happened</h2><p class="quiet">Newest first. Times are UTC.</p><ol class="line">{rows}</ol>'
 
-    def _why(self, event: Event) -> str:
+    def _why(self, event: HistoryEvent) -> str:
         text = escape(self.view.why_after_what(event))
         for other in (event.detail.get("new_message_id"), event.detail.get("old_message_id")):
             if isinstance(other, str):
@@ -453,7 +461,7 @@ class _Html:
         """A message's id as a link to its story."""
         return f'<a href="{self._link(message=name)}"><code>{escape(name)}</code></a>'
 
-    def _row(self, event: Event, events: Sequence[Event], *, one: bool) -> str:
+    def _row(self, event: HistoryEvent, events: Sequence[HistoryEvent], *, one: bool) -> str:
         trouble = " trouble" if is_trouble(event) else ""
         via = f'<small class="quiet">{escape(event.via)}</small>' if event.via else ""
         if one:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from onefold import errors, limits
-from onefold.local.connection import Bounds, Connection, Front, Handler
+from onefold.local.connection import Bounds, Connection, HttpHandler, ServerConnections
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -43,7 +43,7 @@ class Dates:
         return self._text
 
 
-class Server:
+class HttpServer:
     """An HTTP server on this loop.
 
     Args:
@@ -54,13 +54,15 @@ class Server:
         bounds: what one client may take.
     """
 
-    def __init__(self, handler: Handler, *, host: str, port: int, clock: Clock, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, handler: HttpHandler, *, host: str, port: int, clock: Clock, bounds: Bounds | None = None
+    ) -> None:
         self.host = host
         self.port = port
         self._bounds = bounds or Bounds()
         self._handler = handler
         self._clock = clock
-        self._front: Front | None = None
+        self._front: ServerConnections | None = None
         self._server: asyncio.Server | None = None
         self._check: asyncio.TimerHandle | None = None
 
@@ -82,7 +84,9 @@ class Server:
             UsageError: the port is taken or may not be used, or the host is not of this machine.
         """
         loop = asyncio.get_running_loop()
-        front = self._front = Front(self._handler, date=Dates(self._clock).now, bounds=self._bounds, loop=loop)
+        front = self._front = ServerConnections(
+            self._handler, date=Dates(self._clock).now, bounds=self._bounds, loop=loop
+        )
         try:
             self._server = await loop.create_server(lambda: Connection(front), self.host, self.port, backlog=_BACKLOG)
         except OSError as error:

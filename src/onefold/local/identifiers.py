@@ -37,7 +37,7 @@ _SEQUENCE_START = 18_849_496_460_467_696_128  # sequence numbers of AWS have 20 
 _SEQUENCE_STEP = 256  # and are not consecutive
 
 
-class Address(Struct, frozen=True):
+class QueueAddresses(Struct, frozen=True):
     """Where this server's queues are.
 
     Args:

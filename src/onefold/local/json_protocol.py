@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from onefold.local import aws_errors
 from onefold.local.aws_errors import AwsError
-from onefold.local.sqs_model import Model, Operation
+from onefold.local.sqs_model import SqsModel, SqsOperation
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
@@ -33,7 +33,7 @@ _VALUES = {"str": "STRING_VALUE", "int": "NUMBER_VALUE", "float": "DECIMAL_VALUE
 _WANTED = {"str": "a String", "int": "an Integer", "bytes": "a Blob", "array": "a List", "object": "a Structure"}
 
 
-def operation_of(model: Model, target: str) -> Operation:
+def operation_of(model: SqsModel, target: str) -> SqsOperation:
     """The operation that the header `X-Amz-Target` names.
 
     Raises:
@@ -45,7 +45,7 @@ def operation_of(model: Model, target: str) -> Operation:
     return operation
 
 
-def decode(operation: Operation, body: bytes) -> Any:
+def decode(operation: SqsOperation, body: bytes) -> Any:
     """The ask in a request's body: a struct with the operation's members, None where absent.
 
     Unknown members are ignored; of a repeated one the last counts.

@@ -24,7 +24,7 @@ from onefold.local import aws_errors, identifiers
 from onefold.local.aws_errors import AwsError
 from onefold.local.identifiers import handle_of, message_uuid, receipt_of, sequence_number
 from onefold.local.queue_attributes import WAIT_S_MAX
-from onefold.local.sqs_service import Caller, Desk
+from onefold.local.sqs_service import SqsCaller, SqsService
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -55,19 +55,19 @@ _DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
 _FIFO = ".fifo"
 
 
-async def send_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def send_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """SendMessage."""
     entry, sent_attributes = _entry(ask, caller.trace)
-    (answer,) = await desk.queues.send(desk.queue(ask.QueueUrl), (entry,), via="sqs")
+    (answer,) = await sqs.queues.send(sqs.queue(ask.QueueUrl), (entry,), via="sqs")
     if isinstance(answer, Refused):
         raise refusal(answer)
     return _accepted(ask, entry, sent_attributes, answer, {})
 
 
-async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def send_message_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """SendMessageBatch."""
     asks: Sequence[Any] = ask.Entries
-    queue = desk.queue(ask.QueueUrl)
+    queue = sqs.queue(ask.QueueUrl)
     check_entries(asks)
     failed: list[dict[str, Any]] = []
     made: list[tuple[Any, Entry, Mapping[str, Attribute]]] = []
@@ -76,10 +76,10 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
             made.append((each, *_entry(each, caller.trace)))
         except AwsError as error:
             failed.append(error.entry(each.Id))
-    _check_size(desk, ask, made)
+    _check_size(sqs, ask, made)
     if queue.endswith(_FIFO):
-        _check_fifo(desk, ask, [entry for _, entry, _ in made])
-    answers = await desk.queues.send(queue, [entry for _, entry, _ in made], via="sqs")
+        _check_fifo(sqs, ask, [entry for _, entry, _ in made])
+    answers = await sqs.queues.send(queue, [entry for _, entry, _ in made], via="sqs")
     successful = []
     for (each, entry, attributes), answer in zip(made, answers, strict=True):
         if isinstance(answer, Refused):
@@ -93,19 +93,19 @@ async def send_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, 
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
 
 
-def _check_size(desk: Desk, ask: Any, made: Sequence[tuple[Any, Entry, Mapping[str, Attribute]]]) -> None:
+def _check_size(sqs: SqsService, ask: Any, made: Sequence[tuple[Any, Entry, Mapping[str, Attribute]]]) -> None:
     chars = sum([len(entry.body) for _, entry, _ in made])
     if chars * _CHAR_BYTES_MAX <= BATCH_BYTES_MAX and not any(attributes for _, _, attributes in made):
         return
     size = sum(_bytes(entry, attributes) for _, entry, attributes in made)
     if size > BATCH_BYTES_MAX:
-        desk.settings(ask.QueueUrl)
+        sqs.settings(ask.QueueUrl)
         raise aws_errors.batch_request_too_long(size, BATCH_BYTES_MAX)
 
 
-def _check_fifo(desk: Desk, ask: Any, entries: Sequence[Entry]) -> None:
+def _check_fifo(sqs: SqsService, ask: Any, entries: Sequence[Entry]) -> None:
     """A missing group or deduplication id refuses the whole batch."""
-    content_dedup = desk.settings(ask.QueueUrl).content_dedup
+    content_dedup = sqs.settings(ask.QueueUrl).content_dedup
     for entry in entries:
         if entry.group is None:
             raise aws_errors.invalid_parameter_value("The request must contain the parameter MessageGroupId.")
@@ -234,37 +234,37 @@ VISIBILITY_S_MAX: Final = limits.VISIBILITY_MS_MAX // limits.SECOND_MS
 _EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
 
 
-async def receive_message(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def receive_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """ReceiveMessage."""
-    queue = desk.queue(ask.QueueUrl)
+    queue = sqs.queue(ask.QueueUrl)
     count_max = _within(ask.MaxNumberOfMessages, "MaxNumberOfMessages", 1, limits.BATCH_ENTRIES_MAX) or 1
     wait_s = _within(ask.WaitTimeSeconds, "WaitTimeSeconds", 0, WAIT_S_MAX)
     visible_s = _within(ask.VisibilityTimeout, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
-    wait_ms = desk.card(queue).wait_ms if wait_s is None else wait_s * limits.SECOND_MS
+    wait_ms = sqs.metadata(queue).wait_ms if wait_s is None else wait_s * limits.SECOND_MS
     visible_ms = None if visible_s is None else visible_s * limits.SECOND_MS
     attempt_id = ask.ReceiveRequestAttemptId
     if attempt_id is not None and queue.endswith(_FIFO):
-        found = await _attempt(desk, ask, queue, attempt_id, count_max, visible_ms, wait_ms, caller)
+        found = await _attempt(sqs, ask, queue, attempt_id, count_max, visible_ms, wait_ms, caller)
     else:
-        found = await desk.queues.receive(
+        found = await sqs.queues.receive(
             queue, count_max, visible_ms=visible_ms, wait_ms=wait_ms, via="sqs", gone=caller.gone
         )
     if not found:
         return {}
     system = frozenset((*(ask.AttributeNames or ()), *(ask.MessageSystemAttributeNames or ())))
     chosen = ask.MessageAttributeNames or ()
-    return {"Messages": [_message(desk, delivery, system, chosen) for delivery in found]}
+    return {"Messages": [_message(sqs, delivery, system, chosen) for delivery in found]}
 
 
 async def _attempt(
-    desk: Desk,
+    sqs: SqsService,
     ask: Any,
     queue: str,
     attempt_id: str,
     count_max: int,
     visible_ms: int | None,
     wait_ms: int,
-    caller: Caller,
+    caller: SqsCaller,
 ) -> list[Delivery]:
     """A receive that may be repeated: the same messages, hidden anew, while nothing happened to them."""
     if not (1 <= len(attempt_id) <= limits.ID_CHARS_MAX and all("!" <= char <= "~" for char in attempt_id)):
@@ -273,17 +273,17 @@ async def _attempt(
             "ReceiveRequestAttemptId",
             "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length.",
         )
-    hidden_ms = desk.settings(ask.QueueUrl).visibility_ms if visible_ms is None else visible_ms
-    known = desk.attempts.recall(queue, attempt_id, desk.queues.pace.now_ms())
+    hidden_ms = sqs.settings(ask.QueueUrl).visibility_ms if visible_ms is None else visible_ms
+    known = sqs.attempts.recall(queue, attempt_id, sqs.queues.timers.now_ms())
     if known is not None:
-        await desk.queues.set_visible_in(queue, [(one.receipt, RetryIn(hidden_ms)) for one in known], via="sqs")
+        await sqs.queues.set_visible_in(queue, [(one.receipt, RetryIn(hidden_ms)) for one in known], via="sqs")
         found = known
     else:
-        found = await desk.queues.receive(
+        found = await sqs.queues.receive(
             queue, count_max, visible_ms=visible_ms, wait_ms=wait_ms, via="sqs", gone=caller.gone
         )
     if found:
-        desk.attempts.keep(queue, attempt_id, found, hidden_ms, desk.queues.pace.now_ms())
+        sqs.attempts.keep(queue, attempt_id, found, hidden_ms, sqs.queues.timers.now_ms())
     return found
 
 
@@ -297,7 +297,7 @@ def _within(value: int | None, parameter: str, least: int, most: int) -> int | N
 # -- a message on the wire ---------------------------------------------------------------------------------------------
 
 
-def _message(desk: Desk, delivery: Delivery, system: frozenset[str], chosen: Sequence[str]) -> dict[str, Any]:
+def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "MessageId": message_uuid(delivery.message_id),
         "ReceiptHandle": handle_of(delivery.queue, delivery.receipt),
@@ -305,7 +305,7 @@ def _message(desk: Desk, delivery: Delivery, system: frozenset[str], chosen: Seq
         "Body": delivery.body,
     }
     if system:
-        everything = system_attributes(desk, delivery)
+        everything = system_attributes(sqs, delivery)
         if "All" not in system:
             everything = {name: value for name, value in everything.items() if name in system}
         if everything:
@@ -318,10 +318,10 @@ def _message(desk: Desk, delivery: Delivery, system: frozenset[str], chosen: Seq
     return found
 
 
-def system_attributes(desk: Desk, delivery: Delivery) -> dict[str, str]:
+def system_attributes(sqs: SqsService, delivery: Delivery) -> dict[str, str]:
     """Everything SQS says of a message beside its contents; all values are text, times in milliseconds."""
     found = {
-        "SenderId": desk.sender_id,
+        "SenderId": sqs.sender_id,
         "SentTimestamp": str(delivery.sent_at_ms),
         "ApproximateReceiveCount": str(delivery.receive_count),
         "ApproximateFirstReceiveTimestamp": str(delivery.first_received_at_ms),
@@ -334,7 +334,7 @@ def system_attributes(desk: Desk, delivery: Delivery) -> dict[str, str]:
         else delivery.dedup_id,
         "MessageGroupId": delivery.group,
         "AWSTraceHeader": delivery.trace,
-        "DeadLetterQueueSourceArn": None if delivery.source is None else desk.addresses.arn(delivery.source),
+        "DeadLetterQueueSourceArn": None if delivery.source is None else sqs.addresses.arn(delivery.source),
     }
     return found | {name: value for name, value in more.items() if value is not None}
 
@@ -360,25 +360,25 @@ def _is_chosen(name: str, chosen: Sequence[str]) -> bool:
 # -- delete ------------------------------------------------------------------------------------------------------------
 
 
-async def delete_message(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001 - as every operation
+async def delete_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - as every operation
     """DeleteMessage."""
-    queue, handle = desk.queue(ask.QueueUrl), ask.ReceiptHandle
-    receipt = _receipt(desk, ask.QueueUrl, handle)
-    (done,) = await desk.queues.delete(queue, (receipt,), via="sqs")
-    desk.attempts.touched(queue, receipt)
+    queue, handle = sqs.queue(ask.QueueUrl), ask.ReceiptHandle
+    receipt = _receipt(sqs, ask.QueueUrl, handle)
+    (done,) = await sqs.queues.delete(queue, (receipt,), via="sqs")
+    sqs.attempts.touched(queue, receipt)
     if not done:
         raise aws_errors.invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
 
 
-async def delete_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def delete_message_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """DeleteMessageBatch."""
-    queue = desk.queue(ask.QueueUrl)
+    queue = sqs.queue(ask.QueueUrl)
     check_entries(ask.Entries)
-    good, failed = _receipts(desk, ask, lambda entry: entry.ReceiptHandle)
-    answers = await desk.queues.delete(queue, [receipt for _, receipt in good], via="sqs") if good else []
+    good, failed = _receipts(sqs, ask, lambda entry: entry.ReceiptHandle)
+    answers = await sqs.queues.delete(queue, [receipt for _, receipt in good], via="sqs") if good else []
     successful = []
     for (entry, receipt), done in zip(good, answers, strict=True):
-        desk.attempts.touched(queue, receipt)
+        sqs.attempts.touched(queue, receipt)
         if done:
             successful.append({"Id": entry.Id})
         else:
@@ -386,27 +386,27 @@ async def delete_message_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str
     return _answer(successful, failed)
 
 
-def _receipt(desk: Desk, url: str, handle: str) -> str:
+def _receipt(sqs: SqsService, url: str, handle: str) -> str:
     try:
-        return receipt_of(handle, desk.queue(url))
+        return receipt_of(handle, sqs.queue(url))
     except AwsError:
-        desk.settings(url)  # a queue that is not there is the greater mistake
+        sqs.settings(url)  # a queue that is not there is the greater mistake
         raise
 
 
 def _receipts(
-    desk: Desk, ask: Any, handle_in: Callable[[Any], str]
+    sqs: SqsService, ask: Any, handle_in: Callable[[Any], str]
 ) -> tuple[list[tuple[Any, str]], list[dict[str, Any]]]:
     """The entries whose handle is one of this queue, with the receipt, and the others as failures."""
     good: list[tuple[Any, str]] = []
     failed: list[dict[str, Any]] = []
     for entry in ask.Entries:
         try:
-            good.append((entry, _receipt(desk, ask.QueueUrl, handle_in(entry))))
+            good.append((entry, _receipt(sqs, ask.QueueUrl, handle_in(entry))))
         except AwsError as error:
             failed.append(error.entry(entry.Id))
     if not good:
-        desk.settings(ask.QueueUrl)
+        sqs.settings(ask.QueueUrl)
     return good, failed
 
 
@@ -419,22 +419,22 @@ def _answer(successful: list[dict[str, Any]], failed: list[dict[str, Any]]) -> d
 # -- visibility --------------------------------------------------------------------------------------------------------
 
 
-async def change_message_visibility(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def change_message_visibility(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """ChangeMessageVisibility."""
-    queue, handle, seconds = desk.queue(ask.QueueUrl), ask.ReceiptHandle, ask.VisibilityTimeout
-    receipt = _receipt(desk, ask.QueueUrl, handle)
+    queue, handle, seconds = sqs.queue(ask.QueueUrl), ask.ReceiptHandle, ask.VisibilityTimeout
+    receipt = _receipt(sqs, ask.QueueUrl, handle)
     _within(seconds, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
-    (done,) = await desk.queues.set_visible_in(queue, [(receipt, RetryIn(seconds * limits.SECOND_MS))], via="sqs")
-    desk.attempts.touched(queue, receipt)
+    (done,) = await sqs.queues.set_visible_in(queue, [(receipt, RetryIn(seconds * limits.SECOND_MS))], via="sqs")
+    sqs.attempts.touched(queue, receipt)
     if not done:
-        raise await _why_not(desk, queue, handle, receipt, seconds)
+        raise await _why_not(sqs, queue, handle, receipt, seconds)
 
 
-async def change_message_visibility_batch(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def change_message_visibility_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ChangeMessageVisibilityBatch."""
-    queue = desk.queue(ask.QueueUrl)
+    queue = sqs.queue(ask.QueueUrl)
     check_entries(ask.Entries)
-    good, failed = _receipts(desk, ask, lambda entry: entry.ReceiptHandle)
+    good, failed = _receipts(sqs, ask, lambda entry: entry.ReceiptHandle)
     ready = []
     for entry, receipt in good:
         seconds = 0 if entry.VisibilityTimeout is None else entry.VisibilityTimeout
@@ -445,22 +445,22 @@ async def change_message_visibility_batch(desk: Desk, ask: Any, caller: Caller) 
         else:
             ready.append((entry, receipt, seconds))
     changes = [(receipt, RetryIn(seconds * limits.SECOND_MS)) for _, receipt, seconds in ready]
-    answers = await desk.queues.set_visible_in(queue, changes, via="sqs") if changes else []
+    answers = await sqs.queues.set_visible_in(queue, changes, via="sqs") if changes else []
     successful = []
     for (entry, receipt, seconds), done in zip(ready, answers, strict=True):
-        desk.attempts.touched(queue, receipt)
+        sqs.attempts.touched(queue, receipt)
         if done:
             successful.append({"Id": entry.Id})
         else:
-            why = await _why_not(desk, queue, entry.ReceiptHandle, receipt, seconds)
+            why = await _why_not(sqs, queue, entry.ReceiptHandle, receipt, seconds)
             failed.append(why.entry(entry.Id))
     return _answer(successful, failed)
 
 
-async def _why_not(desk: Desk, queue: str, handle: str, receipt: str, seconds: int) -> AwsError:
+async def _why_not(sqs: SqsService, queue: str, handle: str, receipt: str, seconds: int) -> AwsError:
     """Why a visibility was not changed."""
-    admin = desk.queues.engine.queues
-    (standing,) = await desk.queues.call(lambda: admin.open(queue).standing([receipt]), synced=False)
+    admin = sqs.queues.engine.queues
+    (standing,) = await sqs.queues.call(lambda: admin.open(queue).standing([receipt]), synced=False)
     if standing == "in-flight" or (standing == "superseded" and not queue.endswith(_FIFO)):
         return aws_errors.invalid_value(
             seconds,

@@ -28,7 +28,7 @@ from onefold.local import aws_errors
 from onefold.local.aws_errors import AwsError
 from onefold.local.identifiers import region_of_url
 from onefold.local.json_protocol import Headers
-from onefold.local.sqs_model import Model, Operation, Shape
+from onefold.local.sqs_model import Shape, SqsModel, SqsOperation
 
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 
@@ -108,7 +108,7 @@ _Tree = dict[str, Any]  # by part of a name: text, or another tree when dots fol
 # ------------------------------------------------------------------------------------------------------ reading
 
 
-def decode(model: Model, form: bytes, path: str, query_string: bytes) -> tuple[Operation, Any]:
+def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tuple[SqsOperation, Any]:
     """The operation and the ask of a request.
 
     Args:
@@ -271,7 +271,7 @@ def _mismatch(text: str, name: str) -> AwsError:
 # ------------------------------------------------------------------------------------------------------ writing
 
 
-def encode(operation: Operation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
+def encode(operation: SqsOperation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
     """The body of a success. None values are left out; an operation without an output has no result element."""
     name = operation.name
     out = [_HEAD, f'<{name}Response xmlns="{NAMESPACE}">']
@@ -286,7 +286,7 @@ def encode(operation: Operation, result: Mapping[str, Any] | None, request_id: s
     return "".join(out).encode()
 
 
-def encode_json(operation: Operation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
+def encode_json(operation: SqsOperation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
     """The same in JSON, as AWS writes it for the query protocol: absent members are null, maps are lists of pairs."""
     answer: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
     if operation.output is not None:

@@ -29,17 +29,17 @@ from onefold.contracts.queue import Depth
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
 from onefold.contracts.state import Change
 from onefold.local import aws_errors
-from onefold.local.identifiers import Address
+from onefold.local.identifiers import QueueAddresses
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
 
 
-_CARD = "wire/queue/"
+_METADATA = "wire/queue/"
 _DROPPED = "wire/dropped/"
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class QueueMetadata(Struct, frozen=True, kw_only=True):
     """One queue's card.
 
     Args:
@@ -60,7 +60,7 @@ class Card(Struct, frozen=True, kw_only=True):
     region: str = ""
 
 
-class Cards:
+class QueueMetadataStore:
     """The cards of one engine.
 
     Args:
@@ -69,40 +69,40 @@ class Cards:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._known: dict[str, Card] = {}
+        self._known: dict[str, QueueMetadata] = {}
 
-    def known(self, queue: str) -> Card | None:
+    def known(self, queue: str) -> QueueMetadata | None:
         """The card of a queue, if it was read before."""
         return self._known.get(queue)
 
-    def of(self, queue: str, now_ms: int) -> Card:
+    def of(self, queue: str, now_ms: int) -> QueueMetadata:
         """The card of a queue that exists."""
         known = self._known.get(queue)
         if known is None:
-            (found,) = self._state.get([_CARD + queue])
-            known = Card(created_at_ms=now_ms, changed_at_ms=now_ms)
+            (found,) = self._state.get([_METADATA + queue])
+            known = QueueMetadata(created_at_ms=now_ms, changed_at_ms=now_ms)
             if found is not None:
-                known = msgspec.json.decode(found.value, type=Card)
+                known = msgspec.json.decode(found.value, type=QueueMetadata)
             self._known[queue] = known
         return known
 
-    def write(self, queue: str, card: Card) -> None:
+    def write(self, queue: str, metadata: QueueMetadata) -> None:
         """Store a card; inside an engine call. `keep` it once the call is done."""
-        self._put(_CARD + queue, msgspec.json.encode(card))
+        self._put(_METADATA + queue, msgspec.json.encode(metadata))
         self._put(_DROPPED + queue, None)
 
-    def keep(self, queue: str, card: Card) -> None:
+    def keep(self, queue: str, metadata: QueueMetadata) -> None:
         """From now on this is the queue's card."""
-        self._known[queue] = card
+        self._known[queue] = metadata
 
     def drop(self, queue: str, now_ms: int) -> None:
         """The queue is gone; inside an engine call. Its name is remembered with the time."""
-        self._put(_CARD + queue, None)
+        self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, msgspec.json.encode(now_ms))
 
     def erase(self, queue: str) -> None:
         """As if there had never been such a queue; inside an engine call. `forget` it once the call is done."""
-        self._put(_CARD + queue, None)
+        self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, None)
 
     def forget(self, queue: str) -> None:
@@ -135,17 +135,17 @@ READ_ONLY: Final = frozenset(
 )
 
 
-class Wanted(Struct, frozen=True):
+class WantedQueue(Struct, frozen=True):
     """A queue as the attributes describe it."""
 
     settings: QueueSettings
-    card: Card
+    metadata: QueueMetadata
 
 
-AttributeChange = Callable[[Wanted, str, Address], Wanted]
+AttributeChange = Callable[[WantedQueue, str, QueueAddresses], WantedQueue]
 
 
-def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, creates: bool) -> Wanted:
+def apply(base: WantedQueue, attributes: Mapping[str, str], address: QueueAddresses, *, creates: bool) -> WantedQueue:
     """The queue with these attributes changed.
 
     Args:
@@ -167,16 +167,16 @@ def apply(base: Wanted, attributes: Mapping[str, str], address: Address, *, crea
         else:
             wanted = _CHANGES[name](wanted, value, address)
     wanted = _one_encryption(wanted, attributes)
-    if wanted.card.by_group and wanted.settings.dedup_scope != "messageGroup":
+    if wanted.metadata.by_group and wanted.settings.dedup_scope != "messageGroup":
         raise aws_errors.invalid_attribute_value(
             "FifoThroughputLimit", "perMessageGroupId is allowed only when DeduplicationScope is messageGroup."
         )
     return wanted
 
 
-def _one_encryption(wanted: Wanted, attributes: Mapping[str, str]) -> Wanted:
+def _one_encryption(wanted: WantedQueue, attributes: Mapping[str, str]) -> WantedQueue:
     """A key of KMS and SQS's own encryption exclude each other, whichever was named first; a key's period goes with it."""
-    kept = wanted.card.kept
+    kept = wanted.metadata.kept
     if "KmsMasterKeyId" in kept:
         if is_true(attributes.get("SqsManagedSseEnabled", "")):
             raise aws_errors.one_encryption()
@@ -210,15 +210,15 @@ def _whole(name: str, value: str, least: int, most: int) -> int:
 
 
 def _seconds(name: str, field: str, least_ms: int, most_ms: int) -> AttributeChange:
-    def change(wanted: Wanted, value: str, _: Address) -> Wanted:
+    def change(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
         seconds = _whole(name, value, least_ms // limits.SECOND_MS, most_ms // limits.SECOND_MS)
         return _set(wanted, **{field: seconds * limits.SECOND_MS})
 
     return change
 
 
-def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any], Wanted]) -> AttributeChange:
-    def change(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[WantedQueue, Any], WantedQueue]) -> AttributeChange:
+    def change(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
         if choices is _YES_NO:
             value = value.lower()
         if value not in choices:
@@ -228,53 +228,53 @@ def _one_of(name: str, choices: Mapping[str, Any], set_: Callable[[Wanted, Any],
     return change
 
 
-def _set(wanted: Wanted, **fields: Any) -> Wanted:
+def _set(wanted: WantedQueue, **fields: Any) -> WantedQueue:
     return structs.replace(wanted, settings=structs.replace(wanted.settings, **fields))
 
 
-def _note(wanted: Wanted, **fields: Any) -> Wanted:
-    return structs.replace(wanted, card=structs.replace(wanted.card, **fields))
+def _note(wanted: WantedQueue, **fields: Any) -> WantedQueue:
+    return structs.replace(wanted, metadata=structs.replace(wanted.metadata, **fields))
 
 
-def _keep(wanted: Wanted, name: str, value: str) -> Wanted:
+def _keep(wanted: WantedQueue, name: str, value: str) -> WantedQueue:
     """Keep an attribute that changes nothing here; empty text removes it."""
-    kept = {other: text for other, text in wanted.card.kept.items() if other != name}
+    kept = {other: text for other, text in wanted.metadata.kept.items() if other != name}
     return _note(wanted, kept=kept | {name: value} if value else kept)
 
 
-def _wait(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _wait(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     return _note(wanted, wait_ms=_whole("ReceiveMessageWaitTimeSeconds", value, 0, WAIT_S_MAX) * limits.SECOND_MS)
 
 
-def _size(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _size(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     size = _whole("MaximumMessageSize", value, limits.MESSAGE_BYTES_MIN, limits.MESSAGE_BYTES_MAX)
     return _set(wanted, message_bytes_max=size)
 
 
-def _policy(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _policy(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     if value and (len(value.encode()) > POLICY_BYTES_MAX or not isinstance(_json(value), dict)):
         raise aws_errors.invalid_attribute_value("Policy")
     return _keep(wanted, "Policy", value)
 
 
-def _key(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _key(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     wanted = _keep(wanted, "KmsMasterKeyId", value)
     return _keep(wanted, "SqsManagedSseEnabled", "false") if value else wanted  # stays off without the key (recorded)
 
 
-def _key_reuse(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _key_reuse(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     if value:
         _whole("KmsDataKeyReusePeriodSeconds", value, 60, 86_400)
     return _keep(wanted, "KmsDataKeyReusePeriodSeconds", value)
 
 
-def _managed(wanted: Wanted, value: str, _: Address) -> Wanted:
+def _managed(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     if value.lower() not in _YES_NO:
         raise aws_errors.invalid_attribute_value("SqsManagedSseEnabled")
     return _keep(wanted, "SqsManagedSseEnabled", "" if is_true(value) else "false")
 
 
-def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:
+def _redrive(wanted: WantedQueue, value: str, address: QueueAddresses) -> WantedQueue:
     if not value:
         return _set(wanted, dead_letter=None, receives_max=None)
     policy = _map("RedrivePolicy", value, "Redrive policy")
@@ -293,7 +293,7 @@ def _redrive(wanted: Wanted, value: str, address: Address) -> Wanted:
     return _set(wanted, dead_letter=target, receives_max=int(count))
 
 
-def _redrive_allow(wanted: Wanted, value: str, address: Address) -> Wanted:
+def _redrive_allow(wanted: WantedQueue, value: str, address: QueueAddresses) -> WantedQueue:
     if not value:
         return _set(wanted, redrive_allow="allowAll", redrive_sources=())
     name = "RedriveAllowPolicy"
@@ -371,7 +371,11 @@ def counts(names: Collection[str]) -> bool:
 
 
 def shown(
-    settings: QueueSettings, card: Card, address: Address, depth: Depth | None, names: Collection[str] = ("All",)
+    settings: QueueSettings,
+    metadata: QueueMetadata,
+    address: QueueAddresses,
+    depth: Depth | None,
+    names: Collection[str] = ("All",),
 ) -> dict[str, str]:
     """Attributes as GetQueueAttributes answers them: those that were asked for and that this queue has.
 
@@ -384,19 +388,21 @@ def shown(
     for name in names:
         if name != "All" and name not in NAMES:
             raise aws_errors.invalid_attribute_name(name)
-    everything = _everything(settings, card, address, depth)
+    everything = _everything(settings, metadata, address, depth)
     return everything if "All" in names else {name: everything[name] for name in names if name in everything}
 
 
-def _everything(settings: QueueSettings, card: Card, address: Address, depth: Depth | None) -> dict[str, str]:
+def _everything(
+    settings: QueueSettings, metadata: QueueMetadata, address: QueueAddresses, depth: Depth | None
+) -> dict[str, str]:
     found = {
         "VisibilityTimeout": str(settings.visibility_ms // limits.SECOND_MS),
         "MessageRetentionPeriod": str(settings.retention_ms // limits.SECOND_MS),
         "DelaySeconds": str(settings.delay_ms // limits.SECOND_MS),
         "MaximumMessageSize": str(settings.message_bytes_max),
-        "ReceiveMessageWaitTimeSeconds": str(card.wait_ms // limits.SECOND_MS),
-        "CreatedTimestamp": str(card.created_at_ms // limits.SECOND_MS),
-        "LastModifiedTimestamp": str(card.changed_at_ms // limits.SECOND_MS),
+        "ReceiveMessageWaitTimeSeconds": str(metadata.wait_ms // limits.SECOND_MS),
+        "CreatedTimestamp": str(metadata.created_at_ms // limits.SECOND_MS),
+        "LastModifiedTimestamp": str(metadata.changed_at_ms // limits.SECOND_MS),
         "QueueArn": address.arn(settings.name),
         "SqsManagedSseEnabled": "true",
     }
@@ -408,7 +414,7 @@ def _everything(settings: QueueSettings, card: Card, address: Address, depth: De
         found["FifoQueue"] = "true"
         found["ContentBasedDeduplication"] = "true" if settings.content_dedup else "false"
         found["DeduplicationScope"] = settings.dedup_scope
-        found["FifoThroughputLimit"] = "perMessageGroupId" if card.by_group else "perQueue"
+        found["FifoThroughputLimit"] = "perMessageGroupId" if metadata.by_group else "perQueue"
     if settings.dead_letter is not None:
         policy = {"deadLetterTargetArn": address.arn(settings.dead_letter), "maxReceiveCount": settings.receives_max}
         found["RedrivePolicy"] = json.dumps(policy, separators=(",", ":"))
@@ -417,6 +423,6 @@ def _everything(settings: QueueSettings, card: Card, address: Address, depth: De
         if settings.redrive_sources:
             allow["sourceQueueArns"] = [address.arn(name) for name in settings.redrive_sources]
         found["RedriveAllowPolicy"] = json.dumps(allow, separators=(",", ":"))
-    if "KmsMasterKeyId" in card.kept:
+    if "KmsMasterKeyId" in metadata.kept:
         found["KmsDataKeyReusePeriodSeconds"] = "300"
-    return found | dict(card.kept)
+    return found | dict(metadata.kept)

@@ -26,8 +26,8 @@ from onefold.contracts.admin import MoveTask
 from onefold.contracts.settings import QueueSettings
 from onefold.local import aws_errors, queue_attributes
 from onefold.local.identifiers import name_of_url
-from onefold.local.queue_attributes import Card, Wanted
-from onefold.local.sqs_service import Caller, Desk
+from onefold.local.queue_attributes import QueueMetadata, WantedQueue
+from onefold.local.sqs_service import SqsCaller, SqsService
 
 OWN_DEAD_LETTERS: Final = "It is its own dead-letter queue: messages that nobody deletes are given again without end."
 RECREATE_MS: Final = 60 * limits.SECOND_MS  # SQS CreateQueue: wait 60 seconds after deleting a queue of that name
@@ -35,35 +35,35 @@ PAGE_MAX: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 
-async def create_queue(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def create_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """CreateQueue."""
     name: str = ask.QueueName
     given: Mapping[str, str] = ask.Attributes or {}
     fifo = _type_of(name, given)
     check_tags(ask.tags or {})
-    now_ms = desk.queues.pace.now_ms()
-    name = desk.queue(name)
-    blank = Card(created_at_ms=now_ms, changed_at_ms=now_ms, tags=ask.tags or {}, region=caller.region)
+    now_ms = sqs.queues.timers.now_ms()
+    name = sqs.queue(name)
+    blank = QueueMetadata(created_at_ms=now_ms, changed_at_ms=now_ms, tags=ask.tags or {}, region=caller.region)
     wanted = queue_attributes.apply(
-        Wanted(QueueSettings(name=name, fifo=fifo), blank), given, desk.addresses, creates=True
+        WantedQueue(QueueSettings(name=name, fifo=fifo), blank), given, sqs.addresses, creates=True
     )
 
     def create() -> bool:
-        admin = desk.queues.engine.queues
+        admin = sqs.queues.engine.queues
         try:
             stored = admin.setting(name)
         except errors.NotFoundError:
-            _check_recreation(desk, name, now_ms)
+            _check_recreation(sqs, name, now_ms)
             admin.create(wanted.settings, advised=False)
-            desk.cards.write(name, wanted.card)
+            sqs.metadata_store.write(name, wanted.metadata)
             return True
-        _refuse_differences(desk, stored, wanted, given)
+        _refuse_differences(sqs, stored, wanted, given)
         return False
 
-    if await _told_as_redrive(desk, create, given):
-        desk.cards.keep(name, wanted.card)
-        desk.forget_names()
-    return {"QueueUrl": desk.addresses.queue_url(name, caller.host)}
+    if await _told_as_redrive(sqs, create, given):
+        sqs.metadata_store.keep(name, wanted.metadata)
+        sqs.forget_names()
+    return {"QueueUrl": sqs.addresses.queue_url(name, caller.host)}
 
 
 def _type_of(name: str, given: Mapping[str, str]) -> bool:
@@ -84,26 +84,26 @@ def _type_of(name: str, given: Mapping[str, str]) -> bool:
     return fifo
 
 
-def _check_recreation(desk: Desk, name: str, now_ms: int) -> None:
-    dropped_at_ms = desk.cards.dropped_at_ms(name) if desk.recreate_wait else None
+def _check_recreation(sqs: SqsService, name: str, now_ms: int) -> None:
+    dropped_at_ms = sqs.metadata_store.dropped_at_ms(name) if sqs.recreate_wait else None
     if dropped_at_ms is not None and 0 <= now_ms - dropped_at_ms < RECREATE_MS:
         raise aws_errors.queue_deleted_recently()
 
 
-def _refuse_differences(desk: Desk, stored: QueueSettings, wanted: Wanted, given: Mapping[str, str]) -> None:
+def _refuse_differences(sqs: SqsService, stored: QueueSettings, wanted: WantedQueue, given: Mapping[str, str]) -> None:
     """The same name again: fine unless an attribute that was given differs from what the queue has."""
-    has = queue_attributes.shown(stored, desk.card(stored.name), desk.addresses, None)
-    asks = queue_attributes.shown(wanted.settings, wanted.card, desk.addresses, None)
+    has = queue_attributes.shown(stored, sqs.metadata(stored.name), sqs.addresses, None)
+    asks = queue_attributes.shown(wanted.settings, wanted.metadata, sqs.addresses, None)
     for attribute in given:
         if has.get(attribute) != asks.get(attribute):
             raise aws_errors.queue_name_exists(attribute)
 
 
-async def _told_as_redrive(desk: Desk, run: Any, given: Mapping[str, str]) -> Any:
+async def _told_as_redrive(sqs: SqsService, run: Any, given: Mapping[str, str]) -> Any:
     """Make an engine call; what it says of a dead-letter queue is an error of the redrive policy."""
     policy = given.get("RedrivePolicy", "")
     try:
-        return await desk.queues.call(run)
+        return await sqs.queues.call(run)
     except errors.NotFoundError as error:
         if policy:
             raise aws_errors.invalid_value(policy, "RedrivePolicy", "Dead letter target does not exist.") from error
@@ -117,91 +117,91 @@ async def _told_as_redrive(desk: Desk, run: Any, given: Mapping[str, str]) -> An
         raise aws_errors.invalid_value(policy, "RedrivePolicy", reason) from error
 
 
-async def delete_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001 - every operation takes the same
+async def delete_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
     """DeleteQueue."""
-    name = desk.queue(ask.QueueUrl)
-    now_ms = desk.queues.pace.now_ms()
+    name = sqs.queue(ask.QueueUrl)
+    now_ms = sqs.queues.timers.now_ms()
 
     def drop() -> None:
-        desk.queues.engine.queues.drop(name, referenced=True)
-        desk.cards.drop(name, now_ms)
+        sqs.queues.engine.queues.drop(name, referenced=True)
+        sqs.metadata_store.drop(name, now_ms)
 
-    await desk.queues.call(drop)
-    desk.cards.forget(name)
-    desk.forget_names()
-    desk.queues.dropped(name)
+    await sqs.queues.call(drop)
+    sqs.metadata_store.forget(name)
+    sqs.forget_names()
+    sqs.queues.dropped(name)
 
 
-async def get_queue_url(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def get_queue_url(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """GetQueueUrl."""
     owner = ask.QueueOwnerAWSAccountId
-    if owner is not None and owner != desk.addresses.account:
+    if owner is not None and owner != sqs.addresses.account:
         raise aws_errors.queue_does_not_exist(query=caller.query)
-    name = desk.settings(ask.QueueName).name
-    return {"QueueUrl": desk.addresses.queue_url(name, caller.host)}
+    name = sqs.settings(ask.QueueName).name
+    return {"QueueUrl": sqs.addresses.queue_url(name, caller.host)}
 
 
-async def get_queue_attributes(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def get_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """GetQueueAttributes."""
     names: Sequence[str] = ask.AttributeNames or ()
-    settings = desk.settings(ask.QueueUrl)
+    settings = sqs.settings(ask.QueueUrl)
     depth = None
     if queue_attributes.counts(names):
-        depth = await desk.queues.call(lambda: desk.queues.engine.queues.depth(settings.name), synced=False)
-    found = queue_attributes.shown(settings, desk.card(settings.name), desk.addresses, depth, names)
+        depth = await sqs.queues.call(lambda: sqs.queues.engine.queues.depth(settings.name), synced=False)
+    found = queue_attributes.shown(settings, sqs.metadata(settings.name), sqs.addresses, depth, names)
     return {"Attributes": found} if found else {}
 
 
-async def set_queue_attributes(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def set_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """SetQueueAttributes."""
     given: Mapping[str, str] = ask.Attributes or {}
-    stored = desk.settings(ask.QueueUrl)
-    base = Wanted(stored, desk.card(stored.name))
-    wanted = queue_attributes.apply(base, given, desk.addresses, creates=False)
-    card = structs.replace(wanted.card, changed_at_ms=desk.queues.pace.now_ms())
+    stored = sqs.settings(ask.QueueUrl)
+    base = WantedQueue(stored, sqs.metadata(stored.name))
+    wanted = queue_attributes.apply(base, given, sqs.addresses, creates=False)
+    metadata = structs.replace(wanted.metadata, changed_at_ms=sqs.queues.timers.now_ms())
 
     def change() -> None:
         if wanted.settings != stored:
-            desk.queues.engine.queues.change(wanted.settings, advised=False)
-        desk.cards.write(stored.name, card)
+            sqs.queues.engine.queues.change(wanted.settings, advised=False)
+        sqs.metadata_store.write(stored.name, metadata)
 
-    await _told_as_redrive(desk, change, given)
+    await _told_as_redrive(sqs, change, given)
     if wanted.settings.dead_letter == stored.name != stored.dead_letter:
         sys.stderr.write(f"onefold: queue {stored.name}: {OWN_DEAD_LETTERS}\n")
-    desk.cards.keep(stored.name, card)
-    desk.queues.changed(stored.name)
+    sqs.metadata_store.keep(stored.name, metadata)
+    sqs.queues.changed(stored.name)
 
 
-async def list_queues(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def list_queues(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """ListQueues."""
     prefix = ask.QueueNamePrefix or ""
-    names = [name for name in _names(desk) if name.startswith(prefix)]
+    names = [name for name in _names(sqs) if name.startswith(prefix)]
     page, token = paged(names, ask.MaxResults, ask.NextToken)
     found: dict[str, Any] = {}
     if page:
-        found["QueueUrls"] = [desk.addresses.queue_url(desk.queue(name), caller.host) for name in page]
+        found["QueueUrls"] = [sqs.addresses.queue_url(sqs.queue(name), caller.host) for name in page]
     if token is not None:
         found["NextToken"] = token
     return found
 
 
-def _names(desk: Desk) -> list[str]:
+def _names(sqs: SqsService) -> list[str]:
     """The names of a region's queues, sorted."""
-    stored = [one.name for one in desk.queues.engine.queues.settings()]
+    stored = [one.name for one in sqs.queues.engine.queues.settings()]
     plain = [name for name in stored if "/" not in name]
-    if desk.addresses.resolve is None:
+    if sqs.addresses.resolve is None:
         return plain
-    start = f"{desk.addresses.region}/"
+    start = f"{sqs.addresses.region}/"
     own = {name.removeprefix(start) for name in stored if name.startswith(start)}
-    return sorted(own.union(name for name in plain if desk.is_everywhere(name)))
+    return sorted(own.union(name for name in plain if sqs.is_everywhere(name)))
 
 
-async def list_dead_letter_source_queues(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:
+async def list_dead_letter_source_queues(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
     """ListDeadLetterSourceQueues."""
-    target = desk.settings(ask.QueueUrl).name
-    names = [one.name for one in desk.queues.engine.queues.settings() if one.dead_letter == target]
+    target = sqs.settings(ask.QueueUrl).name
+    names = [one.name for one in sqs.queues.engine.queues.settings() if one.dead_letter == target]
     page, token = paged(names, ask.MaxResults, ask.NextToken)
-    found: dict[str, Any] = {"queueUrls": [desk.addresses.queue_url(name, caller.host) for name in page]}
+    found: dict[str, Any] = {"queueUrls": [sqs.addresses.queue_url(name, caller.host) for name in page]}
     if token is not None:
         found["NextToken"] = token
     return found
@@ -229,17 +229,17 @@ def paged(names: Sequence[str], count_max: int | None, token: str | None) -> tup
     return page, b64encode(page[-1].encode()).decode()
 
 
-async def purge_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def purge_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """PurgeQueue."""
-    name = desk.settings(ask.QueueUrl).name
+    name = sqs.settings(ask.QueueUrl).name
     try:
-        await desk.queues.call(lambda: desk.queues.engine.queues.purge(name))
+        await sqs.queues.call(lambda: sqs.queues.engine.queues.purge(name))
     except errors.NotFoundError:
         raise
     except errors.UsageError as error:
         raise aws_errors.purge_queue_in_progress(name_of_url(name)) from error
-    desk.queues.faults.forget(name)
-    desk.queues.history.told(name, "", "purged", at_ms=desk.queues.pace.now_ms(), via="sqs")
+    sqs.queues.faults.forget(name)
+    sqs.queues.history.record(name, "", "purged", at_ms=sqs.queues.timers.now_ms(), via="sqs")
 
 
 TAGS_MAX: Final = 50  # SQS developer guide, cost allocation tags
@@ -263,9 +263,9 @@ _ACTIONS: Final = frozenset(
 )
 
 
-async def _write(desk: Desk, queue: str, card: Card) -> None:
-    await desk.queues.call(lambda: desk.cards.write(queue, card))
-    desk.cards.keep(queue, card)
+async def _write(sqs: SqsService, queue: str, metadata: QueueMetadata) -> None:
+    await sqs.queues.call(lambda: sqs.metadata_store.write(queue, metadata))
+    sqs.metadata_store.keep(queue, metadata)
 
 
 # -- tags --------------------------------------------------------------------------------------------------------------
@@ -292,42 +292,42 @@ def check_tags(tags: Mapping[str, str]) -> None:
             )
 
 
-async def tag_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001 - every operation takes the same
+async def tag_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
     """TagQueue."""
-    queue = desk.settings(ask.QueueUrl).name
+    queue = sqs.settings(ask.QueueUrl).name
     if not ask.Tags:
         raise aws_errors.missing_parameter("Tags")
-    card = desk.card(queue)
-    tags = {**card.tags, **ask.Tags}
+    metadata = sqs.metadata(queue)
+    tags = {**metadata.tags, **ask.Tags}
     check_tags(tags)
-    await _write(desk, queue, structs.replace(card, tags=tags))
+    await _write(sqs, queue, structs.replace(metadata, tags=tags))
 
 
-async def untag_queue(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def untag_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """UntagQueue."""
-    queue = desk.settings(ask.QueueUrl).name
+    queue = sqs.settings(ask.QueueUrl).name
     if not ask.TagKeys:
         raise aws_errors.invalid_parameter_value("Tag keys must be between 1 and 128 characters in length.")
-    card = desk.card(queue)
-    left = {key: value for key, value in card.tags.items() if key not in ask.TagKeys}
-    await _write(desk, queue, structs.replace(card, tags=left))
+    metadata = sqs.metadata(queue)
+    left = {key: value for key, value in metadata.tags.items() if key not in ask.TagKeys}
+    await _write(sqs, queue, structs.replace(metadata, tags=left))
 
 
-async def list_queue_tags(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def list_queue_tags(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ListQueueTags."""
-    tags = desk.card(desk.settings(ask.QueueUrl).name).tags
+    tags = sqs.metadata(sqs.settings(ask.QueueUrl).name).tags
     return {"Tags": dict(tags)} if tags else {}
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 
-async def add_permission(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def add_permission(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """AddPermission."""
-    queue = desk.settings(ask.QueueUrl).name
+    queue = sqs.settings(ask.QueueUrl).name
     _check_permission(ask)
-    card = desk.card(queue)
-    policy = _policy(card) or {"Version": "2008-10-17", "Id": f"{desk.addresses.arn(queue)}/SQSDefaultPolicy"}
+    metadata = sqs.metadata(queue)
+    policy = _policy(metadata) or {"Version": "2008-10-17", "Id": f"{sqs.addresses.arn(queue)}/SQSDefaultPolicy"}
     statements = list(policy.get("Statement", []))
     if any(statement.get("Sid") == ask.Label for statement in statements):
         raise aws_errors.invalid_value(ask.Label, "Label", "Already exists.")
@@ -339,10 +339,10 @@ async def add_permission(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa:
             "Effect": "Allow",
             "Principal": {"AWS": principals[0] if len(principals) == 1 else principals},
             "Action": actions[0] if len(actions) == 1 else actions,
-            "Resource": desk.addresses.arn(queue),
+            "Resource": sqs.addresses.arn(queue),
         }
     )
-    await _write(desk, queue, _with_policy(card, {**policy, "Statement": statements}))
+    await _write(sqs, queue, _with_policy(metadata, {**policy, "Statement": statements}))
 
 
 def _check_permission(ask: Any) -> None:
@@ -364,32 +364,32 @@ def _check_permission(ask: Any) -> None:
             raise aws_errors.invalid_value(f"SQS:{action}", "ActionName", reason)
 
 
-async def remove_permission(desk: Desk, ask: Any, caller: Caller) -> None:  # noqa: ARG001
+async def remove_permission(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """RemovePermission."""
-    queue = desk.settings(ask.QueueUrl).name
-    card = desk.card(queue)
-    policy = _policy(card)
+    queue = sqs.settings(ask.QueueUrl).name
+    metadata = sqs.metadata(queue)
+    policy = _policy(metadata)
     statements = list(policy.get("Statement", []))
     left = [statement for statement in statements if statement.get("Sid") != ask.Label]
     if len(left) == len(statements):  # AWS has two texts for it (recorded)
         raise aws_errors.invalid_value(
             ask.Label, "Label", f"can't find label{' on existing policy' if policy else ''}."
         )
-    await _write(desk, queue, _with_policy(card, {**policy, "Statement": left} if left else {}))
+    await _write(sqs, queue, _with_policy(metadata, {**policy, "Statement": left} if left else {}))
 
 
-def _policy(card: Card) -> dict[str, Any]:
-    text = card.kept.get("Policy")
+def _policy(metadata: QueueMetadata) -> dict[str, Any]:
+    text = metadata.kept.get("Policy")
     found: dict[str, Any] = json.loads(text) if text else {}
     statement = found.get("Statement", [])
     return found | {"Statement": statement if isinstance(statement, list) else [statement]} if found else {}
 
 
-def _with_policy(card: Card, policy: Mapping[str, Any]) -> Card:
-    kept = {name: value for name, value in card.kept.items() if name != "Policy"}
+def _with_policy(metadata: QueueMetadata, policy: Mapping[str, Any]) -> QueueMetadata:
+    kept = {name: value for name, value in metadata.kept.items() if name != "Policy"}
     if policy:
         kept["Policy"] = json.dumps(policy, separators=(",", ":"))
-    return structs.replace(card, kept=kept)
+    return structs.replace(metadata, kept=kept)
 
 
 LIST_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10, default 1
@@ -402,30 +402,30 @@ class _Handle(Struct, frozen=True, rename="camel"):
     source_arn: str
 
 
-async def start_message_move_task(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def start_message_move_task(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """StartMessageMoveTask."""
-    source = _queue(desk, ask.SourceArn, "SourceArn")
-    target = None if ask.DestinationArn is None else _queue(desk, ask.DestinationArn, "DestinationArn")
+    source = _queue(sqs, ask.SourceArn, "SourceArn")
+    target = None if ask.DestinationArn is None else _queue(sqs, ask.DestinationArn, "DestinationArn")
     rate = ask.MaxNumberOfMessagesPerSecond
     if rate is not None and not 1 <= rate <= limits.MOVE_PER_SECOND_MAX:
         reason = f"Must be between 1 and {limits.MOVE_PER_SECOND_MAX}, if provided."
         raise aws_errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
-    admin = desk.queues.engine.queues
+    admin = sqs.queues.engine.queues
     try:
-        task = await desk.queues.call(lambda: admin.start_move(source, target, rate))
+        task = await sqs.queues.call(lambda: admin.start_move(source, target, rate))
     except errors.NotFoundError:
         raise
     except errors.UsageError as error:
         raise aws_errors.invalid_parameter_value(error.what) from error
-    desk.queues.hurry()
-    return {"TaskHandle": _handle(desk, task)}
+    sqs.queues.maintain_now()
+    return {"TaskHandle": _handle(sqs, task)}
 
 
-def _queue(desk: Desk, arn: str, parameter: str) -> str:
-    name = desk.addresses.name_of_arn(arn)
+def _queue(sqs: SqsService, arn: str, parameter: str) -> str:
+    name = sqs.addresses.name_of_arn(arn)
     try:
         if name is not None:
-            return desk.queues.engine.queues.setting(name).name
+            return sqs.queues.engine.queues.setting(name).name
     except errors.NotFoundError:
         pass
     if not arn.startswith("arn:"):
@@ -433,8 +433,8 @@ def _queue(desk: Desk, arn: str, parameter: str) -> str:
     raise aws_errors.resource_not_found(f"The resource that you specified for the {parameter} parameter doesn't exist.")
 
 
-def _handle(desk: Desk, task: MoveTask) -> str:
-    handle = _Handle(_uuid(task.handle), desk.addresses.arn(task.source))
+def _handle(sqs: SqsService, task: MoveTask) -> str:
+    handle = _Handle(_uuid(task.handle), sqs.addresses.arn(task.source))
     return b64encode(msgspec.json.encode(handle)).decode()
 
 
@@ -449,29 +449,29 @@ def _handle_of(uuid: str) -> str:
     return handle if _uuid(handle) == uuid else ""
 
 
-async def list_message_move_tasks(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def list_message_move_tasks(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ListMessageMoveTasks."""
-    source = _queue(desk, ask.SourceArn, "SourceArn")
+    source = _queue(sqs, ask.SourceArn, "SourceArn")
     count_max = 1 if ask.MaxResults is None else ask.MaxResults
     if not 1 <= count_max <= LIST_MAX:
         raise aws_errors.invalid_value(count_max, "MaxResults", f"Must be between 1 and {LIST_MAX}, if provided.")
-    admin = desk.queues.engine.queues
-    tasks = await desk.queues.call(lambda: admin.moves(source), synced=False)
-    return {"Results": [_shown(desk, task) for task in tasks[:count_max]]} if tasks else {}
+    admin = sqs.queues.engine.queues
+    tasks = await sqs.queues.call(lambda: admin.moves(source), synced=False)
+    return {"Results": [_shown(sqs, task) for task in tasks[:count_max]]} if tasks else {}
 
 
-def _shown(desk: Desk, task: MoveTask) -> dict[str, Any]:
+def _shown(sqs: SqsService, task: MoveTask) -> dict[str, Any]:
     found: dict[str, Any] = {
         "Status": task.status,
-        "SourceArn": desk.addresses.arn(task.source),
+        "SourceArn": sqs.addresses.arn(task.source),
         "ApproximateNumberOfMessagesMoved": task.moved,
         "ApproximateNumberOfMessagesToMove": task.to_move,
         "StartedTimestamp": task.started_at_ms,
     }
     if task.status == "RUNNING":
-        found["TaskHandle"] = _handle(desk, task)
+        found["TaskHandle"] = _handle(sqs, task)
     if task.to is not None:
-        found["DestinationArn"] = desk.addresses.arn(task.to)
+        found["DestinationArn"] = sqs.addresses.arn(task.to)
     if task.per_second_max is not None:
         found["MaxNumberOfMessagesPerSecond"] = task.per_second_max
     if task.failure is not None:
@@ -479,17 +479,17 @@ def _shown(desk: Desk, task: MoveTask) -> dict[str, Any]:
     return found
 
 
-async def cancel_message_move_task(desk: Desk, ask: Any, caller: Caller) -> dict[str, Any]:  # noqa: ARG001
+async def cancel_message_move_task(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """CancelMessageMoveTask."""
     try:
         given = msgspec.json.decode(b64decode(ask.TaskHandle, validate=True), type=_Handle)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise aws_errors.invalid_parameter_value("Value for parameter TaskHandle is invalid.") from None
-    _queue(desk, given.source_arn, "SourceArn")
+    _queue(sqs, given.source_arn, "SourceArn")
     handle = _handle_of(given.task_id)
-    admin = desk.queues.engine.queues
+    admin = sqs.queues.engine.queues
     try:
-        task = await desk.queues.call(lambda: admin.cancel_move(handle))
+        task = await sqs.queues.call(lambda: admin.cancel_move(handle))
     except errors.NotFoundError as error:
         raise aws_errors.resource_not_found("Task does not exist.") from error
     except errors.UsageError as error:

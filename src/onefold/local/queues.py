@@ -33,10 +33,10 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.decide.faults import OnSend
-from onefold.local.faults import FaultBox
-from onefold.local.history import History
-from onefold.local.timers import Pace, Timer
-from onefold.local.waiters import Lines, Place
+from onefold.local.faults import FaultInjector
+from onefold.local.history import MessageHistory
+from onefold.local.timers import Timer, Timers
+from onefold.local.waiters import Waiters, WaitingReceiver
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Turns:
+class GroupCommit:
     """The one way from a loop to an engine.
 
     Args:
@@ -127,9 +127,9 @@ class Upkeep:
         changed: called after anything changed that no verb of this process changed.
     """
 
-    def __init__(self, engine: Engine, pace: Pace, changed: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, timers: Timers, changed: Callable[[], None]) -> None:
         self._engine = engine
-        self._pace = pace
+        self._timers = timers
         self._changed = changed
         self._next: Timer | None = None
         self._bridge: _Bridge | None = None
@@ -138,7 +138,7 @@ class Upkeep:
     def start(self) -> None:
         """Begin; the first piece is done now."""
         if self._engine.shared:
-            self._bridge = _Bridge(self._engine, self._pace.loop, self._changed)
+            self._bridge = _Bridge(self._engine, self._timers.loop, self._changed)
         self._keep_up()
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class Upkeep:
             self._bridge.stop()
             self._bridge = None
 
-    def hurry(self) -> None:
+    def maintain_now(self) -> None:
         """A move task was started: do the next piece now."""
         if self._next is not None:
             self._next.cancel()
@@ -162,14 +162,14 @@ class Upkeep:
     def notify(self) -> None:
         """Messages were sent: wake workers of other processes, once for everything sent in a moment."""
         if self._bridge is not None and self._bundle is None:
-            self._bundle = self._pace.loop.call_later(NOTIFY_S, self._notify)
+            self._bundle = self._timers.loop.call_later(NOTIFY_S, self._notify)
 
     def _notify(self) -> None:
         self._bundle = None
         self._engine.notify()
 
     def _keep_up(self) -> None:
-        pause_ms = UPKEEP_MANUAL_MS if self._pace.is_manual else UPKEEP_MS
+        pause_ms = UPKEEP_MANUAL_MS if self._timers.is_manual else UPKEEP_MS
         try:
             done = self._engine.maintain(lambda _: None)
             if self._engine.queues.moving():
@@ -178,7 +178,7 @@ class Upkeep:
                 self._changed()
         except (errors.StorageBusy, errors.StorageError):
             pass  # another process holds the file, or the disk is full: next time; a request will say so
-        self._next = self._pace.call_at(self._pace.now_ms() + pause_ms, self._keep_up)
+        self._next = self._timers.call_at(self._timers.now_ms() + pause_ms, self._keep_up)
 
 
 class _Bridge:
@@ -219,17 +219,17 @@ class LocalQueues:
         faults: asked around every verb.
     """
 
-    def __init__(self, engine: Engine, pace: Pace, history: History, faults: FaultBox) -> None:
+    def __init__(self, engine: Engine, timers: Timers, history: MessageHistory, faults: FaultInjector) -> None:
         self.engine = engine
-        self.pace = pace
+        self.timers = timers
         self.history = history
         self.faults = faults
-        self.turns = Turns(engine, pace.loop)
+        self.group_commit = GroupCommit(engine, timers.loop)
         self._open: dict[str, Queue] = {}
         self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight cap
-        self._lines = Lines(pace, self._receive_for, engine.queues.next_ready_ms, self._give_back)
-        self._upkeep = Upkeep(engine, pace, self._look_everywhere)
-        self._given_back: set[asyncio.Task[None]] = set()
+        self._waiters = Waiters(timers, self._receive_for, engine.queues.next_ready_ms, self._release)
+        self._upkeep = Upkeep(engine, timers, self._look_everywhere)
+        self._releases: set[asyncio.Task[None]] = set()
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -245,13 +245,13 @@ class LocalQueues:
         plans: list[OnSend | None] = []
         if self.faults.active:
             entries, plans = self.faults.sending(queue, entries, self._delay_ms(queue))
-        answers = await self.turns.run(lambda: self._queue(queue).send(entries))
-        if self._tell_sent(queue, entries, answers, plans, via):
+        answers = await self.group_commit.run(lambda: self._queue(queue).send(entries))
+        if self._record_sent(queue, entries, answers, plans, via):
             self.changed(queue)
             self._upkeep.notify()
         return answers
 
-    def _tell_sent(
+    def _record_sent(
         self,
         queue: str,
         entries: Sequence[Entry],
@@ -260,7 +260,7 @@ class LocalQueues:
         via: str,
     ) -> bool:
         """Tell what became of entries; whether one was accepted."""
-        now_ms, told = self.pace.now_ms(), self.history.told
+        now_ms, record = self.timers.now_ms(), self.history.record
         plain = [
             answer.message_id
             for entry, answer in zip(entries, answers, strict=True)
@@ -270,24 +270,24 @@ class LocalQueues:
             and entry.group is None
         ]
         if plain and len(plain) == len(entries) and not plans:
-            self.history.told_each(queue, plain, "sent", at_ms=now_ms, via=via)
+            self.history.record_each(queue, plain, "sent", at_ms=now_ms, via=via)
             return True
         accepted = False
-        for place, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
+        for index, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
             if isinstance(answer, Refused):
                 continue
             if answer.duplicate:
-                told(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
+                record(queue, answer.message_id, "deduplicated", at_ms=now_ms, via=via)
                 continue
             accepted = True
             if entry.delay_ms is None and entry.group is None:
-                told(queue, answer.message_id, "sent", at_ms=now_ms, via=via)
+                record(queue, answer.message_id, "sent", at_ms=now_ms, via=via)
             else:
-                told(
+                record(
                     queue, answer.message_id, "sent", at_ms=now_ms, via=via, delay_ms=entry.delay_ms, group=entry.group
                 )
-            if plans and (plan := plans[place]) is not None:
-                told(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
+            if plans and (plan := plans[index]) is not None:
+                record(queue, answer.message_id, "fault", at_ms=now_ms, why=plan.why)
         return accepted
 
     async def receive(
@@ -315,17 +315,17 @@ class LocalQueues:
             OverLimitError: standard queue at its in-flight cap, with `wait_ms` 0; with a wait it waits.
             UsageError: `count_max` or `visible_ms` out of range.
         """
-        answer: asyncio.Future[list[Delivery]] = self.pace.loop.create_future()
-        place = Place(answer, count_max, visible_ms, via, gone)
+        answer: asyncio.Future[list[Delivery]] = self.timers.loop.create_future()
+        waiter = WaitingReceiver(answer, count_max, visible_ms, via, gone)
         found: list[Delivery] = []
         if not wait_ms:
-            found = await self._receive_once(queue, place)
-        elif not self._lines.has(queue):
-            found = await self._receive_for(queue, place)
+            found = await self._receive_once(queue, waiter)
+        elif not self._waiters.has(queue):
+            found = await self._receive_for(queue, waiter)
         if wait_ms and not found:
-            found = await self._lines.join(queue, place, wait_ms)
+            found = await self._waiters.join(queue, waiter, wait_ms)
         if found and gone is not None and gone():  # it left while the answer was on its way
-            self._give_back(queue, found)
+            self._release(queue, found)
             return []
         return found
 
@@ -343,28 +343,28 @@ class LocalQueues:
             if not any(plans):
                 return opened.delete(receipts)
             answers = [True] * len(receipts)
-            places = [place for place, plan in enumerate(plans) if plan is None]
-            for place, done in zip(places, opened.delete([receipts[place] for place in places]), strict=True):
-                answers[place] = done
+            indexes = [index for index, plan in enumerate(plans) if plan is None]
+            for index, done in zip(indexes, opened.delete([receipts[index] for index in indexes]), strict=True):
+                answers[index] = done
             again = [
-                (receipts[place], RetryIn(0))
-                for place, plan in enumerate(plans)
+                (receipts[index], RetryIn(0))
+                for index, plan in enumerate(plans)
                 if plan is not None and plan.how == "repeat"
             ]
             opened.set_visible_in(again)
             return answers
 
-        answers = await self.turns.run(call)
-        now_ms = self.pace.now_ms()
-        for place, (message_id, done) in enumerate(zip(ids, answers, strict=True)):
-            plan = plans[place] if plans else None
+        answers = await self.group_commit.run(call)
+        now_ms = self.timers.now_ms()
+        for index, (message_id, done) in enumerate(zip(ids, answers, strict=True)):
+            plan = plans[index] if plans else None
             if plan is not None:
-                self.history.told(queue, message_id, "fault", at_ms=now_ms, why=plan.why)
+                self.history.record(queue, message_id, "fault", at_ms=now_ms, why=plan.why)
             elif done:
-                self.history.told(queue, message_id, "deleted", at_ms=now_ms, via=via)
+                self.history.record(queue, message_id, "deleted", at_ms=now_ms, via=via)
             else:
-                standing = self._queue(queue).standing([receipts[place]])[0]
-                self.history.told(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
+                standing = self._queue(queue).standing([receipts[index]])[0]
+                self.history.record(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
         if queue.endswith(_FIFO) or queue in self._full or any(plans):
             self.changed(queue)  # the next of a group, room under the cap, or a message that a fault gave back
         return answers
@@ -376,16 +376,16 @@ class LocalQueues:
             NotFoundError: no such queue. UsageError: a malformed receipt or a time out of range; nothing was changed.
         """
         ids = self.engine.queues.message_ids([receipt for receipt, _ in changes])
-        answers = await self.turns.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
-        now_ms = self.pace.now_ms()
+        answers = await self.group_commit.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
+        now_ms = self.timers.now_ms()
         for message_id, (receipt, change), done in zip(ids, changes, answers, strict=True):
             if not done:
                 continue
             if not change.delay_ms:
-                self.history.told(queue, message_id, "released", at_ms=now_ms, via=via)
+                self.history.record(queue, message_id, "released", at_ms=now_ms, via=via)
             elif queue.endswith(_FIFO) or self._queue(queue).standing([receipt]) != ["visible"]:  # else: no effect
-                self.history.told(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
-            self._lines.look_by(queue, now_ms + change.delay_ms)
+                self.history.record(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
+            self._waiters.look_by(queue, now_ms + change.delay_ms)
         return answers
 
     async def call(self, run: Callable[[], T], *, synced: bool = True) -> T:
@@ -397,56 +397,56 @@ class LocalQueues:
                 raise answer
             return answer  # type: ignore[return-value]  # what `run` returned
 
-        answer = await self.turns.run(whole, synced=synced)
-        self._tell_transfers()
+        answer = await self.group_commit.run(whole, synced=synced)
+        self._record_transfers()
         return answer
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    async def _receive_for(self, queue: str, place: Place) -> list[Delivery]:
+    async def _receive_for(self, queue: str, waiter: WaitingReceiver) -> list[Delivery]:
         """A receive for somebody who may wait: the in-flight cap is a reason to wait, as on SQS."""
         try:
-            found = await self._receive_once(queue, place)
+            found = await self._receive_once(queue, waiter)
         except errors.OverLimitError:
             self._full.add(queue)
             return []
         self._full.discard(queue)
         return found
 
-    async def _receive_once(self, queue: str, place: Place) -> list[Delivery]:
+    async def _receive_once(self, queue: str, waiter: WaitingReceiver) -> list[Delivery]:
         copies: list[Delivery] = []
-        now_ms = self.pace.now_ms()
+        now_ms = self.timers.now_ms()
         if self.faults.active:
-            copies = self.faults.copies(queue, place.count_max, now_ms)
+            copies = self.faults.copies(queue, waiter.count_max, now_ms)
             for copy in copies:
-                self._tell_received(queue, copy, place.via, now_ms, copy=1)
-            if len(copies) == place.count_max:
+                self._record_received(queue, copy, waiter.via, now_ms, copy=1)
+            if len(copies) == waiter.count_max:
                 return copies
-        count_max = place.count_max - len(copies)
+        count_max = waiter.count_max - len(copies)
         try:
-            found = await self.turns.run(
-                lambda: self._queue(queue).receive(count_max, place.visible_ms),
+            found = await self.group_commit.run(
+                lambda: self._queue(queue).receive(count_max, waiter.visible_ms),
                 synced=False,
-                undo=lambda late: self._give_back(queue, late),
+                undo=lambda late: self._release(queue, late),
             )
         except errors.OverLimitError:
             if not copies:
                 raise
             found = []
-        now_ms = self.pace.now_ms()
+        now_ms = self.timers.now_ms()
         for delivery in found:
-            self._tell_received(queue, delivery, place.via, now_ms)
-        self._tell_transfers()
+            self._record_received(queue, delivery, waiter.via, now_ms)
+        self._record_transfers()
         if self.faults.active and found:
             try:
                 await self._expire_early(queue, found, now_ms)
             except asyncio.CancelledError:
-                self._give_back(queue, found)
+                self._release(queue, found)
                 raise
         return copies + found if copies else found
 
-    def _tell_received(self, queue: str, delivery: Delivery, via: str, now_ms: int, copy: int | None = None) -> None:
-        self.history.told(
+    def _record_received(self, queue: str, delivery: Delivery, via: str, now_ms: int, copy: int | None = None) -> None:
+        self.history.record(
             queue, delivery.message_id, "received", at_ms=now_ms, via=via,
             receive_count=delivery.receive_count, visible_ms=delivery.visible_ms, copy=copy,
         )  # fmt: skip
@@ -457,14 +457,14 @@ class LocalQueues:
         for delivery, plan in zip(found, self.faults.received(queue, found), strict=False):
             if plan is None:
                 continue
-            self.history.told(queue, delivery.message_id, "fault", at_ms=now_ms, why=plan.why)
+            self.history.record(queue, delivery.message_id, "fault", at_ms=now_ms, why=plan.why)
             if plan.expires_in_ms is not None:
                 changes.append((delivery.receipt, RetryIn(plan.expires_in_ms)))
         if changes:
-            await self.turns.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
+            await self.group_commit.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)
         self.changed(queue)
 
-    def _give_back(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+    def _release(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Nobody is there any more for whom these were received: as if they had not been."""
 
         async def release() -> None:
@@ -474,26 +474,26 @@ class LocalQueues:
                 changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
                 await self.set_visible_in(queue, changes, via="left before the answer")
 
-        task = self.pace.loop.create_task(release())
-        self._given_back.add(task)
-        task.add_done_callback(self._given_back.discard)
+        task = self.timers.loop.create_task(release())
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
-    def _tell_transfers(self) -> None:
+    def _record_transfers(self) -> None:
         """What went from queue to queue since last asked: dead letters of receives, and what was moved."""
         for moved in self.engine.queues.take_transfers():
-            now_ms = self.pace.now_ms()
+            now_ms = self.timers.now_ms()
             if moved.new_message_id is None:
-                self.history.told(
+                self.history.record(
                     moved.source, moved.message_id, "dead-lettered", at_ms=now_ms,
                     to=moved.target, receive_count=moved.receive_count, receives_max=moved.receive_count,
                 )  # fmt: skip
                 self._perhaps_redrive(moved, now_ms)
             else:
-                self.history.told(
+                self.history.record(
                     moved.source, moved.message_id, "moved", at_ms=now_ms,
                     to=moved.target, new_message_id=moved.new_message_id,
                 )  # fmt: skip
-                self.history.told(
+                self.history.record(
                     moved.target, moved.new_message_id, "moved", at_ms=now_ms,
                     source=moved.source, old_message_id=moved.message_id,
                 )  # fmt: skip
@@ -502,14 +502,14 @@ class LocalQueues:
     def _perhaps_redrive(self, dead: Transferred, now_ms: int) -> None:
         plan = self.faults.dead_lettered(dead.target) if self.faults.active else None
         if plan is not None:
-            self.history.told(dead.target, dead.message_id, "fault", at_ms=now_ms, why=plan.why)
-            self.pace.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, dead.message_id))
+            self.history.record(dead.target, dead.message_id, "fault", at_ms=now_ms, why=plan.why)
+            self.timers.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, dead.message_id))
 
     def _send_back(self, message_id: str) -> None:
         """A fault redrives one dead letter."""
         with suppress(errors.OnefoldError):  # received or gone meanwhile, or its source is
             self.engine.queues.move([(message_id, None, None)])
-        self._tell_transfers()
+        self._record_transfers()
 
     # -- what changes ------------------------------------------------------------------------------------------------
 
@@ -518,11 +518,11 @@ class LocalQueues:
 
         The verbs here do so themselves; call it after a change of settings, and after other verbs of the engine.
         """
-        self._lines.look(queue)
+        self._waiters.look(queue)
 
     def _look_everywhere(self) -> None:
-        self._tell_transfers()
-        self._lines.look_everywhere()
+        self._record_transfers()
+        self._waiters.look_everywhere()
 
     def dropped(self, queue: str) -> None:
         """The queue is gone: those who wait are told, and so is everybody after them."""
@@ -532,11 +532,11 @@ class LocalQueues:
         gone = errors.NotFoundError(
             f"Queue {queue!r} was deleted while a receive waited.", todo="Create it again, or stop polling it."
         )
-        self._lines.fail(queue, gone)
+        self._waiters.fail(queue, gone)
 
     def waiting(self) -> Mapping[str, int]:
         """How many receivers wait, by queue."""
-        return self._lines.waiting()
+        return self._waiters.waiting()
 
     def _queue(self, queue: str) -> Queue:
         found = self._open.get(queue)
@@ -555,11 +555,11 @@ class LocalQueues:
 
     async def stop(self) -> None:
         """End upkeep; everybody who waits is answered with nothing. The engine stays open."""
-        self._lines.end()
-        while self._given_back:
-            await asyncio.wait(self._given_back)
+        self._waiters.end()
+        while self._releases:
+            await asyncio.wait(self._releases)
         self._upkeep.stop()
 
-    def hurry(self) -> None:
+    def maintain_now(self) -> None:
         """A move task was started: carry it forward now."""
-        self._upkeep.hurry()
+        self._upkeep.maintain_now()

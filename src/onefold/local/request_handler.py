@@ -24,14 +24,14 @@ from onefold.local import aws_errors, json_protocol, message_operations, query_p
 from onefold.local.aws_errors import AwsError
 from onefold.local.connection import Request, Response
 from onefold.local.identifiers import region_of_url
-from onefold.local.sqs_model import Model, Operation
-from onefold.local.sqs_service import Caller, Desk
+from onefold.local.sqs_model import SqsModel, SqsOperation
+from onefold.local.sqs_service import SqsCaller, SqsService
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
 
 
-Perform = Callable[[Desk, Any, Caller], Awaitable[dict[str, Any] | None]]
+Perform = Callable[[SqsService, Any, SqsCaller], Awaitable[dict[str, Any] | None]]
 
 OPERATIONS: Final[Mapping[str, Perform]] = {
     "AddPermission": queue_operations.add_permission,
@@ -76,7 +76,7 @@ _WAITS = "ReceiveMessage"  # the one operation that waits for something to happe
 Part = Callable[[Request, str], Awaitable[Response]]
 
 
-class App:
+class RequestHandler:
     """Answers all requests of one server.
 
     Args:
@@ -90,15 +90,15 @@ class App:
 
     def __init__(
         self,
-        desk: Desk,
-        model: Model,
+        sqs: SqsService,
+        model: SqsModel,
         *,
         key: signing.Key | None,
         parts: Mapping[str, Part],
         entropy: Entropy,
         is_open: bool = False,
     ) -> None:
-        self._desk = desk
+        self._sqs = sqs
         self._model = model
         self._key = key
         self._parts = parts
@@ -140,7 +140,7 @@ class App:
             as_json = target is None and query_protocol.wants_json(request.headers.get(b"accept", b""))
             return _error(error, query=target is None, as_json=as_json, request_id=request_id)
 
-    def _json(self, request: Request, target: bytes) -> tuple[Operation, Any]:
+    def _json(self, request: Request, target: bytes) -> tuple[SqsOperation, Any]:
         if request.method != "POST":
             raise _method(request.method, "POST")
         operation = json_protocol.operation_of(self._model, target.decode("latin-1"))
@@ -149,7 +149,7 @@ class App:
             raise aws_errors.malformed_input(f"Content-Type is {said!r}; it must be application/x-amz-json-1.0.")
         return operation, json_protocol.decode(operation, request.body)
 
-    def _query(self, request: Request) -> tuple[Operation, Any]:
+    def _query(self, request: Request) -> tuple[SqsOperation, Any]:
         if request.method not in ("POST", "GET"):
             raise _method(request.method, "POST or GET")
         if request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json"):
@@ -159,12 +159,12 @@ class App:
 
     # -------------------------------------------------------------------------------------------- one operation
 
-    async def _perform(self, operation: Operation, ask: Any, request: Request, request_id: str) -> Response | None:
+    async def _perform(self, operation: SqsOperation, ask: Any, request: Request, request_id: str) -> Response | None:
         name = operation.name
         query = b"x-amz-target" not in request.headers
         region = signing.region_of(request.headers, request.query)
-        desk = self._in_region(region, getattr(ask, "QueueUrl", None))
-        plan = self._plan(desk, name, ask) if desk.queues.faults.active else None
+        sqs = self._in_region(region, getattr(ask, "QueueUrl", None))
+        plan = self._plan(sqs, name, ask) if sqs.queues.faults.active else None
         if plan is not None and plan.before is not None:
             raise aws_errors.internal_failure() if plan.before == "error" else aws_errors.request_throttled()
         gone = trace = None
@@ -173,11 +173,11 @@ class App:
             gone = self._gone_of(request)
         elif name in _SENDS:
             trace = _trace(request.headers.get(b"x-amzn-trace-id"))
-        caller = Caller(
+        caller = SqsCaller(
             protocol="query" if query else "json", host=request.header(b"host"), gone=gone, trace=trace, region=region
         )
         try:
-            result = await OPERATIONS[name](desk, ask, caller)
+            result = await OPERATIONS[name](sqs, ask, caller)
         except errors.OnefoldError as error:
             raise aws_error(error, query=query) from error
         if plan is not None:
@@ -192,24 +192,24 @@ class App:
             return Response(200, query_protocol.encode(operation, result, request_id), _XML, request_id)
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
-    def _in_region(self, region: str, url: str | None) -> Desk:
+    def _in_region(self, region: str, url: str | None) -> SqsService:
         """The desk of the region that a request is for: its signature's, or that of the queue's URL where it has none."""
         named = region_of_url(url) if url else ""
         if named and region and named != region:
             raise aws_errors.invalid_address(str(url))
-        return self._desk.in_region(region or named)
+        return self._sqs.in_region(region or named)
 
     def _gone_of(self, request: Request) -> Callable[[], bool]:
         return lambda: request.gone or self._stopping.is_set()
 
-    def _plan(self, desk: Desk, name: str, ask: Any) -> OnRequest | None:
+    def _plan(self, sqs: SqsService, name: str, ask: Any) -> OnRequest | None:
         """What a fault does to this request; told to the history."""
         url = getattr(ask, "QueueUrl", None) or getattr(ask, "QueueName", None) or ""
-        queue = desk.queue(url) if url else ""
-        plan = desk.queues.faults.requested(name, queue)
+        queue = sqs.queue(url) if url else ""
+        plan = sqs.queues.faults.requested(name, queue)
         if plan is not None:
-            desk.queues.history.told(
-                queue, "", "fault", at_ms=desk.queues.pace.now_ms(), why=plan.why, via=_VIA, operation=name
+            sqs.queues.history.record(
+                queue, "", "fault", at_ms=sqs.queues.timers.now_ms(), why=plan.why, via=_VIA, operation=name
             )
         return plan
 
@@ -217,8 +217,8 @@ class App:
         if not plan.hold_ms:
             return
         request.abandoned = True
-        pace = self._desk.queues.pace
-        over = asyncio.ensure_future(pace.sleep_until(pace.now_ms() + plan.hold_ms))
+        timers = self._sqs.queues.timers
+        over = asyncio.ensure_future(timers.sleep_until(timers.now_ms() + plan.hold_ms))
         stops = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((over, stops), return_when=asyncio.FIRST_COMPLETED)
@@ -229,8 +229,8 @@ class App:
     # ------------------------------------------------------------------------------------------------ who asks
 
     def _check_signature(self, request: Request, key: signing.Key) -> None:
-        signed = signing.Signed(request.method, request.path, request.query, request.headers, request.body)
-        signing.verify(signed, key, self._desk.queues.pace.now_ms())
+        signed = signing.SignedRequest(request.method, request.path, request.query, request.headers, request.body)
+        signing.verify(signed, key, self._sqs.queues.timers.now_ms())
 
     def _check_origin(self, request: Request) -> None:
         """Refuse what a page of another site makes the user's browser send: no key is needed here to delete a queue."""

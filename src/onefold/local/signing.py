@@ -39,7 +39,7 @@ class Key(Struct, frozen=True):
     secret_key: str
 
 
-class Signed(Struct, frozen=True):
+class SignedRequest(Struct, frozen=True):
     """What has been signed: the request as it came.
 
     Args:
@@ -85,7 +85,7 @@ class _Claim(Struct, frozen=True):
     expires_ms: int | None = None  # of a presigned query
 
 
-def verify(request: Signed, key: Key, now_ms: int) -> None:
+def verify(request: SignedRequest, key: Key, now_ms: int) -> None:
     """Return when the request was signed with `key` at most 15 minutes from `now_ms` (a presigned one: until it expires).
 
     Raises:
@@ -202,7 +202,7 @@ def _stamp(at_ms: int) -> str:
 # ----------------------------------------------------------------------------------------------- the canonical request
 
 
-def _canonical(request: Signed, parameters: list[tuple[str, str]], names: list[str]) -> str:
+def _canonical(request: SignedRequest, parameters: list[tuple[str, str]], names: list[str]) -> str:
     query = sorted((_encoded(name), _encoded(value)) for name, value in parameters if name != "X-Amz-Signature")
     fields = "".join(f"{name}:{_field(request.headers, name)}\n" for name in names)
     return "\n".join(

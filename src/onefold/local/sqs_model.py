@@ -49,7 +49,7 @@ class Shape(Struct, frozen=True):
     type: Any = None
 
 
-class Operation(Struct, frozen=True):
+class SqsOperation(Struct, frozen=True):
     """One operation.
 
     Args:
@@ -108,18 +108,18 @@ def _check_entries(entries: list[Struct], shape: Shape) -> None:
                 raise aws_errors.missing_parameter(f"{entry_shape.name}.{number}.{name}")
 
 
-class Model:
+class SqsModel:
     """All operations, by name."""
 
-    def __init__(self, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, operations: Mapping[str, SqsOperation]) -> None:
         self._operations = operations
 
-    def operation(self, name: str) -> Operation | None:
+    def operation(self, name: str) -> SqsOperation | None:
         """The operation of that name, or None."""
         return self._operations.get(name)
 
     @property
-    def operations(self) -> Mapping[str, Operation]:
+    def operations(self) -> Mapping[str, SqsOperation]:
         """All of them."""
         return self._operations
 
@@ -149,7 +149,7 @@ class _File(Struct):
     shapes: dict[str, _RawShape]
 
 
-def load() -> Model:
+def load() -> SqsModel:
     """The model of the botocore that is installed.
 
     Raises:
@@ -176,7 +176,7 @@ def load() -> Model:
     )
 
 
-def compile_model(data: bytes) -> Model:
+def compile_model(data: bytes) -> SqsModel:
     """The operations of a service model in JSON, gzipped or not.
 
     Raises:
@@ -185,7 +185,7 @@ def compile_model(data: bytes) -> Model:
     try:
         text = zlib.decompress(data, _GZIP) if data.startswith(b"\x1f\x8b") else data
         file = msgspec.json.decode(text, type=_File)
-        return Model(_Compiler(file.shapes).operations(file.operations))
+        return SqsModel(_Compiler(file.shapes).operations(file.operations))
     except (zlib.error, msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise UsageError(
             f"The SQS service model cannot be read: {error}.",
@@ -201,12 +201,12 @@ class _Compiler:
         self._raw = raw
         self._shapes: dict[str, Shape] = {}
 
-    def operations(self, raw: Mapping[str, _RawOperation]) -> dict[str, Operation]:
+    def operations(self, raw: Mapping[str, _RawOperation]) -> dict[str, SqsOperation]:
         return {name: self._operation(name, operation) for name, operation in raw.items()}
 
-    def _operation(self, name: str, raw: _RawOperation) -> Operation:
+    def _operation(self, name: str, raw: _RawOperation) -> SqsOperation:
         taken = self._shape(raw.input.shape)
-        return Operation(
+        return SqsOperation(
             name=name,
             input=taken,
             output=self._shape(raw.output.shape) if raw.output else None,

@@ -20,8 +20,8 @@ from msgspec import Struct, structs
 from onefold import errors, limits
 from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
-from onefold.local.identifiers import Address, name_of_url
-from onefold.local.queue_attributes import Card, Cards
+from onefold.local.identifiers import QueueAddresses, name_of_url
+from onefold.local.queue_attributes import QueueMetadata, QueueMetadataStore
 from onefold.local.queues import LocalQueues
 
 ATTEMPT_MS = 5 * limits.MINUTE_MS
@@ -33,7 +33,7 @@ class _Attempt(Struct):
     until_ms: int
 
 
-class Attempts:
+class ReceiveAttempts:
     """The attempts of one server."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ _REGIONS_MAX: Final = 64  # of which a desk is kept; one for a further region is
 SENDER_ID = "AIDAONEFOLDLOCAL00000"  # the form of an IAM user's id; there are no users here
 
 
-class Caller(Struct, frozen=True):
+class SqsCaller(Struct, frozen=True):
     """One request.
 
     Args:
@@ -102,7 +102,7 @@ class Caller(Struct, frozen=True):
         return self.protocol == "query"
 
 
-class Desk:
+class SqsService:
     """One server's queues in one region, as operations see them.
 
     In the server's own region queues have their names in the engine too. One that a client makes in another region is
@@ -119,22 +119,22 @@ class Desk:
     def __init__(
         self,
         queues: LocalQueues,
-        addresses: Address,
-        cards: Cards,
+        addresses: QueueAddresses,
+        metadata_store: QueueMetadataStore,
         *,
         sender_id: str = SENDER_ID,
         recreate_wait: bool = True,
     ) -> None:
         self.queues = queues
         self.addresses = addresses
-        self.cards = cards
+        self.metadata_store = metadata_store
         self.sender_id = sender_id
         self.recreate_wait = recreate_wait
-        self.attempts = Attempts()
+        self.attempts = ReceiveAttempts()
         self._names: dict[tuple[str, str], str] = {}  # the engine's, by region and name; of other regions than our own
-        self._regions: dict[str, Desk] = {}
+        self._regions: dict[str, SqsService] = {}
 
-    def in_region(self, region: str) -> Desk:
+    def in_region(self, region: str) -> SqsService:
         """The same server as a client of that region sees it; itself for its own."""
         if not region or region == self.addresses.region:
             return self
@@ -173,7 +173,7 @@ class Desk:
 
     def is_everywhere(self, name: str) -> bool:
         """Whether a queue that exists under its own name is this region's too."""
-        return self.card(name).region in ("", self.addresses.region)
+        return self.metadata(name).region in ("", self.addresses.region)
 
     def forget_names(self) -> None:
         """A queue was made, or is gone: names may mean others now."""
@@ -187,13 +187,13 @@ class Desk:
         """
         return self.queues.engine.queues.setting(self.queue(url))
 
-    def card(self, queue: str) -> Card:
+    def metadata(self, queue: str) -> QueueMetadata:
         """The card of a queue.
 
         Raises:
             NotFoundError: there is no such queue (of one whose card is known this is not asked again).
         """
-        known = self.cards.known(queue)
+        known = self.metadata_store.known(queue)
         if known is None:
-            known = self.cards.of(self.queues.engine.queues.setting(queue).name, self.queues.pace.now_ms())
+            known = self.metadata_store.of(self.queues.engine.queues.setting(queue).name, self.queues.timers.now_ms())
         return known

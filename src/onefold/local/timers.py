@@ -53,7 +53,7 @@ class Timer:
             call()
 
 
-class Pace:
+class Timers:
     """The timers of one loop.
 
     Args:

@@ -27,11 +27,11 @@ from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, k
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local import identifiers
-from onefold.local.faults import FaultBox
-from onefold.local.history import History
+from onefold.local.faults import FaultInjector
+from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues
 from onefold.local.sqs_service import SENDER_ID
-from onefold.local.timers import Pace
+from onefold.local.timers import Timers
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -77,7 +77,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     code: int
 
 
-def wire_form(address: identifiers.Address, sender_id: str = SENDER_ID) -> WireForm:
+def wire_form(address: identifiers.QueueAddresses, sender_id: str = SENDER_ID) -> WireForm:
     """How a server at `address` writes what a delivery holds."""
     return WireForm(
         queue_arn=address.arn,
@@ -217,8 +217,8 @@ class Run:
         settings, loop = self._settings, asyncio.get_running_loop()
         check_function(settings.function)
         _check_files(settings)
-        pace = Pace(self._clock, loop)
-        function = Function(settings.function, pace=pace, clock=self._clock, entropy=self._entropy, told=self._told)
+        timers = Timers(self._clock, loop)
+        function = Function(settings.function, timers=timers, clock=self._clock, entropy=self._entropy, told=self._told)
         self._function = function
         refused = await function.warm()
         if refused is not None:
@@ -231,10 +231,10 @@ class Run:
             visibility_ms=queue.visibility_ms,
             timeout_ms=settings.function.timeout_ms,
         )
-        queues = LocalQueues(self._engine, pace, History(0), FaultBox(settings.faults, self._entropy))
+        queues = LocalQueues(self._engine, timers, MessageHistory(0), FaultInjector(settings.faults, self._entropy))
         if settings.reload:
             function.reload_on_change()
-        address = identifiers.Address(settings.function.account, settings.function.region, "127.0.0.1")
+        address = identifiers.QueueAddresses(settings.function.account, settings.function.region, "127.0.0.1")
         mapping = mappings.Mapping(settings.mapping, queues, function, form=wire_form(address), entropy=self._entropy)
         self._engine.queues.create(queue)  # does nothing where it is there: it was just read
         await queues.start()
@@ -251,7 +251,7 @@ class Run:
             depth = await queues.call(lambda: queues.engine.queues.depth(name))
             if self._mapping.is_idle and not (depth.visible or depth.in_flight or depth.delayed):
                 return
-            await queues.pace.sleep_until(queues.pace.now_ms() + _LOOK_MS)
+            await queues.timers.sleep_until(queues.timers.now_ms() + _LOOK_MS)
 
     async def stop(self, *, drain: bool) -> None:
         """Poll no more; with `drain` finish the invocations in hand, otherwise end them in the middle."""

@@ -20,7 +20,7 @@ from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.aws_errors import AwsError
 from onefold.local.request_handler import OPERATIONS
-from onefold.local.sqs_service import Caller, Desk
+from onefold.local.sqs_service import SqsCaller, SqsService
 
 
 class Planted(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def register(registry: Registry, functions: Sequence[tuple[str, str]], *, accoun
         )
 
 
-async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Planted:
+async def plant(path: Path, sqs: SqsService, registry: Registry, inline: Path) -> Planted:
     """Make what a template describes.
 
     Args:
@@ -62,11 +62,11 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     """
     from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
 
-    address = desk.addresses
+    address = sqs.addresses
     endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment
     facts = collect_template(path, parameters={}, account=address.account, region=address.region, endpoint=endpoint)
     for queue in facts.queues:
-        await _queue(desk, queue)
+        await _queue(sqs, queue)
     for function in facts.functions_that_run:
         registry.register(_settings(function, inline, facts))
     problems = (
@@ -85,18 +85,18 @@ async def plant(path: Path, desk: Desk, registry: Registry, inline: Path) -> Pla
     )
 
 
-async def _queue(desk: Desk, queue: QueueFacts) -> None:
-    url = desk.addresses.queue_url(queue.name)
-    caller = Caller()
+async def _queue(sqs: SqsService, queue: QueueFacts) -> None:
+    url = sqs.addresses.queue_url(queue.name)
+    caller = SqsCaller()
     create = SimpleNamespace(QueueName=queue.name, Attributes=dict(queue.attributes), tags=dict(queue.tags))
     try:
         try:
-            await OPERATIONS["CreateQueue"](desk, create, caller)
+            await OPERATIONS["CreateQueue"](sqs, create, caller)
         except AwsError as error:
             if error.shape != "QueueNameExists":
                 raise
             changed = {name: value for name, value in queue.attributes.items() if name != "FifoQueue"}
-            await OPERATIONS["SetQueueAttributes"](desk, SimpleNamespace(QueueUrl=url, Attributes=changed), caller)
+            await OPERATIONS["SetQueueAttributes"](sqs, SimpleNamespace(QueueUrl=url, Attributes=changed), caller)
     except AwsError as error:
         raise errors.UsageError(
             f"{queue.place}: queue {queue.logical_id} cannot be made: {error.message}",

@@ -24,24 +24,31 @@ from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.decide.faults import NO_FAULTS, Faults
-from onefold.local.faults import FaultBox
-from onefold.local.history import EVENTS_MAX, History
+from onefold.lambdas.functions import Function
+from onefold.lambdas.lambda_api import LambdaApi
+from onefold.lambdas.outcomes import LogLine
+from onefold.lambdas.registry import Registry
+from onefold.lambdas.settings import FunctionSettings
+from onefold.local import sqs_model
+from onefold.local.admin_api import AdminApi, ServerFacts
+from onefold.local.faults import FaultInjector
+from onefold.local.history import EVENTS_MAX, MessageHistory
+from onefold.local.http_server import HttpServer
+from onefold.local.identifiers import QueueAddresses
+from onefold.local.queue_attributes import QueueMetadataStore
 from onefold.local.queues import LocalQueues
-from onefold.local.timers import Pace
+from onefold.local.request_handler import LAMBDA, OURS, RequestHandler, is_loopback
+from onefold.local.signing import Key
+from onefold.local.sqs_service import SqsService
+from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
+from onefold.service import planting
 from onefold.service.claim import Claim
+from onefold.service.functions import wire_form
+from onefold.service.planting import Planted
 
 if TYPE_CHECKING:
-    from onefold.lambdas.functions import Function
-    from onefold.lambdas.outcomes import LogLine
-    from onefold.lambdas.registry import Registry
-    from onefold.lambdas.settings import FunctionSettings
-    from onefold.local.http_server import Server
-    from onefold.local.identifiers import Address
-    from onefold.local.request_handler import App
-    from onefold.local.sqs_service import Desk
     from onefold.outside import Clock, Entropy
-    from onefold.service.planting import Planted
 
 PORT = 9324  # as other local servers of SQS have it
 DATA = ".onefold/sqs.db"
@@ -139,14 +146,14 @@ class Serving:
         self._entropy = entropy
         self._engine: Engine | None = None
         self._claim: Claim | None = None
-        self._server: Server | None = None
-        self._app: App | None = None
+        self._server: HttpServer | None = None
+        self._app: RequestHandler | None = None
         self._registry: Registry | None = None
         self._inline: TemporaryDirectory[str] | None = None
         self._told = told
         self.planted: Planted | None = None
         self.problems: tuple[str, ...] = ()
-        self._desk: Desk
+        self._sqs: SqsService
 
     @property
     def url(self) -> str:
@@ -184,9 +191,9 @@ class Serving:
         )  # fmt: skip
         queues = LocalQueues(
             self._engine,
-            Pace(self.clock, loop),
-            History(settings.history),
-            FaultBox(settings.faults, self._entropy),
+            Timers(self.clock, loop),
+            MessageHistory(settings.history),
+            FaultInjector(settings.faults, self._entropy),
         )
         await queues.start()
         self.queues = queues
@@ -194,67 +201,54 @@ class Serving:
         assert self._server is not None
         await self._server.start()
         host = self._server.url.removeprefix("http://")  # with the port it has got
-        self._desk.addresses = structs.replace(self._desk.addresses, host=host)
+        self._sqs.addresses = structs.replace(self._sqs.addresses, host=host)
         await self._plant()
         if self._claim is not None:
             self._claim.say(self._server.url)
 
     def _build(self) -> None:
         """The wire around the queues."""
-        from onefold.lambdas.lambda_api import LambdaApi
-        from onefold.local import sqs_model
-        from onefold.local.admin_api import Facts, Peek
-        from onefold.local.http_server import Server
-        from onefold.local.identifiers import Address
-        from onefold.local.queue_attributes import Cards
-        from onefold.local.request_handler import LAMBDA, OURS, App, is_loopback
-        from onefold.local.signing import Key
-        from onefold.local.sqs_service import Desk
-
         settings = self.settings
-        addresses = Address(settings.account, settings.region, f"{settings.host}:{settings.port}")
-        desk = Desk(
+        addresses = QueueAddresses(settings.account, settings.region, f"{settings.host}:{settings.port}")
+        sqs = SqsService(
             queues=self.queues,
             addresses=addresses,
-            cards=Cards(self.queues.engine.state),
+            metadata_store=QueueMetadataStore(self.queues.engine.state),
             recreate_wait=settings.recreate_wait,
         )
         key = None
         if settings.access_key is not None and settings.secret_key is not None:
             key = Key(settings.access_key, settings.secret_key)
-        facts = Facts(
+        facts = ServerFacts(
             data=None if settings.data is None else str(Path(settings.data).resolve()),
             started_at_ms=self.clock.now_ms(),
             admin_token=settings.admin_token,
             is_open=not is_loopback(settings.host),
             key=key,
         )
-        self._desk = desk
+        self._sqs = sqs
         reset = self.reset if settings.data is None else None
         self._registry = registry = self._functions(addresses)
-        peek = Peek(self.queues, facts, mappings=self._mappings, reset=reset)
-        api = LambdaApi(registry, desk, self.queues.pace)
+        peek = AdminApi(self.queues, facts, mappings=self._mappings, reset=reset)
+        api = LambdaApi(registry, sqs, self.queues.timers)
         parts = {OURS: peek.handle, LAMBDA: api.handle}
-        self._app = App(desk, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open)
-        self._server = server = Server(self._app, host=settings.host, port=settings.port, clock=self.clock)
+        self._app = RequestHandler(
+            sqs, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open
+        )
+        self._server = server = HttpServer(self._app, host=settings.host, port=settings.port, clock=self.clock)
         # One client asks for one thing at a time; mappings ask on their own.
-        self.queues.turns.is_alone = lambda: server.connections == 1 and not registry.entries()
+        self.queues.group_commit.is_alone = lambda: server.connections == 1 and not registry.entries()
 
-    def _functions(self, addresses: Address) -> Registry:
-        """The registry of functions and mappings; modules are imported only where it is used."""
-        from onefold.lambdas.functions import Function
-        from onefold.lambdas.registry import Registry
-        from onefold.service.functions import wire_form
+    def _functions(self, addresses: QueueAddresses) -> Registry:
+        """The registry of functions and mappings."""
 
         def make(settings: FunctionSettings, told: Callable[[LogLine], None]) -> Function:
-            return Function(settings, pace=self.queues.pace, clock=SystemClock(), entropy=self._entropy, told=told)
+            return Function(settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, told=told)
 
         return Registry(self.queues, form=wire_form(addresses), make=make, told=self._told, entropy=self._entropy)
 
     async def _plant(self) -> None:
         """Register functions, make what the template describes, and let stored mappings go on."""
-        from onefold.service import planting
-
         settings, registry = self.settings, self._registry
         assert registry is not None, "it was built"
         planting.register(registry, settings.functions, account=settings.account, region=settings.region)
@@ -263,7 +257,7 @@ class Serving:
             return
         self._inline = TemporaryDirectory(prefix="onefold-inline-")
         path = Path(settings.template)
-        self.planted = await planting.plant(path, self._desk, registry, Path(self._inline.name))
+        self.planted = await planting.plant(path, self._sqs, registry, Path(self._inline.name))
         self.problems = self.planted.problems
 
     def _mappings(self) -> dict[str, object]:
@@ -313,16 +307,16 @@ class Serving:
         Args:
             by_ms: 0 or more.
         """
-        clock, pace = self.clock, self.queues.pace
+        clock, timers = self.clock, self.queues.timers
         assert isinstance(clock, ManualClock), "the clock was made to be moved"
         end_ms = clock.now_ms() + by_ms
         await self._settle()
-        while (next_ms := pace.next_at_ms()) is not None and next_ms <= end_ms:
+        while (next_ms := timers.next_at_ms()) is not None and next_ms <= end_ms:
             clock.advance(max(next_ms - clock.now_ms(), 0))
-            pace.moved()
+            timers.moved()
             await self._settle()
         clock.advance(end_ms - clock.now_ms())
-        self.queues.hurry()
+        self.queues.maintain_now()
         await self._settle()
 
     async def _settle(self) -> None:
@@ -345,19 +339,19 @@ class Serving:
         if self._registry is not None:
             for entry in self._registry.entries():
                 await self._registry.delete(entry.settings.uuid)
-        queues, cards = self.queues, self._desk.cards
+        queues, metadata_store = self.queues, self._sqs.metadata_store
         names = [one.name for one in queues.engine.queues.settings()]
 
         def drop() -> None:
             for name in names:
                 queues.engine.queues.drop(name, referenced=True)
-                cards.erase(name)
+                metadata_store.erase(name)
 
         await queues.call(drop)
         for name in names:
-            cards.forget(name)
+            metadata_store.forget(name)
             queues.dropped(name)
-        self._desk.forget_names()
+        self._sqs.forget_names()
         queues.faults.clear()
         queues.history.clear()
 

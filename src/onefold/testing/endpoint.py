@@ -29,7 +29,7 @@ from onefold.decide.faults import NO_FAULTS, parse_faults
 from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.outcomes import LogLine
-from onefold.local.history import Event
+from onefold.local.history import HistoryEvent
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.manual_clock import ManualClock
 from onefold.service.serving import ServeSettings, Serving, new_loop
@@ -123,14 +123,14 @@ class Endpoint:
 
         return self._do(look)
 
-    def history(self, queue: str | None = None, message: str | None = None) -> list[Event]:
+    def history(self, queue: str | None = None, message: str | None = None) -> list[HistoryEvent]:
         """What happened, oldest first: to one message, in one queue, or at all.
 
         Args:
             queue: its name. message: a MessageId as the wire shows it.
         """
 
-        async def look() -> list[Event]:
+        async def look() -> list[HistoryEvent]:
             history = self._serving.queues.history
             if message is not None:
                 return history.of(message_id_of(message))

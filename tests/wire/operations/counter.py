@@ -19,14 +19,14 @@ from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy
 from onefold.local import json_protocol, query_protocol, sqs_model
 from onefold.local.aws_errors import AwsError
-from onefold.local.faults import FaultBox
-from onefold.local.history import History
-from onefold.local.identifiers import Address
-from onefold.local.queue_attributes import Cards
+from onefold.local.faults import FaultInjector
+from onefold.local.history import MessageHistory
+from onefold.local.identifiers import QueueAddresses
+from onefold.local.queue_attributes import QueueMetadataStore
 from onefold.local.queues import LocalQueues
 from onefold.local.request_handler import OPERATIONS, aws_error
-from onefold.local.sqs_service import Caller, Desk
-from onefold.local.timers import Pace
+from onefold.local.sqs_service import SqsCaller, SqsService
+from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from tests.wire import aws_side
 
@@ -56,12 +56,14 @@ class Counter:
         self.engine = SqliteEngine(
             ":memory:", clock=self.clock, entropy=SeededEntropy(1), owner="test", url="sqlite://:memory:"
         )
-        self.pace = Pace(self.clock, asyncio.get_running_loop())
-        self.queues = LocalQueues(self.engine, self.pace, History(), FaultBox(NO_FAULTS, SeededEntropy(2)))
-        self.desk = Desk(
+        self.timers = Timers(self.clock, asyncio.get_running_loop())
+        self.queues = LocalQueues(
+            self.engine, self.timers, MessageHistory(), FaultInjector(NO_FAULTS, SeededEntropy(2))
+        )
+        self.sqs = SqsService(
             self.queues,
-            Address("000000000000", "us-east-1", "localhost:9324"),
-            Cards(self.engine.state),
+            QueueAddresses("000000000000", "us-east-1", "localhost:9324"),
+            QueueMetadataStore(self.engine.state),
             recreate_wait=recreate_wait,
         )
 
@@ -72,7 +74,7 @@ class Counter:
             Refused: the error that a client would see.
         """
         query = self.protocol == "query"
-        caller = Caller(protocol="query" if query else "json")
+        caller = SqsCaller(protocol="query" if query else "json")
         try:
             if query:
                 body = aws_side.query_request(operation, params)
@@ -82,7 +84,7 @@ class Counter:
                 found = json_protocol.operation_of(MODEL, target)
                 given = json_protocol.decode(found, body)
             try:
-                result = await OPERATIONS[operation](self.desk, given, caller)
+                result = await OPERATIONS[operation](self.sqs, given, caller)
             except errors.OnefoldError as error:
                 raise aws_error(error, query=query) from error
         except AwsError as error:
@@ -112,7 +114,7 @@ class Counter:
         return await self.queue(name, RedrivePolicy=policy, **more), dead_url
 
     def arn(self, name: str) -> str:
-        return self.desk.addresses.arn(name)
+        return self.sqs.addresses.arn(name)
 
     async def send(self, url: str, body: str = "o-1", **more: Any) -> str:
         return str((await self.ask("SendMessage", QueueUrl=url, MessageBody=body, **more))["MessageId"])
@@ -139,7 +141,7 @@ class Counter:
     def advance(self, seconds: float) -> None:
         """Move the clock, and fire what came due."""
         self.clock.advance(int(seconds * 1000))
-        self.pace.moved()
+        self.timers.moved()
 
 
 def row(operation: str, case: str, source: str) -> Callable[[Callable[[Counter], Coroutine[Any, Any, None]]], Any]:

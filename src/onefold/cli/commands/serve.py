@@ -18,6 +18,7 @@ from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
 from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
+from onefold.local.request_handler import is_loopback
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving
 
@@ -161,8 +162,6 @@ def _say(running: Serving) -> None:
 
 
 def _history(settings: ServeSettings, url: str) -> str:
-    from onefold.local.request_handler import is_loopback
-
     if settings.admin_token is not None:
         return f"{url}/_onefold/history, with the header Authorization: Bearer (the admin token)"
     if not is_loopback(settings.host):
