@@ -22,12 +22,17 @@ from onefold.check.facts import (
     TemplateFacts,
     Unresolved,
 )
-from onefold.check.functions import function_of
 from onefold.check.intrinsics import NO_VALUE, is_function, text_of
-from onefold.check.mappings import mapping_of, of_another_service
-from onefold.check.properties import Properties
-from onefold.check.queues import in_order, policy_of, queue_of
-from onefold.check.sam import with_globals
+from onefold.check.resources import (
+    Properties,
+    function_of,
+    in_order,
+    mapping_of,
+    of_another_service,
+    policy_of,
+    queue_of,
+    with_globals,
+)
 from onefold.check.scope import FUNCTIONS, QUEUE, Scope
 from onefold.errors import UsageError
 
