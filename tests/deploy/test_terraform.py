@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onefold.deploy import cloudformation, module_values, terraform
+from onefold.deploy import cloudformation, terraform
 from tests.deploy.test_templates import PLANS
 
 SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("terraform_schema.json").read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def in_terraform(text: str) -> Any:
 def _meant(found: re.Match[str]) -> str:
     """What a place in a text stands for: a pseudo parameter, or a resource by its name in Terraform."""
     logical = re.sub("(Role|Function|Queue)$", "", found[1])
-    return _PSEUDO.get(found[1]) or f"<{module_values.name(logical)}>"
+    return _PSEUDO.get(found[1]) or f"<{terraform.resource_name(logical)}>"
 
 
 def in_cloudformation(value: Any) -> Any:

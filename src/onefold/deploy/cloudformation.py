@@ -1,25 +1,41 @@
 """A plan as a CloudFormation template of plain resources: no macro, no nested stack, nothing that runs at deployment.
 
-Parameters: `CodeBucket` and `CodeKey`, where the functions' zip lies (`onefold deploy` fills them in), and `AlarmTopic`, an
+Parameters: `CodeBucket` and `CodeKey`, where the functions' zip is (`onefold deploy` fills them in), and `AlarmTopic`, an
 SNS topic that alarms notify, empty for none.
-Never here: sizes, names, permissions; they are the plan's. Invariant: equal plans give equal bytes; keys are sorted.
 
-Source: CloudFormation "Resource and property types reference".
+Never here: which resources there are, sizes, names, permissions; they are the plan's. Invariant: equal plans give equal
+bytes, because keys are sorted; a user's text is data in every property and never read as an expression: `${` in it is
+escaped, and only our own references are expressions.
+
+Source: CloudFormation "Resource and property types reference"; template reference, "Fn::Sub" and "DeletionPolicy attribute".
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.contracts.settings import QueueSettings
-from onefold.deploy import iam, names, template_time
-from onefold.deploy import template_values as values
+from onefold.deploy import iam, names
 from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.events import (
+    PIPE_BATCH,
+    RETRIES,
+    RETRY_AGE_S,
+    ArchivePlan,
+    BusPlan,
+    PipePlan,
+    RulePlan,
+    as_value,
+)
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
+from onefold.deploy.iam import RolePlan, Statement
 from onefold.deploy.plan import Plan, QueuePlan
+from onefold.deploy.schedules import GROUP_ID, ROLE_ID, TARGET_ARN, SchedulePlan
+from onefold.deploy.state_machine import MachinePlan
 
 Json = dict[str, Any]
 
@@ -39,7 +55,7 @@ def template(plan: Plan) -> Json:
             f"{function.id}Mapping": _mapping(plan, function),
             f"{function.role_id}Role": _role(plan, function),
         }
-    resources |= template_time.resources(plan)
+    resources |= _event_resources(plan)
     resources |= {count.id: _log_count(count) for count in plan.log_counts}
     resources |= {alarm.id: _alarm(plan, alarm) for alarm in plan.alarms}
     return {
@@ -83,17 +99,17 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     properties: Json = {
         "QueueName": settings.name,
-        "VisibilityTimeout": values.seconds(settings.visibility_ms),
-        "MessageRetentionPeriod": values.seconds(settings.retention_ms),
-        "DelaySeconds": values.seconds(settings.delay_ms),
+        "VisibilityTimeout": _seconds(settings.visibility_ms),
+        "MessageRetentionPeriod": _seconds(settings.retention_ms),
+        "DelaySeconds": _seconds(settings.delay_ms),
         "MaximumMessageSize": settings.message_bytes_max,
         "RedriveAllowPolicy": _redrive_allow(settings),
-        "Tags": values.tags(plan, queue.owner, settings.held),
+        "Tags": _tags(plan, queue.owner, settings.held),
     }
     if settings.dead_letter is not None:
         dead = next(one.id for one in plan.queues if one.settings.name == settings.dead_letter)
         properties["RedrivePolicy"] = {
-            "deadLetterTargetArn": values.arn(f"{dead}Queue"),
+            "deadLetterTargetArn": _arn(f"{dead}Queue"),
             "maxReceiveCount": settings.receives_max,
         }
     if settings.fifo:
@@ -108,21 +124,21 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
         properties["KmsMasterKeyId"] = plan.stack.kms_key
     else:
         properties["SqsManagedSseEnabled"] = True
-    return {"Type": "AWS::SQS::Queue", "Properties": properties, **values.kept(plan)}
+    return {"Type": "AWS::SQS::Queue", "Properties": properties, **_kept(plan)}
 
 
 def _redrive_allow(settings: QueueSettings) -> Json:
     if settings.redrive_allow != "byQueue":
         return {"redrivePermission": settings.redrive_allow}
     # by name and not by GetAtt: source and dead-letter queue would wait for each other
-    arns = [values.text(names.queue_arn(name)) for name in settings.redrive_sources]
+    arns = [_text(names.queue_arn(name)) for name in settings.redrive_sources]
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
 def _queue_policy(plan: Plan, queue: QueuePlan) -> Json:
     rules = plan.events.senders.get(queue.id)
-    sent_by = None if rules is None else [values.text(arn) for arn in rules]
-    document = values.document(iam.queue_statements(values.arn(f"{queue.id}Queue"), sent_by))
+    sent_by = None if rules is None else [_text(arn) for arn in rules]
+    document = _document(iam.queue_statements(_arn(f"{queue.id}Queue"), sent_by))
     return {
         "Type": "AWS::SQS::QueuePolicy",
         "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": document},
@@ -150,9 +166,9 @@ def _table(plan: Plan, name: str) -> Json:
             "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
             "SSESpecification": encryption,
             "DeletionProtectionEnabled": plan.stack.deletion_protection,
-            "Tags": values.tags(plan, None),
+            "Tags": _tags(plan, None),
         },
-        **values.kept(plan),
+        **_kept(plan),
     }
 
 
@@ -169,11 +185,11 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
         "Handler": settings.handler,
         "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
         "MemorySize": settings.memory_mib,
-        "Timeout": values.seconds(settings.timeout_ms),
-        "Role": values.arn(f"{function.role_id}Role"),
-        "Environment": {"Variables": {**settings.env, URL_VARIABLE: values.text(plan.url)}},
+        "Timeout": _seconds(settings.timeout_ms),
+        "Role": _arn(f"{function.role_id}Role"),
+        "Environment": {"Variables": {**settings.env, URL_VARIABLE: _text(plan.url)}},
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
-        "Tags": values.tags(plan, function.owner),
+        "Tags": _tags(plan, function.owner),
     }
     if function.subnets:
         properties["VpcConfig"] = {
@@ -188,25 +204,25 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
 def _mapping(plan: Plan, function: FunctionPlan) -> Json:
     mapping = function.mapping
     properties: Json = {
-        "EventSourceArn": values.arn(f"{function.queue_id}Queue"),
+        "EventSourceArn": _arn(f"{function.queue_id}Queue"),
         "FunctionName": {"Ref": f"{function.id}Function"},
         "BatchSize": mapping.batch_size,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "ScalingConfig": {"MaximumConcurrency": mapping.concurrency_max},
-        "Tags": values.tags(plan, function.owner),
+        "Tags": _tags(plan, function.owner),
     }
     if not function.fifo:
-        properties["MaximumBatchingWindowInSeconds"] = values.seconds(mapping.window_ms)
+        properties["MaximumBatchingWindowInSeconds"] = _seconds(mapping.window_ms)
     return {"Type": "AWS::Lambda::EventSourceMapping", "Properties": properties}
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
-    document = values.document([values.statement(one) for one in function.statements])
+    document = _document([_statement(one) for one in function.statements])
     properties: Json = {
-        "AssumeRolePolicyDocument": values.document([iam.LAMBDA_TRUST]),
+        "AssumeRolePolicyDocument": _document([iam.LAMBDA_TRUST]),
         "Description": f"What the function {function.name} uses, and no more.",
         "Policies": [{"PolicyName": "onefold", "PolicyDocument": document}],
-        "Tags": values.tags(plan, function.owner),
+        "Tags": _tags(plan, function.owner),
     }
     if function.policies:
         properties["ManagedPolicyArns"] = list(function.policies)
@@ -217,7 +233,7 @@ def _log_group(plan: Plan, function: FunctionPlan) -> Json:
     properties: Json = {
         "LogGroupName": function.log_group,
         "RetentionInDays": plan.stack.log_days,
-        "Tags": values.tags(plan, function.owner),
+        "Tags": _tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         properties["KmsKeyId"] = plan.stack.kms_key
@@ -252,19 +268,17 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
         "Namespace": alarm.namespace,
         "MetricName": alarm.metric,
         "Statistic": alarm.statistic,
-        "Period": values.seconds(alarm.period_ms),
+        "Period": _seconds(alarm.period_ms),
         "EvaluationPeriods": 1,
         "Threshold": alarm.threshold,
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
         "TreatMissingData": "notBreaching",
         "AlarmActions": notified,
         "OKActions": notified,
-        "Tags": values.tags(plan, alarm.owner),
+        "Tags": _tags(plan, alarm.owner),
     }
     if alarm.dimensions:
-        properties["Dimensions"] = [
-            {"Name": name, "Value": values.text(value)} for name, value in alarm.dimensions.items()
-        ]
+        properties["Dimensions"] = [{"Name": name, "Value": _text(value)} for name, value in alarm.dimensions.items()]
     return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
 
 
@@ -283,7 +297,7 @@ def _parameters(plan: Plan) -> Json:
 
 
 def _outputs(plan: Plan) -> Json:
-    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": values.text(plan.url)}}
+    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": _text(plan.url)}}
     for queue in plan.queues:
         role = {"main": "Queue", "dead": "Dead-letter queue", "held": "Queue for unknown outcomes"}[queue.role]
         found[f"{queue.id}QueueUrl"] = {
@@ -293,11 +307,250 @@ def _outputs(plan: Plan) -> Json:
     for function in plan.functions:
         found[f"{function.id}FunctionArn"] = {
             "Description": f"Function {function.name}.",
-            "Value": values.arn(f"{function.id}Function"),
+            "Value": _arn(f"{function.id}Function"),
         }
     if plan.table is not None:
         found["RecordTableName"] = {
             "Description": "Table of records, ledger and state.",
             "Value": {"Ref": "RecordTable"},
         }
-    return found | template_time.outputs(plan)
+    return found | _event_outputs(plan)
+
+
+# -- schedules, map runs, events --------------------------------------------------------------------------------------
+
+
+def _event_resources(plan: Plan) -> Json:
+    """All of them, by logical id."""
+    found: Json = {}
+    if plan.scheduling is not None:
+        found[GROUP_ID] = {
+            "Type": "AWS::Scheduler::ScheduleGroup",
+            "Properties": {"Name": plan.scheduling.group, "Tags": _tags(plan, None)},
+        }
+        found[f"{ROLE_ID}Role"] = _service_role(plan, plan.scheduling.role)
+        found |= {one.id: _schedule(plan, one) for one in plan.scheduling.schedules}
+    for machine in plan.machines:
+        found[f"{machine.id}Machine"] = _machine(plan, machine)
+        found[f"{machine.role.id}Role"] = _service_role(plan, machine.role)
+    found |= {f"{bus.id}Bus": _bus(plan, bus) for bus in plan.events.buses}
+    found |= {f"{rule.id}Rule": _rule(rule) for rule in plan.events.rules}
+    found |= {f"{archive.id}Archive": _archive(archive) | _kept(plan) for archive in plan.events.archives}
+    for pipe in plan.events.pipes:
+        found[pipe.id] = _pipe(plan, pipe)
+        found[f"{pipe.role.id}Role"] = _service_role(plan, pipe.role)
+    return found
+
+
+def _event_outputs(plan: Plan) -> Json:
+    """What is asked for by name later."""
+    found: Json = {
+        f"{machine.id}MachineArn": {
+            "Description": f"State machine {machine.name}.",
+            "Value": {"Ref": f"{machine.id}Machine"},
+        }
+        for machine in plan.machines
+    }
+    found |= {
+        f"{bus.id}BusName": {"Description": f"Event bus {bus.name}.", "Value": {"Ref": f"{bus.id}Bus"}}
+        for bus in plan.events.buses
+    }
+    return found
+
+
+def _schedule(plan: Plan, one: SchedulePlan) -> Json:
+    window: Json = {"Mode": "OFF"}
+    if one.window_minutes is not None:
+        window = {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": one.window_minutes}
+    target: Json = {
+        "Arn": _text(TARGET_ARN),
+        "RoleArn": _arn(f"{ROLE_ID}Role"),
+        "Input": _text(one.input),
+        "RetryPolicy": {"MaximumRetryAttempts": one.attempts, "MaximumEventAgeInSeconds": one.age_s},
+    }
+    if one.dead_id is not None:
+        target["DeadLetterConfig"] = {"Arn": _arn(f"{one.dead_id}Queue")}
+    properties: Json = {
+        "Name": one.name,
+        "GroupName": {"Ref": GROUP_ID},
+        "Description": one.text,
+        "ScheduleExpression": one.expression,
+        "ScheduleExpressionTimezone": one.zone,
+        "FlexibleTimeWindow": window,
+        "State": "ENABLED",
+        "Target": target,
+    }
+    optional = {"StartDate": one.start, "EndDate": one.end, "KmsKeyArn": plan.stack.kms_key}
+    properties |= {name: value for name, value in optional.items() if value is not None}
+    return {"Type": "AWS::Scheduler::Schedule", "Properties": properties}
+
+
+def _machine(plan: Plan, machine: MachinePlan) -> Json:
+    return {
+        "Type": "AWS::StepFunctions::StateMachine",
+        "Properties": {
+            "StateMachineName": machine.name,
+            "StateMachineType": "STANDARD",
+            "RoleArn": _arn(f"{machine.role.id}Role"),
+            "DefinitionString": _text(machine.definition),
+            "Tags": _tags(plan, machine.owner),
+        },
+    }
+
+
+def _bus(plan: Plan, bus: BusPlan) -> Json:
+    return {"Type": "AWS::Events::EventBus", "Properties": {"Name": bus.name, "Tags": _tags(plan, None)}}
+
+
+def _rule(rule: RulePlan) -> Json:
+    common: Json = {
+        "RetryPolicy": {"MaximumRetryAttempts": RETRIES, "MaximumEventAgeInSeconds": RETRY_AGE_S},
+        "DeadLetterConfig": {"Arn": _arn(f"{rule.dead_id}Queue")},
+    }
+    if rule.input_path is not None:
+        common["InputPath"] = rule.input_path
+    elif rule.constant is not None:
+        common["Input"] = rule.constant
+    elif rule.transformer is not None:
+        common["InputTransformer"] = {"InputTemplate": rule.transformer.template}
+        if rule.transformer.paths:
+            common["InputTransformer"]["InputPathsMap"] = dict(rule.transformer.paths)
+    targets = []
+    for queue in rule.target_ids:
+        target = {**common, "Id": queue, "Arn": _arn(f"{queue}Queue")}
+        if queue in rule.fifo_ids:
+            target["SqsParameters"] = {"MessageGroupId": rule.group}
+        targets.append(target)
+    properties: Json = {
+        "Name": rule.name,
+        "EventPattern": as_value(rule.pattern),
+        "State": "ENABLED" if rule.enabled else "DISABLED",
+        "Targets": targets,
+    }
+    if rule.bus_id is not None:
+        properties["EventBusName"] = {"Ref": f"{rule.bus_id}Bus"}
+    return {"Type": "AWS::Events::Rule", "Properties": properties}
+
+
+def _archive(archive: ArchivePlan) -> Json:
+    source: Any = _text("arn:{partition}:events:{region}:{account}:event-bus/default")
+    if archive.bus_id is not None:
+        source = _arn(f"{archive.bus_id}Bus")
+    properties: Json = {"ArchiveName": archive.name, "SourceArn": source}
+    if archive.pattern is not None:
+        properties["EventPattern"] = as_value(archive.pattern)
+    if archive.days is not None:
+        properties["RetentionDays"] = archive.days
+    return {"Type": "AWS::Events::Archive", "Properties": properties}
+
+
+def _pipe(plan: Plan, pipe: PipePlan) -> Json:
+    source: Json = {"SqsQueueParameters": {"BatchSize": PIPE_BATCH}}
+    if pipe.filters:
+        source["FilterCriteria"] = {"Filters": [{"Pattern": pattern} for pattern in pipe.filters]}
+    target: Json = {}
+    if pipe.template is not None:
+        target["InputTemplate"] = pipe.template
+    if pipe.group is not None:
+        target["SqsQueueParameters"] = {"MessageGroupId": pipe.group, "MessageDeduplicationId": "$.messageId"}
+    return {
+        "Type": "AWS::Pipes::Pipe",
+        "Properties": {
+            "Name": pipe.name,
+            "RoleArn": _arn(f"{pipe.role.id}Role"),
+            "Source": _arn(f"{pipe.source_id}Queue"),
+            "SourceParameters": source,
+            "Target": _arn(f"{pipe.target_id}Queue"),
+            **({"TargetParameters": target} if target else {}),
+            "Tags": plan.tags_of(pipe.owner),
+        },
+    }
+
+
+# -- how values are written -------------------------------------------------------------------------------------------
+
+
+_PLACES: Final = {"partition": "AWS::Partition", "region": "AWS::Region", "account": "AWS::AccountId"}
+_REFERENCES: Final = {
+    "queue_url": "{}Queue",
+    "queue_arn": "{}Queue.Arn",
+    "function_arn": "{}Function.Arn",
+    "role_arn": "{}Role.Arn",
+    "bus_arn": "{}Bus.Arn",
+}
+
+
+def _text(value: str) -> str | Json:
+    """A pattern as it is written in a template: as it is, or with references put in."""
+    if not names.has_places(value):
+        return value
+    return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}
+
+
+def _expression(place: str) -> str:
+    kind, _, what = place.partition(".")
+    return f"${{{_REFERENCES[kind].format(what) if what else _PLACES[kind]}}}"
+
+
+def _arn(logical: str) -> Json:
+    """The ARN of a resource."""
+    return {"Fn::GetAtt": [logical, "Arn"]}
+
+
+def _tags(plan: Plan, owner: str | None, held: str | None = None) -> list[Json]:
+    """The tags of a resource as a list."""
+    return [{"Key": name, "Value": value} for name, value in plan.tags_of(owner, held).items()]
+
+
+def _seconds(ms: int) -> int:
+    """Whole seconds, rounded up."""
+    return -(-ms // limits.SECOND_MS)
+
+
+def _kept(plan: Plan) -> Json:
+    """What happens to a resource with contents when it leaves the template or the stack is deleted."""
+    if plan.stack.disposable:
+        return {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+    return {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+
+
+def _statement(one: Statement) -> Json:
+    """A statement of a role's policy."""
+    found: Json = {
+        "Sid": one.sid,
+        "Effect": "Allow",
+        "Action": list(one.actions),
+        "Resource": [_text(pattern) for pattern in one.resources],
+    }
+    condition = one.condition()
+    if condition:
+        found["Condition"] = _filled(condition)
+    return found
+
+
+def _document(statements: list[Json]) -> Json:
+    """A policy."""
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _service_role(plan: Plan, role: RolePlan) -> Json:
+    """A role that a service takes on."""
+    return {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": _document([_filled(role.trust())]),
+            "Description": role.text,
+            "Policies": [
+                {"PolicyName": "onefold", "PolicyDocument": _document([_statement(one) for one in role.statements])}
+            ],
+            "Tags": _tags(plan, role.owner),
+        },
+    }
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _filled(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one) for one in value]
+    return _text(value) if isinstance(value, str) else value

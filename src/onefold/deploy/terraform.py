@@ -1,24 +1,34 @@
 """A plan as Terraform JSON: one module, `main.tf.json`, for the AWS provider 6.
 
-Variables: `code_bucket` and `code_key`, where the functions' zip lies, and `alarm_topic`, an SNS topic that alarms notify.
+Variables: `code_bucket` and `code_key`, where the functions' zip is, and `alarm_topic`, an SNS topic that alarms notify.
 Region and credentials are the caller's provider's; none is configured here, so that it may be a module of a larger whole.
-Never here: sizes, names, permissions; they are the plan's. Invariant: equal plans give equal bytes; keys are sorted.
 
-Sources: Terraform "JSON Configuration Syntax"; registry documentation of hashicorp/aws 6.
+Never here: which resources there are, sizes, names, permissions; they are the plan's. Invariant: equal plans give equal
+bytes, because keys are sorted; a user's text is data in every argument and never read as an expression: `${` and `%{` in it
+are escaped, and only our own references are expressions.
+
+Sources: Terraform "JSON Configuration Syntax", "Strings and Templates"; registry documentation of hashicorp/aws 6.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from onefold import limits
 from onefold.contracts.settings import QueueSettings
-from onefold.deploy import iam, module_time
-from onefold.deploy import module_values as values
+from onefold.deploy import iam, names
 from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.events import PIPE_BATCH, RETRIES, RETRY_AGE_S, ArchivePlan, PipePlan, RulePlan
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
+from onefold.deploy.iam import RolePlan, Statement
 from onefold.deploy.plan import Plan, QueuePlan
+from onefold.deploy.schedules import ROLE_ID, TARGET_ARN, SchedulePlan
+from onefold.deploy.state_machine import MachinePlan
 
 Json = dict[str, Any]
 
@@ -36,28 +46,28 @@ def module(plan: Plan) -> Json:
         known[name] = body
 
     for queue in plan.queues:
-        name = values.name(queue.id)
+        name = resource_name(queue.id)
         put("sqs_queue", name, _queue(plan, queue))
         put("sqs_queue_policy", name, _queue_policy(plan, queue, name))
         put("sqs_queue_redrive_allow_policy", name, _redrive_allow(plan, name, queue.settings))
     if plan.table is not None:
         put("dynamodb_table", "records", _table(plan, plan.table))
     for function in plan.functions:
-        name = values.name(function.id)
+        name = resource_name(function.id)
         put("lambda_function", name, _function(plan, function, name))
         put("lambda_event_source_mapping", name, _mapping(plan, function, name))
         put("cloudwatch_log_group", name, _log_group(plan, function))
-        role = values.name(function.role_id)
+        role = resource_name(function.role_id)
         put("iam_role", role, _role(plan, function))
-        put("iam_role_policy", role, values.role_policy(function.role_id, function.statements))
+        put("iam_role_policy", role, _role_policy(function.role_id, function.statements))
         for number, arn in enumerate(function.policies, start=1):
-            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": values.literal(arn)}
+            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": _literal(arn)}
             put("iam_role_policy_attachment", f"{role}_{number}", attached)
-    module_time.write(plan, put)
+    _put_events(plan, put)
     for count in plan.log_counts:
-        put("cloudwatch_log_metric_filter", values.name(count.id), _log_count(count))
+        put("cloudwatch_log_metric_filter", resource_name(count.id), _log_count(count))
     for alarm in plan.alarms:
-        put("cloudwatch_metric_alarm", values.name(alarm.id), _alarm(plan, alarm))
+        put("cloudwatch_metric_alarm", resource_name(alarm.id), _alarm(plan, alarm))
     found: Json = {
         "terraform": {
             "required_version": TERRAFORM,
@@ -88,18 +98,16 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     found: Json = {
         "name": settings.name,
-        "visibility_timeout_seconds": values.seconds(settings.visibility_ms),
-        "message_retention_seconds": values.seconds(settings.retention_ms),
-        "delay_seconds": values.seconds(settings.delay_ms),
+        "visibility_timeout_seconds": _seconds(settings.visibility_ms),
+        "message_retention_seconds": _seconds(settings.retention_ms),
+        "delay_seconds": _seconds(settings.delay_ms),
         "max_message_size": settings.message_bytes_max,
-        "tags": values.tags(plan, queue.owner, settings.held),
-        **values.kept(plan),
+        "tags": _tags(plan, queue.owner, settings.held),
+        **_kept(plan),
     }
     if settings.dead_letter is not None:
         arn = f"${{aws_sqs_queue.{_queue_name(plan, settings.dead_letter)}.arn}}"
-        found["redrive_policy"] = values.document(
-            {"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max}
-        )
+        found["redrive_policy"] = _policy_text({"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max})
     if settings.fifo:
         found |= {
             "fifo_queue": True,
@@ -115,7 +123,7 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
 
 
 def _queue_name(plan: Plan, full_name: str) -> str:
-    return values.name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
+    return resource_name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
 
 
 def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
@@ -123,14 +131,14 @@ def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
     if settings.redrive_allow == "byQueue":
         sources = [f"${{aws_sqs_queue.{_queue_name(plan, source)}.arn}}" for source in settings.redrive_sources]
         policy["sourceQueueArns"] = sources
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": values.document(policy)}
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": _policy_text(policy)}
 
 
 def _queue_policy(plan: Plan, queue: QueuePlan, name: str) -> Json:
     rules = plan.events.senders.get(queue.id)
-    sent_by = None if rules is None else [values.text(arn) for arn in rules]
+    sent_by = None if rules is None else [_text(arn) for arn in rules]
     statements = iam.queue_statements(f"${{aws_sqs_queue.{name}.arn}}", sent_by)
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": values.policy(statements)}
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": _policy(statements)}
 
 
 def _table(plan: Plan, name: str) -> Json:
@@ -147,8 +155,8 @@ def _table(plan: Plan, name: str) -> Json:
         "point_in_time_recovery": {"enabled": True},
         "server_side_encryption": encryption,
         "deletion_protection_enabled": plan.stack.deletion_protection,
-        "tags": values.tags(plan, None),
-        **values.kept(plan),
+        "tags": _tags(plan, None),
+        **_kept(plan),
     }
 
 
@@ -157,28 +165,26 @@ def _table(plan: Plan, name: str) -> Json:
 
 def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
     settings = function.settings
-    role = values.name(function.role_id)
+    role = resource_name(function.role_id)
     found: Json = {
         "function_name": settings.name,
-        "description": values.literal(
-            f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]
-        ),
+        "description": _literal(f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]),
         "runtime": function.runtime,
         "architectures": [function.architecture],
         "handler": settings.handler,
         "s3_bucket": "${var.code_bucket}",
         "s3_key": "${var.code_key}",
         "memory_size": settings.memory_mib,
-        "timeout": values.seconds(settings.timeout_ms),
+        "timeout": _seconds(settings.timeout_ms),
         "role": f"${{aws_iam_role.{role}.arn}}",
         "environment": {
             "variables": {
-                **{key: values.literal(value) for key, value in settings.env.items()},
-                URL_VARIABLE: values.text(plan.url),
+                **{key: _literal(value) for key, value in settings.env.items()},
+                URL_VARIABLE: _text(plan.url),
             }
         },
         "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
-        "tags": values.tags(plan, function.owner),
+        "tags": _tags(plan, function.owner),
         # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
         "depends_on": [f"aws_iam_role_policy.{role}"],
     }
@@ -195,24 +201,24 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
 def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
     mapping = function.mapping
     found: Json = {
-        "event_source_arn": f"${{aws_sqs_queue.{values.name(function.queue_id)}.arn}}",
+        "event_source_arn": f"${{aws_sqs_queue.{resource_name(function.queue_id)}.arn}}",
         "function_name": f"${{aws_lambda_function.{name}.arn}}",
         "batch_size": mapping.batch_size,
         "function_response_types": ["ReportBatchItemFailures"],
         "scaling_config": {"maximum_concurrency": mapping.concurrency_max},
-        "tags": values.tags(plan, function.owner),
+        "tags": _tags(plan, function.owner),
     }
     if not function.fifo:
-        found["maximum_batching_window_in_seconds"] = values.seconds(mapping.window_ms)
+        found["maximum_batching_window_in_seconds"] = _seconds(mapping.window_ms)
     return found
 
 
 def _role(plan: Plan, function: FunctionPlan) -> Json:
     return {
-        "name_prefix": values.name_prefix(function.name),
+        "name_prefix": _name_prefix(function.name),
         "description": f"What the function {function.name} uses, and no more.",
-        "assume_role_policy": values.policy([iam.LAMBDA_TRUST]),
-        "tags": values.tags(plan, function.owner),
+        "assume_role_policy": _policy([iam.LAMBDA_TRUST]),
+        "tags": _tags(plan, function.owner),
     }
 
 
@@ -220,7 +226,7 @@ def _log_group(plan: Plan, function: FunctionPlan) -> Json:
     found: Json = {
         "name": function.log_group,
         "retention_in_days": plan.stack.log_days,
-        "tags": values.tags(plan, function.owner),
+        "tags": _tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         found["kms_key_id"] = plan.stack.kms_key
@@ -233,8 +239,8 @@ def _log_group(plan: Plan, function: FunctionPlan) -> Json:
 def _log_count(count: LogCount) -> Json:
     return {
         "name": f"{count.namespace.rpartition('/')[2]}-{count.metric}",
-        "log_group_name": f"${{aws_cloudwatch_log_group.{values.name(count.function)}.name}}",
-        "pattern": values.literal(count.pattern),
+        "log_group_name": f"${{aws_cloudwatch_log_group.{resource_name(count.function)}.name}}",
+        "pattern": _literal(count.pattern),
         "metric_transformation": {
             "namespace": count.namespace,
             "name": count.metric,
@@ -248,21 +254,21 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
     notified = '${var.alarm_topic == "" ? [] : [var.alarm_topic]}'
     found: Json = {
         "alarm_name": alarm.name,
-        "alarm_description": values.literal(alarm.text),
+        "alarm_description": _literal(alarm.text),
         "namespace": alarm.namespace,
         "metric_name": alarm.metric,
         "statistic": alarm.statistic,
-        "period": values.seconds(alarm.period_ms),
+        "period": _seconds(alarm.period_ms),
         "evaluation_periods": 1,
         "threshold": alarm.threshold,
         "comparison_operator": "GreaterThanOrEqualToThreshold",
         "treat_missing_data": "notBreaching",
         "alarm_actions": notified,
         "ok_actions": notified,
-        "tags": values.tags(plan, alarm.owner),
+        "tags": _tags(plan, alarm.owner),
     }
     if alarm.dimensions:
-        found["dimensions"] = {name: values.text(value) for name, value in alarm.dimensions.items()}
+        found["dimensions"] = {name: _text(value) for name, value in alarm.dimensions.items()}
     return found
 
 
@@ -281,15 +287,15 @@ def _variables(plan: Plan) -> Json:
 
 
 def _outputs(plan: Plan) -> Json:
-    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": values.text(plan.url)}}
+    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": _text(plan.url)}}
     for queue in plan.queues:
-        name = values.name(queue.id)
+        name = resource_name(queue.id)
         found[f"{name}_queue_url"] = {
             "description": f"Queue {queue.settings.name}.",
             "value": f"${{aws_sqs_queue.{name}.id}}",
         }
     for function in plan.functions:
-        name = values.name(function.id)
+        name = resource_name(function.id)
         found[f"{name}_function_arn"] = {
             "description": f"Function {function.name}.",
             "value": f"${{aws_lambda_function.{name}.arn}}",
@@ -299,4 +305,290 @@ def _outputs(plan: Plan) -> Json:
             "description": "Table of records, ledger and state.",
             "value": "${aws_dynamodb_table.records.name}",
         }
-    return found | module_time.outputs(plan)
+    return found | _event_outputs(plan)
+
+
+# -- schedules, map runs, events --------------------------------------------------------------------------------------
+
+
+Put = Callable[[str, str, Json], None]
+"""Takes a resource: its type without `aws_`, its name, its arguments."""
+
+
+def _put_events(plan: Plan, put: Put) -> None:
+    """Put all of them."""
+
+    def put_role(role: RolePlan, prefix: str) -> None:
+        name = resource_name(role.id)
+        put("iam_role", name, _service_role(plan, role, prefix))
+        put("iam_role_policy", name, _role_policy(role.id, role.statements))
+
+    if plan.scheduling is not None:
+        group = plan.scheduling.group
+        put("scheduler_schedule_group", "schedules", {"name": group, "tags": _tags(plan, None)})
+        put_role(plan.scheduling.role, f"{group}-scheduler")
+        for schedule in plan.scheduling.schedules:
+            put("scheduler_schedule", resource_name(schedule.id), _schedule(plan, schedule))
+    for machine in plan.machines:
+        put_role(machine.role, machine.name)
+        put("sfn_state_machine", resource_name(machine.id), _machine(plan, machine))
+    for bus in plan.events.buses:
+        put("cloudwatch_event_bus", resource_name(bus.id), {"name": bus.name, "tags": _tags(plan, None)})
+    for rule in plan.events.rules:
+        _put_rule(plan, rule, put)
+    for archive in plan.events.archives:
+        put("cloudwatch_event_archive", resource_name(archive.id), _archive(archive) | _kept(plan))
+    for pipe in plan.events.pipes:
+        put_role(pipe.role, pipe.name)
+        put("pipes_pipe", resource_name(pipe.id), _pipe(plan, pipe))
+
+
+def _event_outputs(plan: Plan) -> Json:
+    """What is asked for by name later."""
+    found: Json = {
+        f"{resource_name(machine.id)}_machine_arn": {
+            "description": f"State machine {machine.name}.",
+            "value": f"${{aws_sfn_state_machine.{resource_name(machine.id)}.arn}}",
+        }
+        for machine in plan.machines
+    }
+    found |= {
+        f"{resource_name(bus.id)}_bus_name": {
+            "description": f"Event bus {bus.name}.",
+            "value": f"${{aws_cloudwatch_event_bus.{resource_name(bus.id)}.name}}",
+        }
+        for bus in plan.events.buses
+    }
+    return found
+
+
+def _queue_arn(logical: str) -> str:
+    return f"${{aws_sqs_queue.{resource_name(logical)}.arn}}"
+
+
+def _role_arn(logical: str) -> str:
+    return f"${{aws_iam_role.{resource_name(logical)}.arn}}"
+
+
+def _schedule(plan: Plan, one: SchedulePlan) -> Json:
+    window: Json = {"mode": "OFF"}
+    if one.window_minutes is not None:
+        window = {"mode": "FLEXIBLE", "maximum_window_in_minutes": one.window_minutes}
+    target: Json = {
+        "arn": _text(TARGET_ARN),
+        "role_arn": _role_arn(ROLE_ID),
+        "input": _text(one.input),
+        "retry_policy": {"maximum_retry_attempts": one.attempts, "maximum_event_age_in_seconds": one.age_s},
+    }
+    if one.dead_id is not None:
+        target["dead_letter_config"] = {"arn": _queue_arn(one.dead_id)}
+    found: Json = {
+        "name": one.name,
+        "group_name": "${aws_scheduler_schedule_group.schedules.name}",
+        "description": _literal(one.text),
+        "schedule_expression": one.expression,
+        "schedule_expression_timezone": one.zone,
+        "flexible_time_window": window,
+        "state": "ENABLED",
+        "target": target,
+    }
+    optional = {"start_date": one.start, "end_date": one.end, "kms_key_arn": plan.stack.kms_key}
+    return found | {name: value for name, value in optional.items() if value is not None}
+
+
+def _machine(plan: Plan, machine: MachinePlan) -> Json:
+    return {
+        "name": machine.name,
+        "type": "STANDARD",
+        "role_arn": _role_arn(machine.role.id),
+        "definition": _text(machine.definition),
+        "tags": _tags(plan, machine.owner),
+        # the role's own policy is a resource beside it: without it the definition would be refused
+        "depends_on": [f"aws_iam_role_policy.{resource_name(machine.role.id)}"],
+    }
+
+
+def _bus_name(logical: str | None) -> str:
+    return "default" if logical is None else f"${{aws_cloudwatch_event_bus.{resource_name(logical)}.name}}"
+
+
+def _put_rule(plan: Plan, rule: RulePlan, put: Put) -> None:
+    name = resource_name(rule.id)
+    body: Json = {
+        "name": rule.name,
+        "event_bus_name": _bus_name(rule.bus_id),
+        "event_pattern": _literal(rule.pattern),
+        "state": "ENABLED" if rule.enabled else "DISABLED",
+        "tags": _tags(plan, None),
+    }
+    put("cloudwatch_event_rule", name, body)
+    for queue in rule.target_ids:
+        put("cloudwatch_event_target", f"{name}__to_{resource_name(queue)}", _target(rule, name, queue))
+
+
+def _target(rule: RulePlan, name: str, queue: str) -> Json:
+    found: Json = {
+        "rule": f"${{aws_cloudwatch_event_rule.{name}.name}}",
+        "event_bus_name": _bus_name(rule.bus_id),
+        "target_id": queue,
+        "arn": _queue_arn(queue),
+        "retry_policy": {"maximum_retry_attempts": RETRIES, "maximum_event_age_in_seconds": RETRY_AGE_S},
+        "dead_letter_config": {"arn": _queue_arn(rule.dead_id)},
+    }
+    if rule.input_path is not None:
+        found["input_path"] = rule.input_path
+    elif rule.constant is not None:
+        found["input"] = _literal(rule.constant)
+    elif rule.transformer is not None:
+        found["input_transformer"] = {"input_template": _literal(rule.transformer.template)}
+        if rule.transformer.paths:
+            found["input_transformer"]["input_paths"] = dict(rule.transformer.paths)
+    if queue in rule.fifo_ids and rule.group is not None:
+        found["sqs_target"] = {"message_group_id": _literal(rule.group)}
+    return found
+
+
+def _archive(archive: ArchivePlan) -> Json:
+    source = _text("arn:{partition}:events:{region}:{account}:event-bus/default")
+    if archive.bus_id is not None:
+        source = f"${{aws_cloudwatch_event_bus.{resource_name(archive.bus_id)}.arn}}"
+    found: Json = {"name": archive.name, "event_source_arn": source}
+    if archive.pattern is not None:
+        found["event_pattern"] = _literal(archive.pattern)
+    if archive.days is not None:
+        found["retention_days"] = archive.days
+    return found
+
+
+def _pipe(plan: Plan, pipe: PipePlan) -> Json:
+    source: Json = {"sqs_queue_parameters": {"batch_size": PIPE_BATCH}}
+    if pipe.filters:
+        patterns = [{"pattern": _literal(pattern)} for pattern in pipe.filters]
+        source["filter_criteria"] = {"filter": patterns}
+    target: Json = {}
+    if pipe.template is not None:
+        target["input_template"] = _literal(pipe.template)
+    if pipe.group is not None:
+        target["sqs_queue_parameters"] = {
+            "message_group_id": _literal(pipe.group),
+            "message_deduplication_id": "$.messageId",
+        }
+    found: Json = {
+        "name": pipe.name,
+        "role_arn": _role_arn(pipe.role.id),
+        "source": _queue_arn(pipe.source_id),
+        "source_parameters": source,
+        "target": _queue_arn(pipe.target_id),
+        "tags": _tags(plan, pipe.owner),
+        # the role's own policy is a resource beside it: without it the pipe could not be made
+        "depends_on": [f"aws_iam_role_policy.{resource_name(pipe.role.id)}"],
+    }
+    return found | ({"target_parameters": target} if target else {})
+
+
+# -- how values are written -------------------------------------------------------------------------------------------
+
+
+NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role; the provider adds 26 of its own
+_PLACES: Final = {
+    "partition": "${data.aws_partition.current.partition}",
+    "region": "${data.aws_region.current.region}",
+    "account": "${data.aws_caller_identity.current.account_id}",
+}
+_REFERENCES: Final = {
+    "queue_url": "${{aws_sqs_queue.{}.id}}",
+    "queue_arn": "${{aws_sqs_queue.{}.arn}}",
+    "function_arn": "${{aws_lambda_function.{}.arn}}",
+    "role_arn": "${{aws_iam_role.{}.arn}}",
+    "bus_arn": "${{aws_cloudwatch_event_bus.{}.arn}}",
+}
+
+
+def resource_name(logical: str) -> str:
+    """A logical id as Terraform has names: OrdersDead becomes orders_dead, EMails e_mails, OrdersFIFO orders__fifo."""
+    parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z])", "_", parted).lower()
+
+
+def _literal(value: str) -> str:
+    """Text in which Terraform reads nothing."""
+    return value.replace("${", "$${").replace("%{", "%%{")
+
+
+def _text(value: str) -> str:
+    """A pattern with references for what only Terraform knows."""
+    return names.filled(value, _expression, _literal)
+
+
+def _expression(place: str) -> str:
+    """What stands for a place of `names.py`."""
+    kind, _, what = place.partition(".")
+    return _REFERENCES[kind].format(resource_name(what)) if what else _PLACES[kind]
+
+
+def _tags(plan: Plan, owner: str | None, held: str | None = None) -> Json:
+    """The tags of a resource."""
+    return {_literal(one): _literal(value) for one, value in plan.tags_of(owner, held).items()}
+
+
+def _seconds(ms: int) -> int:
+    """Whole seconds, rounded up."""
+    return -(-ms // limits.SECOND_MS)
+
+
+def _kept(plan: Plan) -> Json:
+    """A thing with contents is destroyed only by who takes this line out."""
+    return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
+
+
+def _policy_text(value: Json) -> str:
+    """A policy as the text that the provider wants; references in it stay references."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _policy(statements: list[Json]) -> str:
+    """A policy of these statements."""
+    return _policy_text({"Version": "2012-10-17", "Statement": statements})
+
+
+def _statement(one: Statement) -> Json:
+    """A statement of a role's policy."""
+    found: Json = {
+        "Sid": one.sid,
+        "Effect": "Allow",
+        "Action": list(one.actions),
+        "Resource": [_text(pattern) for pattern in one.resources],
+    }
+    condition = one.condition()
+    if condition:
+        found["Condition"] = _filled(condition)
+    return found
+
+
+def _name_prefix(text: str) -> str:
+    """What the name of a role begins with."""
+    return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
+
+
+def _service_role(plan: Plan, role: RolePlan, prefix: str) -> Json:
+    """A role that a service takes on; its name begins with `prefix`."""
+    return {
+        "name_prefix": _name_prefix(prefix),
+        "description": role.text,
+        "assume_role_policy": _policy([_filled(role.trust())]),
+        "tags": _tags(plan, role.owner),
+    }
+
+
+def _role_policy(role_id: str, statements: Iterable[Statement]) -> Json:
+    """What a role may."""
+    said = _policy([_statement(one) for one in statements])
+    return {"name": "onefold", "role": f"${{aws_iam_role.{resource_name(role_id)}.id}}", "policy": said}
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _filled(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one) for one in value]
+    return _text(value) if isinstance(value, str) else value
