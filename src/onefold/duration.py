@@ -68,6 +68,11 @@ def to_text(ms: int) -> str:
     return "".join(parts[:2])
 
 
+def seconds_up(ms: int) -> int:
+    """Whole seconds of a duration in milliseconds, rounded up; for AWS's fields that count seconds."""
+    return -(-ms // _UNITS_MS["s"])
+
+
 def instant_ms(at: Any, what: str) -> int:
     """An aware datetime in UTC milliseconds.
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors
-from onefold.deploy.diff import Difference, differences, read_template
+from onefold.deploy.changes import Difference, differences, read_template
 
 BEFORE: dict[str, Any] = {
     "AWSTemplateFormatVersion": "2010-09-09",

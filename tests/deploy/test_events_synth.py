@@ -19,7 +19,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.deploy import cloudformation
-from onefold.deploy.events import EventsPlan
+from onefold.deploy.eventbridge import EventsPlan
 from onefold.deploy.plan import Declared, Plan, plan
 from onefold.deploy.stack import Stack
 from tests.deploy import timed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.deploy import bytecode, package, sources
+from onefold.deploy import package, sources
 from onefold.deploy.package import Built, PackageSettings
 from tests.architecture.source import modules, reached
 from tests.deploy.wheelhouse import offline, repack, write_wheel
@@ -222,13 +222,13 @@ def test_what_cannot_be_compiled_stays_as_text(root: Path) -> None:
     (root / "templates" / "skeleton.py").write_text("{{ name }} = class\n")
     with pytest.raises(errors.UsageError, match="is not Python"):
         build(root, include=("templates",))
-    found = bytecode.compiled({"a.py": b"x = 1\n", "b.py": b"{{ }} = class\n"}, HERE, root.parent / "stage")
+    found = package.compiled({"a.py": b"x = 1\n", "b.py": b"{{ }} = class\n"}, HERE, root.parent / "stage")
     assert [name.partition(".")[0] for name in found] == ["__pycache__/a"]
 
 
 def test_bytecode_for_another_python_is_refused() -> None:
     with pytest.raises(errors.UsageError, match=r"Bytecode for Python 3\.9 cannot be made"):
-        bytecode.compiled({}, "3.9", Path("nowhere"))
+        package.compiled({}, "3.9", Path("nowhere"))
 
 
 def test_another_input_gives_other_bytes(root: Path) -> None:

@@ -21,8 +21,8 @@ from onefold import errors
 from onefold.backends.aws import messages
 from onefold.contracts.entries import Entry
 from onefold.deploy import cloudformation
+from onefold.deploy.eventbridge import Scheduling
 from onefold.deploy.plan import Declared, Plan, plan
-from onefold.deploy.schedules import Scheduling
 from onefold.deploy.stack import Stack, engine_url
 from onefold.schedules.fire_times import run_name
 from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule, Tick, TickMessage

@@ -17,25 +17,28 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.alarms import Alarm, LogCount
-from onefold.deploy.events import (
+from onefold.deploy.eventbridge import (
+    GROUP_ID,
     PIPE_BATCH,
     RETRIES,
     RETRY_AGE_S,
+    ROLE_ID,
+    TARGET_ARN,
     ArchivePlan,
     BusPlan,
     PipePlan,
     RulePlan,
-    as_value,
+    SchedulePlan,
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
 from onefold.deploy.iam import RolePlan, Statement
 from onefold.deploy.plan import Plan, QueuePlan
-from onefold.deploy.schedules import GROUP_ID, ROLE_ID, TARGET_ARN, SchedulePlan
 from onefold.deploy.state_machine import MachinePlan
+from onefold.duration import seconds_up
 
 Json = dict[str, Any]
 
@@ -99,9 +102,9 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     properties: Json = {
         "QueueName": settings.name,
-        "VisibilityTimeout": _seconds(settings.visibility_ms),
-        "MessageRetentionPeriod": _seconds(settings.retention_ms),
-        "DelaySeconds": _seconds(settings.delay_ms),
+        "VisibilityTimeout": seconds_up(settings.visibility_ms),
+        "MessageRetentionPeriod": seconds_up(settings.retention_ms),
+        "DelaySeconds": seconds_up(settings.delay_ms),
         "MaximumMessageSize": settings.message_bytes_max,
         "RedriveAllowPolicy": _redrive_allow(settings),
         "Tags": _tags(plan, queue.owner, settings.held),
@@ -185,7 +188,7 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
         "Handler": settings.handler,
         "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
         "MemorySize": settings.memory_mib,
-        "Timeout": _seconds(settings.timeout_ms),
+        "Timeout": seconds_up(settings.timeout_ms),
         "Role": _arn(f"{function.role_id}Role"),
         "Environment": {"Variables": {**settings.env, URL_VARIABLE: _text(plan.url)}},
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
@@ -212,7 +215,7 @@ def _mapping(plan: Plan, function: FunctionPlan) -> Json:
         "Tags": _tags(plan, function.owner),
     }
     if not function.fifo:
-        properties["MaximumBatchingWindowInSeconds"] = _seconds(mapping.window_ms)
+        properties["MaximumBatchingWindowInSeconds"] = seconds_up(mapping.window_ms)
     return {"Type": "AWS::Lambda::EventSourceMapping", "Properties": properties}
 
 
@@ -268,7 +271,7 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
         "Namespace": alarm.namespace,
         "MetricName": alarm.metric,
         "Statistic": alarm.statistic,
-        "Period": _seconds(alarm.period_ms),
+        "Period": seconds_up(alarm.period_ms),
         "EvaluationPeriods": 1,
         "Threshold": alarm.threshold,
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
@@ -423,7 +426,7 @@ def _rule(rule: RulePlan) -> Json:
         targets.append(target)
     properties: Json = {
         "Name": rule.name,
-        "EventPattern": as_value(rule.pattern),
+        "EventPattern": msgspec.json.decode(rule.pattern),
         "State": "ENABLED" if rule.enabled else "DISABLED",
         "Targets": targets,
     }
@@ -438,7 +441,7 @@ def _archive(archive: ArchivePlan) -> Json:
         source = _arn(f"{archive.bus_id}Bus")
     properties: Json = {"ArchiveName": archive.name, "SourceArn": source}
     if archive.pattern is not None:
-        properties["EventPattern"] = as_value(archive.pattern)
+        properties["EventPattern"] = msgspec.json.decode(archive.pattern)
     if archive.days is not None:
         properties["RetentionDays"] = archive.days
     return {"Type": "AWS::Events::Archive", "Properties": properties}
@@ -500,11 +503,6 @@ def _arn(logical: str) -> Json:
 def _tags(plan: Plan, owner: str | None, held: str | None = None) -> list[Json]:
     """The tags of a resource as a list."""
     return [{"Key": name, "Value": value} for name, value in plan.tags_of(owner, held).items()]
-
-
-def _seconds(ms: int) -> int:
-    """Whole seconds, rounded up."""
-    return -(-ms // limits.SECOND_MS)
 
 
 def _kept(plan: Plan) -> Json:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from onefold import duration, errors, limits
 from onefold.deploy import iam, names
-from onefold.deploy.schedules import ROLE_ID, group_name
+from onefold.deploy.eventbridge import ROLE_ID, schedule_group
 from onefold.deploy.stack import Stack
 from onefold.lambdas.settings import (
     TIMEOUT_MS_MAX,
@@ -176,7 +176,7 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
         kms_key=host.stack.kms_key,
         network=bool(options.subnets),
         buses=host.buses,
-        late_group=group_name(host.app, host.stack) if host.stack.later else None,
+        late_group=schedule_group(host.app, host.stack) if host.stack.later else None,
         late_role=f"{{role_arn.{ROLE_ID}}}",
         graves=()
         if host.reconcilers.isdisjoint(job.name for job in jobs)

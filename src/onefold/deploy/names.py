@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
 from onefold import errors
+from onefold.backends.aws.dynamodb.items import job_part
 
 PREFIX_CHARS_MAX: Final = 40
 TAG_CHARS_MAX: Final = 256  # AWS tagging guide, "Tag naming limits and requirements": keys 128, values 256
@@ -123,8 +124,6 @@ def partitions(jobs: Iterable[str]) -> tuple[str, ...]:
     Args:
         jobs: those whose records it writes.
     """
-    from onefold.backends.aws.dynamodb.items import job_part
-
     return (*(f"{job_part(job)}#*" for job in sorted(set(jobs))), *SHARED_PARTITIONS)
 
 

@@ -1,11 +1,16 @@
 """The archive of a function: the app, onefold, and pinned dependencies for Lambda's platform; same input, same bytes.
 
-Entries are sorted, dated 1980-01-01, and have mode 0644 (0755 where the file may be executed). Bytecode is in it only when
-it was asked for (`bytecode.py`): it fits one version of Python. pip installs the dependencies into a folder of its own,
-wheels only, for the function's Python and processor, never for this machine's.
+Entries are sorted, dated 1980-01-01, and have mode 0644 (0755 where the file may be executed). pip installs the
+dependencies into a folder of its own, wheels only, for the function's Python and processor, never for this machine's.
+
+Bytecode is included only on request, because it fits one version of Python. Lambda's folder is read-only, so a function
+without bytecode compiles every module at every cold start. The compiled files carry the hash of their source instead of its
+time (PEP 552, unchecked: the archive holds both and nobody edits one), so they say nothing of this machine or moment and
+are the same wherever the same Python compiles the same text.
 
 Never here: which files an app consists of (`sources.py`), uploading.
-Invariant: nothing is written to the output before the whole archive is complete; then it replaces the old one at once.
+Invariant: nothing is written to the output before the whole archive is complete; then it replaces the old one at once. What
+cannot be compiled stays as text; the archive works without bytecode.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,7 +32,6 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from onefold import errors
-from onefold.deploy.bytecode import compiled
 from onefold.deploy.sources import IN_RUNTIME, app_sources, installed_files, onefold_sources
 
 Architecture = Literal["x86_64", "arm64"]
@@ -347,3 +352,40 @@ def _stray(settings: PackageSettings) -> list[str]:
     return [
         f"{', '.join(loose)} in {where} names no single version, so another day may bring other bytes: pin with ==."
     ]
+
+
+TASK_FOLDER: Final = "/var/task"  # Lambda developer guide: where the archive is unpacked; what tracebacks show
+
+
+def compiled(sources: Mapping[str, bytes], python: str, stage: Path) -> dict[str, bytes]:
+    """The bytecode of Python files.
+
+    Args:
+        sources: path in the archive to text. python: the function's version, for example "3.13".
+        stage: a folder to work in; emptied.
+
+    Raises:
+        UsageError: this interpreter is of another version.
+    """
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if here != python:
+        raise errors.UsageError(
+            f"Bytecode for Python {python} cannot be made by Python {here}.",
+            meaning="Each version reads its own only.",
+            todo=f"Package with Python {python}, give the functions runtime='python{here}', or leave --bytecode out.",
+        )
+    if stage.exists():
+        shutil.rmtree(stage)
+    for name, content in sources.items():
+        path = stage / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    command = [
+        sys.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", "1", "--invalidation-mode", "unchecked-hash",
+        "-s", str(stage), "-p", TASK_FOLDER, str(stage),
+    ]  # fmt: skip
+    # Its exit code says only that some file cannot be compiled, as templates of code in some distributions cannot.
+    subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
+    found = {path.relative_to(stage).as_posix(): path.read_bytes() for path in stage.rglob("*.pyc")}
+    shutil.rmtree(stage)
+    return dict(sorted(found.items()))

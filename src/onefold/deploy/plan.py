@@ -19,11 +19,10 @@ from onefold.backends.aws import queue_attributes
 from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
-from onefold.deploy import alarms, events, functions, names, schedules, state_machine
+from onefold.deploy import alarms, eventbridge, functions, names, state_machine
 from onefold.deploy.alarms import Alarm, LogCount
-from onefold.deploy.events import EventsPlan
+from onefold.deploy.eventbridge import EventsPlan, Scheduling
 from onefold.deploy.functions import FunctionPlan, Host
-from onefold.deploy.schedules import Scheduling
 from onefold.deploy.stack import Stack, engine_url
 from onefold.deploy.state_machine import MachinePlan
 from onefold.maps.rules import MapSpec
@@ -131,12 +130,12 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
     scheduled, maps = list(declared.schedules), list(declared.maps)
     on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in queues}
-    piped = {pipe.source: pipe for pipe in declared.pipes if events.can_be_pipe(pipe)}
+    piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function does the others
     for job in sorted(declared.jobs, key=lambda one: one.name):
         on_queue[job.policy.queue].append(job)
     table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
     stack = replace(stack, table=table)
-    url = engine_url(stack, schedules.group_name(app, stack))
+    url = engine_url(stack, eventbridge.schedule_group(app, stack))
     host = Host(
         app=app,
         target=target,
@@ -146,7 +145,7 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         graves=tuple(one.name for queue in queues for one in (queue.dead_letter, queue.held)),
         reconcilers=frozenset(declared.reconcilers),
         unique=tuple((job.policy.queue, job.name) for job in declared.jobs if job.unique),
-        buses=tuple(events.full_name(bus.name, stack.prefix) for bus in declared.buses),
+        buses=tuple(eventbridge.full_name(bus.name, stack.prefix) for bus in declared.buses),
     )
     made = [
         functions.planned(host, queue, queue.function, on_queue[queue.name])
@@ -167,14 +166,16 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
         table=table,
         log_counts=names.by_id(counts),
         alarms=names.by_id([*found, *(alarms.map_failed(one.name, part=one.id, owner=one.owner) for one in machines)]),
-        scheduling=schedules.planned(app, scheduled, stack, {queue.name: queue.settings for queue in queues}),
+        scheduling=eventbridge.planned_schedules(
+            app, scheduled, stack, {queue.name: queue.settings for queue in queues}
+        ),
         machines=names.by_id(machines),
-        events=events.planned(
+        events=eventbridge.planned_events(
             list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
         ),
         tags=dict(sorted({**stack.tags, APP_TAG: app}.items())),
         notes=(
-            *schedules.notes(scheduled),
+            *eventbridge.schedule_notes(scheduled),
             *state_machine.notes(maps),
             *([] if declared.logs else alarms.notes(counts)),
             *_shared_prefix(app, stack.prefix, declared.reconcilers),

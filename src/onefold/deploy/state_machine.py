@@ -22,10 +22,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors
 from onefold.deploy import iam, names
 from onefold.deploy.functions import FunctionPlan
 from onefold.deploy.stack import Stack
+from onefold.duration import seconds_up
 from onefold.maps.rules import BUSY, TIMEOUT, Catcher, MapSpec, Retrier
 
 Json = dict[str, Any]
@@ -224,13 +225,13 @@ def _path(spec: MapSpec, name: str) -> str:
 def _retrier(rule: Retrier) -> Json:
     found: Json = {
         "ErrorEquals": error_names(rule.errors),
-        "IntervalSeconds": _seconds(rule.interval_ms),
+        "IntervalSeconds": seconds_up(rule.interval_ms),
         "BackoffRate": float(rule.backoff),
         "MaxAttempts": rule.attempts,
         "JitterStrategy": rule.jitter.upper(),
     }
     if rule.max_delay_ms is not None:
-        found["MaxDelaySeconds"] = _seconds(rule.max_delay_ms)
+        found["MaxDelaySeconds"] = seconds_up(rule.max_delay_ms)
     return found
 
 
@@ -245,10 +246,6 @@ def error_names(declared: Sequence[str]) -> list[str]:
         short = name if name.startswith(("States.", "Sandbox.", "Lambda.")) else name.rpartition(".")[2]
         found += _TIMEOUTS if short in _TIMEOUTS else [short]
     return list(dict.fromkeys(found))
-
-
-def _seconds(ms: int) -> int:
-    return -(-ms // limits.SECOND_MS)
 
 
 def _reader(spec: MapSpec) -> Json:
@@ -390,7 +387,7 @@ def _check(spec: MapSpec) -> None:
     for queue in _told(spec):
         names.check_length(f"Tell-{queue}", NAME_CHARS_MAX, f"A state of map {spec.name}")
     for one in spec.retry:
-        if one.max_delay_ms is not None and _seconds(one.max_delay_ms) <= _seconds(one.interval_ms):
+        if one.max_delay_ms is not None and seconds_up(one.max_delay_ms) <= seconds_up(one.interval_ms):
             raise errors.UsageError(
                 f"Map {spec.name} has a longest pause of {one.max_delay_ms} ms over an interval of {one.interval_ms} ms.",
                 meaning="Step Functions counts whole seconds, and wants the longest pause above the interval.",

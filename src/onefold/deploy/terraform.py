@@ -19,16 +19,25 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold import limits
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.alarms import Alarm, LogCount
-from onefold.deploy.events import PIPE_BATCH, RETRIES, RETRY_AGE_S, ArchivePlan, PipePlan, RulePlan
+from onefold.deploy.eventbridge import (
+    PIPE_BATCH,
+    RETRIES,
+    RETRY_AGE_S,
+    ROLE_ID,
+    TARGET_ARN,
+    ArchivePlan,
+    PipePlan,
+    RulePlan,
+    SchedulePlan,
+)
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
 from onefold.deploy.iam import RolePlan, Statement
 from onefold.deploy.plan import Plan, QueuePlan
-from onefold.deploy.schedules import ROLE_ID, TARGET_ARN, SchedulePlan
 from onefold.deploy.state_machine import MachinePlan
+from onefold.duration import seconds_up
 
 Json = dict[str, Any]
 
@@ -98,9 +107,9 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     settings = queue.settings
     found: Json = {
         "name": settings.name,
-        "visibility_timeout_seconds": _seconds(settings.visibility_ms),
-        "message_retention_seconds": _seconds(settings.retention_ms),
-        "delay_seconds": _seconds(settings.delay_ms),
+        "visibility_timeout_seconds": seconds_up(settings.visibility_ms),
+        "message_retention_seconds": seconds_up(settings.retention_ms),
+        "delay_seconds": seconds_up(settings.delay_ms),
         "max_message_size": settings.message_bytes_max,
         "tags": _tags(plan, queue.owner, settings.held),
         **_kept(plan),
@@ -175,7 +184,7 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
         "s3_bucket": "${var.code_bucket}",
         "s3_key": "${var.code_key}",
         "memory_size": settings.memory_mib,
-        "timeout": _seconds(settings.timeout_ms),
+        "timeout": seconds_up(settings.timeout_ms),
         "role": f"${{aws_iam_role.{role}.arn}}",
         "environment": {
             "variables": {
@@ -209,7 +218,7 @@ def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
         "tags": _tags(plan, function.owner),
     }
     if not function.fifo:
-        found["maximum_batching_window_in_seconds"] = _seconds(mapping.window_ms)
+        found["maximum_batching_window_in_seconds"] = seconds_up(mapping.window_ms)
     return found
 
 
@@ -258,7 +267,7 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
         "namespace": alarm.namespace,
         "metric_name": alarm.metric,
         "statistic": alarm.statistic,
-        "period": _seconds(alarm.period_ms),
+        "period": seconds_up(alarm.period_ms),
         "evaluation_periods": 1,
         "threshold": alarm.threshold,
         "comparison_operator": "GreaterThanOrEqualToThreshold",
@@ -529,11 +538,6 @@ def _expression(place: str) -> str:
 def _tags(plan: Plan, owner: str | None, held: str | None = None) -> Json:
     """The tags of a resource."""
     return {_literal(one): _literal(value) for one, value in plan.tags_of(owner, held).items()}
-
-
-def _seconds(ms: int) -> int:
-    """Whole seconds, rounded up."""
-    return -(-ms // limits.SECOND_MS)
 
 
 def _kept(plan: Plan) -> Json:

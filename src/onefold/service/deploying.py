@@ -21,8 +21,7 @@ from onefold import errors
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
-from onefold.deploy.changes import Event, Standing
-from onefold.deploy.diff import Difference, differences, read_template
+from onefold.deploy.changes import Difference, Event, Standing, differences, read_template
 from onefold.deploy.plan import Plan
 from onefold.deploy.stack import stack_of
 

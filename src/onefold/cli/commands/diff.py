@@ -15,7 +15,7 @@ import click
 from onefold.cli import render, stack_options, target
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
-from onefold.deploy.diff import Difference
+from onefold.deploy.changes import Difference
 from onefold.entropy import SystemEntropy
 from onefold.errors import OnefoldError
 from onefold.service.deploying import Comparison, Deployment, place_of

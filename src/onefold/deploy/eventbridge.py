@@ -1,0 +1,379 @@
+"""What an app needs on EventBridge: buses, rules, archives, pipes and schedules, from its own declarations.
+
+A rule sends to its queues with its own transformation, retries for a day, and puts what cannot be delivered into its
+dead-letter queue. Queues let exactly those rules in (`senders`). A pipe without an enrichment becomes one of EventBridge
+Pipes; one with an enrichment stays the job that it is, in the function of its source queue, which can run Python. Names on
+AWS have the prefix; the default bus is the account's own and is not made.
+
+Schedules are a group, one role, and each schedule's target: SQS's SendMessage by the universal target, so that the message
+carries key, run and, on FIFO queues, group and deduplication id. Key and run derive from `<aws.scheduler.scheduled-time>`,
+which is the same at each retry of an occurrence. The deduplication id does not: whoever may send to the queue could predict
+it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of one
+occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/scheduling.py`). Group and
+role also serve the one-time schedules that a message with a late `run_at` becomes (`Stack.later`, `backends/aws/later.py`).
+No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates again what it finds missing,
+when an `at(...)` that is over would fire at once. One that is over costs nothing and fires no more.
+
+Never here: the pattern language, what a tick does, templates. Invariant: a queue is open to the rules that target it, and to
+no other; the schedules' role may send to exactly the queues that are targets, and to the dead-letter queues of schedules.
+
+Sources: EventBridge API reference, PutRule, PutTargets, CreateArchive; user guide, "Using dead-letter queues", "Amazon SQS
+permissions", "Amazon SQS queue as a source" (pipes). EventBridge Scheduler user guide, "Schedule types", "Using universal
+targets", "Adding context attributes", "Configuring a dead-letter queue"; API reference, CreateSchedule, RetryPolicy,
+FlexibleTimeWindow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold import codec, errors, limits
+from onefold.backends.aws import messages
+from onefold.backends.aws.entries import entry_of
+from onefold.buses.bus import Bus
+from onefold.buses.pipes import Pipe
+from onefold.buses.rules import EventArchive, Rule
+from onefold.buses.transform import InputTransformer
+from onefold.contracts.settings import QueueSettings
+from onefold.deploy import iam, names
+from onefold.deploy.stack import Stack
+from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule
+
+RETRIES: Final = 185  # EventBridge user guide, "Event retry policy": its default and most
+RETRY_AGE_S: Final = 86_400  # same
+PIPE_BATCH: Final = 10  # user guide, "EventBridge Pipes batching": the most toward an SQS target
+DEFAULT_BUS: Final = "default"
+_NAME_CHARS_MAX: Final = {"bus": 256, "rule": 64, "archive": 48, "pipe": 64}  # API references, Create...
+
+
+class BusPlan(Struct, frozen=True, kw_only=True):
+    """An event bus of its own; `id` of its logical ids."""
+
+    id: str
+    name: str
+
+
+class RulePlan(Struct, frozen=True, kw_only=True):
+    """A rule.
+
+    Args:
+        id: of its logical ids. name: on AWS. bus_id: of its bus; None for the default bus.
+        arn: a pattern (see `names.py`). pattern: its JSON. enabled: whether it takes part.
+        target_ids: ids of the queues; fifo_ids: of those that are FIFO. dead_id: of the queue for what they refuse.
+        input_path, transformer, constant: what targets get, the last one as JSON; at most one is not None.
+        group: of FIFO targets.
+    """
+
+    id: str
+    name: str
+    bus_id: str | None
+    arn: str
+    pattern: str
+    enabled: bool
+    target_ids: tuple[str, ...]
+    fifo_ids: tuple[str, ...]
+    dead_id: str
+    input_path: str | None
+    transformer: InputTransformer | None
+    constant: str | None
+    group: str | None
+
+
+class ArchivePlan(Struct, frozen=True, kw_only=True):
+    """An archive; `bus_id` None for the default bus, `pattern` None for all events, `days` None for ever."""
+
+    id: str
+    name: str
+    bus_id: str | None
+    pattern: str | None
+    days: int | None
+
+
+class PipePlan(Struct, frozen=True, kw_only=True):
+    """A pipe; `group` of a FIFO target, `template` None for the record as it is. `owner`: of the fix."""
+
+    id: str
+    name: str
+    source_id: str
+    target_id: str
+    filters: tuple[str, ...]
+    template: str | None
+    group: str | None
+    role: iam.RolePlan
+    owner: str | None
+
+
+class EventsPlan(Struct, frozen=True, kw_only=True):
+    """All of it, each kind sorted by id; `senders`: queue id to the ARN patterns of the rules that may send there."""
+
+    buses: tuple[BusPlan, ...] = ()
+    rules: tuple[RulePlan, ...] = ()
+    archives: tuple[ArchivePlan, ...] = ()
+    pipes: tuple[PipePlan, ...] = ()
+    senders: Mapping[str, tuple[str, ...]] = {}
+
+
+def planned_events(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) -> EventsPlan:
+    """What events need.
+
+    Args:
+        pipes: those that EventBridge Pipes is to perform (without an enrichment).
+
+    Raises:
+        UsageError: a name that is too long with its prefix, or two that share a logical id.
+    """
+    used = sorted((bus for bus in buses if bus.rules or bus.archives), key=lambda bus: bus.name)
+    made = [_bus(bus, stack.prefix) for bus in used if bus.name != DEFAULT_BUS]
+    rules = [_rule(rule, stack.prefix) for bus in used for rule in bus.rules.values()]
+    archives = [_archive(archive, stack.prefix) for bus in used for archive in bus.archives.values()]
+    senders: dict[str, list[str]] = defaultdict(list)
+    for rule in rules:
+        for queue in {*rule.target_ids, rule.dead_id}:
+            senders[queue].append(rule.arn)
+    return EventsPlan(
+        buses=tuple(made),
+        rules=names.by_id(rules),
+        archives=names.by_id(archives),
+        pipes=names.by_id(_pipe(pipe, stack) for pipe in pipes),
+        senders={queue: tuple(sorted(senders[queue])) for queue in sorted(senders)},
+    )
+
+
+def full_name(bus: str, prefix: str) -> str:
+    """Of a declared bus on AWS."""
+    return bus if bus == DEFAULT_BUS else prefix + bus
+
+
+def _named(kind: str, prefix: str, name: str) -> str:
+    found = prefix + name
+    names.check_length(found, _NAME_CHARS_MAX[kind], f"The {kind} {name}")
+    return found
+
+
+def _bus_id(bus: str) -> str | None:
+    return None if bus == DEFAULT_BUS else names.logical_id(bus)
+
+
+def _bus(bus: Bus, prefix: str) -> BusPlan:
+    return BusPlan(id=names.logical_id(bus.name), name=_named("bus", prefix, bus.name))
+
+
+def _rule(rule: Rule, prefix: str) -> RulePlan:
+    name = _named("rule", prefix, rule.name)
+    return RulePlan(
+        id=f"{names.logical_id(rule.bus)}{names.logical_id(rule.name)}",
+        name=name,
+        bus_id=_bus_id(rule.bus),
+        arn=names.rule_arn(full_name(rule.bus, prefix), name),
+        pattern=rule.pattern,
+        enabled=rule.enabled,
+        target_ids=tuple(names.logical_id(queue) for queue in rule.targets),
+        fifo_ids=tuple(names.logical_id(queue) for queue in rule.targets if queue.endswith(".fifo")),
+        dead_id=names.logical_id(rule.dead_letter),
+        input_path=rule.input_path,
+        transformer=rule.input_transformer,
+        constant=None if rule.constant is None else codec.encode(rule.constant).decode(),
+        group=rule.group,
+    )
+
+
+def _archive(archive: EventArchive, prefix: str) -> ArchivePlan:
+    return ArchivePlan(
+        id=f"{names.logical_id(archive.bus)}{names.logical_id(archive.name)}",
+        name=_named("archive", prefix, archive.name),
+        bus_id=_bus_id(archive.bus),
+        pattern=archive.pattern,
+        days=None if archive.retention_ms is None else -(-archive.retention_ms // limits.DAY_MS),
+    )
+
+
+def _pipe(pipe: Pipe, stack: Stack) -> PipePlan:
+    name = _named("pipe", stack.prefix, pipe.name)
+    source, target = (names.queue_arn(stack.prefix + queue) for queue in (pipe.source, pipe.target))
+    take = ("sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage")
+    statements = [
+        iam.Statement(sid="TakeFromSource", actions=take, resources=(source,)),
+        iam.Statement(sid="SendToTarget", actions=("sqs:SendMessage",), resources=(target,)),
+    ]
+    if stack.kms_key is not None:
+        use = ("kms:Decrypt", "kms:GenerateDataKey")
+        statements.append(iam.Statement(sid="UseKey", actions=use, resources=(stack.kms_key,), services=("sqs",)))
+    logical = f"{names.logical_id(pipe.name)}Pipe"
+    return PipePlan(
+        id=logical,
+        name=name,
+        source_id=names.logical_id(pipe.source),
+        target_id=names.logical_id(pipe.target),
+        filters=pipe.filters,
+        template=pipe.input_template,
+        group=pipe.group if pipe.fifo else None,
+        role=iam.RolePlan(
+            id=logical,
+            service="pipes",
+            text=f"What the pipe {name} takes from and sends to, and no more.",
+            statements=tuple(statements),
+            owner=pipe.owner,
+        ),
+        owner=pipe.owner,
+    )
+
+
+TARGET_ARN: Final = "arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage"
+NAME_CHARS_MAX: Final = 64  # API reference, CreateSchedule, Name and GroupName
+EXECUTION_ID: Final = "<aws.scheduler.execution-id>"  # EventBridge Scheduler writes one for each attempt in its place
+ROLE_ID: Final = "Scheduler"
+GROUP_ID: Final = "ScheduleGroup"
+_AT: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class SchedulePlan(Struct, frozen=True, kw_only=True):
+    """A schedule as both writers write it.
+
+    Args:
+        id: logical id. name, expression, zone: as Scheduler is told.
+        start, end: RFC 3339, UTC; None for none. window_minutes: None for none.
+        input: SendMessage's parameters as JSON, a pattern (see `names.py`).
+        attempts, age_s: retry policy. dead_id: of the queue for what could not be delivered; None for none.
+        text: what it does, for people.
+    """
+
+    id: str
+    name: str
+    expression: str
+    zone: str
+    start: str | None
+    end: str | None
+    window_minutes: int | None
+    input: str
+    attempts: int
+    age_s: int
+    dead_id: str | None
+    text: str
+
+
+class Scheduling(Struct, frozen=True, kw_only=True):
+    """All of it.
+
+    Args:
+        group: name of the schedule group. role: that Scheduler takes on.
+        schedules: sorted by id.
+    """
+
+    group: str
+    role: iam.RolePlan
+    schedules: tuple[SchedulePlan, ...]
+
+
+def planned_schedules(
+    app: str, declared: Sequence[Schedule], stack: Stack, queues: Mapping[str, QueueSettings]
+) -> Scheduling | None:
+    """What schedules need; None when there are none, and no messages for later either.
+
+    Args:
+        app: its name. declared: its schedules. queues: settings of all main queues, by declared name.
+
+    Raises:
+        UsageError: what Scheduler would refuse, or a clock-change policy that it does not have.
+    """
+    if not declared and not stack.later:
+        return None
+    group = schedule_group(app, stack)
+    names.check_length(group, NAME_CHARS_MAX, "The group of the schedules")
+    targets = {one.job.policy.queue for one in declared}
+    targets |= {one.undelivered.dead_letter for one in declared if one.undelivered.dead_letter is not None}
+    if stack.later:
+        targets |= {*queues, *(dead for one in queues.values() if (dead := late_dead_letter(one)) is not None)}
+    return Scheduling(
+        group=group,
+        role=_role(group, sorted(stack.prefix + name for name in targets), stack.kms_key),
+        schedules=tuple(sorted((_schedule(one) for one in declared), key=lambda one: one.id)),
+    )
+
+
+def schedule_notes(declared: Sequence[Schedule]) -> list[str]:
+    """What is declared and Scheduler will not do, a sentence each, by name."""
+    return [
+        f"Schedule {one.name}: delete_after=True deletes nothing on AWS. When it is over it fires no more, at no cost."
+        for one in sorted(declared, key=lambda one: one.name)
+        if one.delete_after
+    ]
+
+
+def schedule_group(app: str, stack: Stack) -> str:
+    """Of an app's schedules, those for later included."""
+    return f"{stack.prefix}{app}"
+
+
+def late_dead_letter(queue: QueueSettings) -> str | None:
+    """Where a late message goes that Scheduler could not deliver: it takes standard queues only."""
+    return None if queue.fifo else queue.dead_letter
+
+
+def _role(group: str, targets: Sequence[str], kms_key: str | None) -> iam.RolePlan:
+    arns = tuple(names.queue_arn(name) for name in targets)
+    statements = [iam.Statement(sid="SendTicks", actions=("sqs:SendMessage",), resources=arns)]
+    if kms_key is not None:
+        statements.append(
+            iam.Statement(
+                sid="UseKey",
+                actions=("kms:Decrypt", "kms:GenerateDataKey"),
+                resources=(kms_key,),
+                services=("scheduler", "sqs"),
+            )
+        )
+    return iam.RolePlan(
+        id=ROLE_ID,
+        service="scheduler",
+        text=f"What the schedules of {group} send to, and no more.",
+        statements=tuple(statements),
+    )
+
+
+def _schedule(one: Schedule) -> SchedulePlan:
+    _check(one)
+    entry = one.outgoing_at(SCHEDULED_TIME).entry
+    form = messages.Form(
+        body=entry.body,
+        attributes=entry.attributes,
+        key=entry.key,
+        group=entry.group,
+        dedup_id=EXECUTION_ID if entry.group else None,
+    )
+    request = entry_of(form, "")
+    del request["Id"]
+    text = msgspec.json.encode(request, order="deterministic").decode()
+    queue = one.job.policy.queue
+    timing, undelivered = one.timing, one.undelivered
+    return SchedulePlan(
+        id=f"{names.logical_id(one.name)}Schedule",
+        name=one.name,
+        expression=one.expression,
+        zone=timing.zone,
+        start=_instant(timing.start_ms),
+        end=_instant(timing.end_ms),
+        window_minutes=timing.window_ms // limits.MINUTE_MS or None,
+        input=f'{{"QueueUrl":"{{queue_url.{names.logical_id(queue)}}}",' + text[1:],
+        attempts=undelivered.attempts_max,
+        age_s=undelivered.age_ms // limits.SECOND_MS,
+        dead_id=None if undelivered.dead_letter is None else names.logical_id(undelivered.dead_letter),
+        text=f"Ticks of {one.name} to {queue}." + (f" Owner: {one.owner}." if one.owner else ""),
+    )
+
+
+def _instant(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms // limits.SECOND_MS, UTC).strftime(_AT)
+
+
+def _check(one: Schedule) -> None:
+    if one.timing.dst != "eventbridge":
+        raise errors.UsageError(
+            f"Schedule {one.name} runs a skipped local time at the next valid instant.",
+            meaning="EventBridge Scheduler skips a local time that does not exist that day, and has no setting for it.",
+            todo='Leave dst= out on AWS, choose an hour that always exists, or run it with "onefold scheduler".',
+        )
