@@ -95,7 +95,8 @@ class App(Declarations):
             url: another engine than the app's own, for a Lambda handler; what is open already stays.
 
         Raises:
-            StorageError: the file cannot be used. ConflictError: a queue exists with other settings.
+            StorageError: the file cannot be used. ConflictError: a queue exists with another type, deduplication,
+                dead-letter or held queue; where it has other times or limits, they stay, and a warning is logged.
         """
         opened = self._runtime
         if opened is not None:
@@ -110,7 +111,15 @@ class App(Declarations):
                     for settings in (queue.dead_letter, queue.held, queue.settings)
                 ]
                 self._runtime = Runtime(url or self.url, declared, clock=self._clock, entropy=self._entropy)
+                if self._runtime.warnings:
+                    self._say(self._runtime.warnings)
             return self._runtime
+
+    def _say(self, warnings: Iterable[str]) -> None:
+        import logging  # importing the package must not, and this is rare
+
+        for warning in warnings:
+            logging.getLogger("onefold").warning("%s To change them: onefold queue apply MODULE:APP", warning)
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Accept messages durably; all or none. Used by `Job.send`.

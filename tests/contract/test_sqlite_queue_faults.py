@@ -253,9 +253,9 @@ def test_a_redeclared_queue_names_each_difference(queues: SqliteQueues) -> None:
         errors.ConflictError,
         lambda: queues.create(QueueSettings(name="orders", visibility_ms=1_000, delay_ms=5_000)),
     )
-    assert "visibility_ms is 30000, asked for 1000" in text
-    assert "delay_ms is 0, asked for 5000" in text
-    assert "retention_ms" not in text
+    assert "visibility is 30s, declared 1s" in text
+    assert "delay is 0s, declared 5s" in text
+    assert "retention" not in text
     assert queues.settings() == [QueueSettings(name="orders")]
 
 

@@ -359,16 +359,42 @@ def test_a_locked_file_is_told_and_takes_the_message_later(tmp_path: Path, monke
     app.close()
 
 
-def test_two_versions_of_one_app_do_not_change_each_others_queue(tmp_path: Path) -> None:
+def test_two_versions_of_one_app_do_not_change_each_others_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"sqlite:///{tmp_path / 'orders.db'}"
     first, book = make(url)
     book.send(Order("o-1"))
-    _, changed = make(url, visibility="45s")
-    text = refusal(onefold.ConflictError, lambda: changed.send(Order("o-2")))
-    assert "visibility_ms is 30000, asked for 45000" in text
-    assert "onefold queue apply" in text
+    second, changed = make(url, visibility="45s")
+    assert changed.send(Order("o-2")).message_id  # during a deployment both versions run
+    (warning,) = caplog.messages
+    assert "visibility is 30s, declared 45s. The queue's own settings count." in warning
+    assert "onefold queue apply" in warning
     assert book.send(Order("o-3")).message_id
-    assert first.runtime().backend.open_queue("orders").depth().visible == 2
+    engine = first.runtime().engine
+    assert engine.queues.open("orders").depth().visible == 3
+    assert engine.queues.setting("orders").visibility_ms == 30_000
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dead_letter": onefold.DeadLetter(name="gone")}, "dead_letter is orders-dead, declared gone"),
+        ({"dead_letter": onefold.DeadLetter(after=6, name="gone")}, "dead_letter's after is 10, declared 6"),
+    ],
+)
+def test_a_queue_whose_messages_would_go_elsewhere_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'orders.db'}"
+    first, book = make(url)
+    book.send(Order("o-1"))
+    _, changed = make(url, **changes)
+    text = refusal(onefold.ConflictError, lambda: changed.send(Order("o-2")))
+    assert said in text
+    assert "`onefold queue apply MODULE:APP`" in text
     first.close()
 
 

@@ -79,7 +79,7 @@ def test_a_signal_ends_it_in_good_order(commands: Commands, number: signal.Signa
     while not (said and said[-1].startswith("next: late")):
         said.append(one.stderr.readline())
         assert said[-1], said
-    assert any("2 schedules on sqlite:///.onefold/books.db" in line for line in said)
+    assert any(f"2 schedules on sqlite:///{commands.folder}/.onefold/books.db" in line for line in said)
     one.send_signal(number)
     output, rest = one.communicate(timeout=PATIENCE_S)
     assert one.returncode == 0, rest

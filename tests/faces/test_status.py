@@ -14,6 +14,7 @@ from onefold.contracts.state import Change
 from onefold.decide.breaker import Breaker
 from onefold.run.throttling import breaker_name
 from onefold.service import jobs, queues, status
+from onefold.service.desk import Jobs
 from tests.faces.office import ACTOR, Open, Order, file_url, open_desk
 
 
@@ -226,12 +227,16 @@ def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
     after = onefold.App("drift", url=url)
     declared = after.queue("orders", visibility="60s", dead_letter=onefold.DeadLetter(after=4))
     wanted = [declared.dead_letter, declared.held, declared.settings]
-    with pytest.raises(onefold.ConflictError):
-        after.runtime()
-    desk = open_desk(url, actor=ACTOR)
+    after.runtime()
+    after.close()
+    desk = open_desk(
+        url, actor=ACTOR, jobs=Jobs(named=after.jobs, of=after.job_of, history="brief", queues=tuple(wanted))
+    )
     (drift,) = queues.drift(desk, wanted)
     assert drift.queue == "orders"
-    assert drift.differences == ("visibility_ms is 30000, asked for 60000", "receives_max is 10, asked for 4")
+    assert drift.differences == ("visibility is 30s, declared 1m", "dead_letter's after is 10, declared 4")
+    (warning,) = status.status(desk).warnings
+    assert (warning.code, warning.text, warning.todo) == ("settings-differ", drift.text, "onefold queue apply")
     assert queues.apply(desk, wanted) == [drift]
     assert queues.drift(desk, wanted) == queues.apply(desk, wanted) == []
     (row,) = desk.engine.ledger.between(0, 1 << 60)

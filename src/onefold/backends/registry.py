@@ -44,12 +44,14 @@ def open_engine(
     owner: str,
     file: FileSettings | None = None,
     records_alone: bool = False,
+    looks: bool = False,
 ) -> Engine:
     """Open the backend a URL names, creating its file when it is not there.
 
     Args:
         file: what may be chosen about an embedded engine's file; None: what workers have.
         records_alone: a store for records is opened too, as an engine without queues: for who looks at it and settles.
+        looks: nothing is to be written: a file that this user may only read is opened for reading.
 
     Raises:
         UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
@@ -62,7 +64,7 @@ def open_engine(
 
         return SqliteEngine(
             path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
-            settings=file or FOR_WORKERS,
+            settings=file or FOR_WORKERS, looks=looks,
         )  # fmt: skip
     if scheme == "aws":
         return _open_aws(url, clock, entropy)

@@ -88,9 +88,10 @@ class Answer(Struct, frozen=True):
 class Command(click.Command):
     """A command with an example at the end of its help."""
 
-    def __init__(self, *args: Any, example: str, **settings: Any) -> None:
+    def __init__(self, *args: Any, example: str, looks: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.example = example
+        self.looks = looks
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """Write the example, and the exit codes that all commands share."""
@@ -102,11 +103,14 @@ class Command(click.Command):
         )
 
 
-def declared(name: str, *, example: str, **settings: Any) -> Callable[[Callable[..., Answer]], Command]:
+def declared(
+    name: str, *, example: str, looks: bool = False, **settings: Any
+) -> Callable[[Callable[..., Answer]], Command]:
     """Make a function that answers into a command.
 
     Args:
         name: as typed. example: one or more command lines.
+        looks: it changes nothing, so that reading is enough and what an app declares need not fit what is there.
         settings: as `click.command`'s.
     """
 
@@ -124,7 +128,7 @@ def declared(name: str, *, example: str, **settings: Any) -> Callable[[Callable[
         call.__name__ = function.__name__
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]  # where click keeps them
-        made = click.command(name, cls=Command, example=example, **settings)(call)
+        made = click.command(name, cls=Command, example=example, looks=looks, **settings)(call)
         made.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output.")
         )

@@ -27,9 +27,11 @@ import click
 from onefold.app import App
 from onefold.backends.no_queues import NoQueues
 from onefold.backends.registry import is_records_alone
+from onefold.cli import render
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.redact import masked
+from onefold.service import queues
 from onefold.service.desk import Desk, Jobs, open_desk
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,13 +178,25 @@ class Target:
     def desk(self) -> Desk:
         """The engine, opened at first use."""
         if self._desk is None:
+            context = click.get_current_context()
+            looks = bool(getattr(context.command, "looks", False))
+            jobs = None
             if self.app is not None:
-                jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=self.app.history)
+                jobs = Jobs(
+                    named=self.app.jobs, of=self.app.job_of, history=self.app.history,
+                    queues=tuple(declared_queues(self.app)),
+                )  # fmt: skip
+            if self.app is not None and not looks:
                 self._desk = Desk(self.app.runtime(), actor=actor(), jobs=jobs)
-            else:
-                assert self._url is not None
-                self._desk = open_desk(self._url, actor=actor())
-                click.get_current_context().call_on_close(self._desk.close)
+                return self._desk
+            url = self.app.url if self.app is not None else self._url
+            assert url is not None
+            self._desk = open_desk(url, actor=actor(), jobs=jobs, looks=looks)
+            context.call_on_close(self._desk.close)
+            if self.app is not None and context.command.name != "status":  # which has it among its warnings
+                for one in queues.drift(self._desk, declared_queues(self.app)):
+                    render.note(f"! {one.text}")
+                    render.note(f"  {render.with_target('onefold queue apply', self.words)}")
         return self._desk
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import duration, errors, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,12 +192,40 @@ def check_target(source: QueueSettings, target: QueueSettings, *, advised: bool 
 
 
 def differences(stored: QueueSettings, asked: QueueSettings) -> list[str]:
-    """Each setting in which the two differ, as `name is X, asked for Y`."""
+    """Each setting in which the two differ, in the words of a declaration: `visibility is 30s, declared 1m`."""
     return [
-        f"{name} is {getattr(stored, name)!r}, asked for {getattr(asked, name)!r}"
+        f"{_DECLARED_AS.get(name, name)} is {_said(stored, name)}, declared {_said(asked, name)}"
         for name in QueueSettings.__struct_fields__
         if getattr(stored, name) != getattr(asked, name)
     ]
+
+
+_DECLARED_AS: Final = {
+    "visibility_ms": "visibility",
+    "retention_ms": "retention",
+    "delay_ms": "delay",
+    "message_bytes_max": "max_bytes",
+    "receives_max": "dead_letter's after",
+}
+_LIMITS: Final = frozenset(
+    {"visibility_ms", "retention_ms", "delay_ms", "message_bytes_max", "receives_max", "in_flight_max"}
+)
+
+
+def _said(settings: QueueSettings, name: str) -> str:
+    value = getattr(settings, name)
+    if name.endswith("_ms"):
+        return duration.to_text(value)
+    return value if isinstance(value, str) else repr(value)
+
+
+def is_workable(stored: QueueSettings, asked: QueueSettings) -> bool:
+    """Whether who declares the one can work with the other: they differ in times and limits alone.
+
+    Type, deduplication, and which queues a message goes to when it cannot be done must be as declared.
+    """
+    names = (name for name in QueueSettings.__struct_fields__ if name not in _LIMITS)
+    return all(getattr(stored, name) == getattr(asked, name) for name in names)
 
 
 def _days(duration_ms: int) -> str:
@@ -225,5 +253,5 @@ def refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:
         raise errors.ConflictError(
             f"Queue {stored.name!r} exists with other settings: {'; '.join(different)}.",
             meaning="It was left as it is.",
-            todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply`.",
+            todo="Declare it with the settings it has, or change it on purpose: `onefold queue apply MODULE:APP`.",
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -44,11 +43,13 @@ class Jobs(Struct, frozen=True, kw_only=True):
         named: the declared jobs by name.
         of: the job a message is for; raises NotFoundError.
         history: what the app's ledger keeps.
+        queues: what it declares, where that is to be compared.
     """
 
     named: Mapping[str, Job[Any, Any]]
     of: Callable[[Delivery], Job[Any, Any]]
     history: History
+    queues: tuple[QueueSettings, ...] = ()
 
 
 class Desk:
@@ -64,7 +65,7 @@ class Desk:
     """
 
     def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
-        self.url = redact.masked(runtime.url)
+        self.url = redact.masked(absolute(runtime.url))
         self.engine: Engine = runtime.engine
         self.clock: Clock = runtime.clock
         self.entropy: Entropy = runtime.entropy
@@ -144,21 +145,45 @@ class Desk:
         self._runtime.close()
 
 
-def open_desk(url: str, *, actor: str, clock: Clock | None = None, entropy: Entropy | None = None) -> Desk:
-    """A desk on an engine alone, without an app, or on a store for records; it must be there.
+def open_desk(
+    url: str,
+    *,
+    actor: str,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+    jobs: Jobs | None = None,
+    looks: bool = False,
+) -> Desk:
+    """A desk on an engine as it stands, or on a store for records; it must be there, and no queue is made.
+
+    Args:
+        jobs: of the app, or None where only the engine is known.
+        looks: nothing is going to be changed: a file that this user may only read will do.
 
     Raises:
         NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: it cannot be used.
     """
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
-    if path is not None and not Path(path).exists():
+    if path is not None and (not os.path.exists(path) or not os.path.getsize(path)):
+        relative = " A relative file is one of the folder that a process runs in." if not path.startswith("/") else ""
+        is_there = os.path.exists(path)
         raise errors.NotFoundError(
-            f"There is no file {path}.",
-            meaning=f"{url} is looked up from {os.getcwd()}." if not path.startswith("/") else "",
-            todo="Check the URL; the file is made when an app first sends or a worker first runs.",
+            f"{os.path.abspath(path)} is empty." if is_there else f"There is no file {os.path.abspath(path)} yet.",
+            meaning=f"It is made when an app first sends or a worker first runs.{relative}",
+            todo="Look in the folder of the senders and workers, or name the file's absolute path in ONEFOLD_URL or --url."
+            if relative
+            else "Check the URL.",
         )
-    runtime = Runtime(url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True)
-    return Desk(runtime, actor=actor)
+    runtime = Runtime(
+        url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True, looks=looks
+    )
+    return Desk(runtime, actor=actor, jobs=jobs)
+
+
+def absolute(url: str) -> str:
+    """A URL that names the same engine in every folder."""
+    path = url.removeprefix("sqlite:///")
+    return f"sqlite:///{os.path.abspath(path)}" if path != url and not path.startswith(":") else url
 
 
 class Roles(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from onefold.contracts.admin import MoveTask, Peeked
 from onefold.contracts.settings import QueueSettings, differences
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
+from onefold.service.wiring import differing
 
 _STEP_MS = 200  # between two steps of a move task that this process carries
 _PURGED_NOTED_MAX = 1_000  # messages whose own history says that they were purged
@@ -68,10 +69,11 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """A queue whose settings in the engine are not those declared; one line per difference."""
+    """A queue whose settings in the engine are not those declared; one line per difference, and all in a sentence."""
 
     queue: str
     differences: tuple[str, ...]
+    text: str
 
 
 def views(desk: Desk) -> list[QueueView]:
@@ -258,7 +260,8 @@ def drift(desk: Desk, declared: Sequence[QueueSettings]) -> list[Drift]:
     for one in declared:
         stored = standing.get(one.name)
         if stored is not None and stored != one:
-            found.append(Drift(queue=one.name, differences=tuple(differences(stored, one))))
+            text = differing(stored, one)
+            found.append(Drift(queue=one.name, differences=tuple(differences(stored, one)), text=text))
     return found
 
 

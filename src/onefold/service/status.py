@@ -16,6 +16,7 @@ from onefold import limits
 from onefold.contracts.settings import QueueSettings
 from onefold.run import orphans
 from onefold.service import groups, jobs
+from onefold.service import queues as engine_queues
 from onefold.service.desk import Desk, Roles, roles
 from onefold.watch.wording import age, counted
 
@@ -72,7 +73,8 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
     """
 
     code: Literal[
-        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters", "no-job"
+        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters", "no-job",
+        "settings-differ",
     ]  # fmt: skip
     text: str
     todo: str
@@ -121,6 +123,7 @@ def status(desk: Desk, queue: str | None = None) -> Status:
         *_expiring(queues),
         *_nobody(queues, found),
         *no_job(desk, names),
+        *_differing(desk, queue),
     )
     return Status(
         url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings, has_queues=desk.has_queues
@@ -277,6 +280,16 @@ def no_job(desk: Desk, names: Sequence[str]) -> list[Warning]:
                 given_up = f" It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
                 told.append(Warning(code="no-job", text=text + given_up, todo=f"onefold why {one.message_id}"))
     return told
+
+
+def _differing(desk: Desk, queue: str | None) -> list[Warning]:
+    """Queues that stand otherwise than the app declares them."""
+    declared = desk.jobs.queues if desk.jobs is not None else ()
+    return [
+        Warning(code="settings-differ", text=one.text, todo="onefold queue apply")
+        for one in engine_queues.drift(desk, declared)
+        if queue in (None, one.queue)
+    ]
 
 
 def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> list[Warning]:

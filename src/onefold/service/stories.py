@@ -192,7 +192,7 @@ def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *
             "It is long over: its record has expired and its history was cleared away.",
         )
     return (
-        "It was never sent, or sent to another engine than this one.",
+        "It was never sent, or sent to another engine: a relative file is one of the folder that the sender ran in.",
         "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",
         "It was sent inside a handler that has not completed: such messages leave only with its record.",
         "It is long over: its record has expired and its history was cleared away.",

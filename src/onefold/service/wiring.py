@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from onefold import errors
 from onefold.backends import registry
 from onefold.clock import Never
+from onefold.contracts.settings import differences, is_workable
 from onefold.run.driver import Driver
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
@@ -62,17 +64,30 @@ def backend_of(engine: Engine) -> Backend:
     return msgspec.structs.replace(backend, effects=effects)
 
 
+def differing(stored: QueueSettings, asked: QueueSettings) -> str:
+    """How a queue differs from its declaration, and what that means."""
+    then = (
+        "The queue's own settings count." if is_workable(stored, asked) else "Workers and senders of the app refuse it."
+    )
+    return f"Queue {asked.name} differs from its declaration: {'; '.join(differences(stored, asked))}. {then}"
+
+
 class Runtime:
     """An opened engine with the queues of one app.
 
     Args:
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
-        queues: declared queues, created now if they are not there, unless a deployment makes them.
+        queues: declared queues, created now if they are not there, unless a deployment makes them. One that is there with
+            other times or limits stays as it is, so that processes of two versions work side by side; see `warnings`.
         clock, entropy: where time and chance come from.
         records_alone: the URL may be that of a store for records, which has no queues.
+        looks: to look at what is there: a file may be one that this user can only read.
+
+    Attributes:
+        warnings: how queues differ from what was declared, a sentence each.
 
     Raises:
-        UsageError: unknown scheme, or a queue that exists with other settings (ConflictError).
+        UsageError: unknown scheme, or a queue that exists with settings that cannot be worked with (ConflictError).
         StorageError: the file cannot be used.
     """
 
@@ -84,6 +99,7 @@ class Runtime:
         clock: Clock,
         entropy: Entropy,
         records_alone: bool = False,
+        looks: bool = False,
     ) -> None:
         self.url = url
         self.clock = clock
@@ -94,15 +110,26 @@ class Runtime:
         self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
         self.engine: Engine = registry.open_engine(
-            url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone
+            url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone, looks=looks
         )
         self.backend = backend_of(self.engine)
+        self.warnings: list[str] = []
         try:
             for settings in queues if not self.engine.provisioned else ():
-                self.engine.queues.create(settings)
+                self._create(settings)
         except BaseException:
             self.engine.close()
             raise
+
+    def _create(self, settings: QueueSettings) -> None:
+        try:
+            self.engine.queues.create(settings)
+        except errors.ConflictError:
+            stored = self.engine.queues.setting(settings.name)
+            if not is_workable(stored, settings):
+                raise
+            self.settings[settings.name] = stored
+            self.warnings.append(differing(stored, settings))
 
     def driver(
         self,

@@ -94,7 +94,7 @@ def test_every_setting_comes_back(queues: SqsQueues) -> None:
     assert queues.setting("orders.fifo") == FULL
     queues.create(FULL)
     plain = QueueSettings(name="orders.fifo", fifo=True)
-    with pytest.raises(errors.ConflictError, match=r"held is 'held\.fifo', asked for None"):
+    with pytest.raises(errors.ConflictError, match=r"held is held\.fifo, declared None"):
         queues.create(plain)
     queues.change(plain)
     assert queues.setting("orders.fifo") == plain

@@ -19,6 +19,7 @@ from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.backends.sqlite.ledger import SqliteLedger
+from onefold.backends.sqlite.looking import LookingEngine, is_only_readable
 from onefold.backends.sqlite.migrations import migrate
 from onefold.backends.sqlite.presence import Presence, are_dead
 from onefold.backends.sqlite.state import SqliteState
@@ -47,6 +48,7 @@ class SqliteEngine:
         owner: id of this process; names its leases.
         url: as the user wrote it.
         settings: what may be chosen about the file.
+        looks: nothing is to be written: where this user may only read the file, it is opened for that.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -61,20 +63,23 @@ class SqliteEngine:
         owner: str,
         url: str,
         settings: FileSettings = FOR_WORKERS,
+        looks: bool = False,
     ) -> None:
         self.url = url
         self.shared = path != ":memory:"
         self.provisioned = False
         self._owner = owner
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
-        self.database = Engine(path, clock, settings=settings)
+        reads = looks and is_only_readable(path)
+        self.database = LookingEngine(path, clock) if reads else Engine(path, clock, settings=settings)
         self._clock = self.database.clock
         try:
             migrate(self.database)
             if self.shared:
                 self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
-                self.database.notes_time = True
-                self._note_time()
+                if not reads:
+                    self.database.notes_time = True
+                    self._note_time()
         except BaseException:
             self.database.close()
             raise
@@ -84,7 +89,7 @@ class SqliteEngine:
         self.store.ledger = self.ledger
         self.state = SqliteState(self.database)
         self.archive = SqliteArchive(self.database)
-        self._wakeup = Wakeup(self.database.place, entropy)
+        self._wakeup = Wakeup(":memory:" if reads else self.database.place, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
         self.known_queue = None  # opening costs no call

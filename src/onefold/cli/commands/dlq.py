@@ -34,7 +34,11 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-@declared("list", example="onefold dlq list shop:app\nonefold dlq list shop:app --all --reason conflict --newer 2h")
+@declared(
+    "list",
+    looks=True,
+    example="onefold dlq list shop:app\nonefold dlq list shop:app --all --reason conflict --newer 2h",
+)
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 @selection.selecting
@@ -127,7 +131,7 @@ def _draw_letters(letters: list[service.DeadLetter], limit: int, now_ms: int) ->
 # -- show ------------------------------------------------------------------------------------------------------------
 
 
-@declared("show", example="onefold dlq show 5f0c-17 shop:app\nonefold dlq show shop:app --key o-17")
+@declared("show", looks=True, example="onefold dlq show 5f0c-17 shop:app\nonefold dlq show shop:app --key o-17")
 @click.argument("words", metavar="[ID] [APP]", nargs=-1)
 @target.by_url
 @selection.selecting

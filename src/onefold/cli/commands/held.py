@@ -24,7 +24,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
     return target.find(app, url, records=True), rest
 
 
-@declared("list", example="onefold held list shop:app")
+@declared("list", looks=True, example="onefold held list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_held(words: tuple[str, ...], url: str | None) -> Answer:
@@ -64,7 +64,7 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
     render.todo(["onefold held settle KEY --done --result JSON", "onefold held settle KEY --not-done"], found.words)
 
 
-@declared("show", example="onefold held show o-17 shop:app")
+@declared("show", looks=True, example="onefold held show o-17 shop:app")
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
 @target.by_url
 @options.operation

@@ -28,7 +28,7 @@ def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target
     return target.find(app, url), rest
 
 
-@declared("list", example="onefold queue list shop:app")
+@declared("list", looks=True, example="onefold queue list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
@@ -56,7 +56,7 @@ def _draw_queues(views: list[service.QueueView]) -> None:
     render.draw(render.table(columns, rows))
 
 
-@declared("peek", example="onefold queue peek orders shop:app --limit 5 --bodies")
+@declared("peek", looks=True, example="onefold queue peek orders shop:app --limit 5 --bodies")
 @click.argument("words", metavar="QUEUE [APP]", nargs=-1)
 @target.by_url
 @click.option(

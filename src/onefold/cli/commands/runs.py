@@ -36,6 +36,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 
 @declared(
     "list",
+    looks=True,
     example="onefold runs list shop:app\nonefold runs list shop:app --of monthly-billing --limit 50\n"
     "onefold runs list shop:app --unfinished",
 )
@@ -83,7 +84,7 @@ def _draw_page(page: service.Page, found: target.Target) -> None:
 # -- show ------------------------------------------------------------------------------------------------------------
 
 
-@declared("show", example="onefold runs show monthly-billing/2026-06 shop:app")
+@declared("show", looks=True, example="onefold runs show monthly-billing/2026-06 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 @click.option("--limit", metavar="N", default=service.PAGE, show_default=True, help="How many operations to list.")
@@ -182,7 +183,7 @@ def _said(run: service.Run) -> str:
 # -- watch -----------------------------------------------------------------------------------------------------------
 
 
-@declared("watch", example="onefold runs watch monthly-billing/2026-06 shop:app")
+@declared("watch", looks=True, example="onefold runs watch monthly-billing/2026-06 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 def watch_run(words: tuple[str, ...], url: str | None) -> Answer:

@@ -24,6 +24,7 @@ from onefold.cli.render import line
 from onefold.run.events import EVENTS, Event
 from onefold.schedules.scheduler import Scheduler
 from onefold.service import schedules
+from onefold.service.desk import absolute
 from onefold.service.schedules import Ended, Upcoming
 from onefold.watch.sinks import LogSink
 from onefold.watch.wording import age, counted, instant
@@ -143,7 +144,7 @@ class _Next:
         comes = schedules.upcoming(self._scheduler, self._app.schedules, self._app.now_ms(), count)
         said = [(one.schedule, one.at) for one in comes]
         if self._said is None:
-            render.note(f"{counted(len(self._app.schedules), 'schedule')} on {self._app.url}")
+            render.note(f"{counted(len(self._app.schedules), 'schedule')} on {absolute(self._app.url)}")
             for text in _without_ticks(schedules.ended(self._scheduler, self._app.schedules)):
                 render.note(text)
         if self._said is None or said[:1] != self._said[:1]:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _AGAIN_MS = 2_000
 
 
-@declared("status", example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch")
+@declared(
+    "status", looks=True, example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
+)
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 @click.option("--queue", metavar="NAME", help="Only this queue.")
@@ -39,31 +41,42 @@ def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: b
         _watch(found, queue)
         return Answer(None)
     status = service.status(found.desk, queue)
-    return Answer(status, draw=lambda: render.draw(picture(status, found.words)))
+    return Answer(status, draw=lambda: _draw(status, found.words))
+
+
+def _draw(status: service.Status, words: str) -> None:
+    render.line(_head(status), "dim")  # never broken: a path is copied
+    render.draw(picture(status, words))
+
+
+def _head(status: service.Status) -> str:
+    return f"{status.url}   {render.local(status.at_ms)}"
 
 
 def _watch(found: target.Target, queue: str | None) -> None:
+    from rich.console import Group
     from rich.live import Live
+    from rich.text import Text
 
     desk = found.desk
     with Live(console=render.console(), auto_refresh=False) as live:
         try:
             while True:
-                live.update(picture(service.status(desk, queue), found.words), refresh=True)
+                status = service.status(desk, queue)
+                live.update(
+                    Group(Text(render.shown(_head(status)), style="dim"), picture(status, found.words)), refresh=True
+                )
                 desk.clock.wait(desk.never, _AGAIN_MS)
         except KeyboardInterrupt:
             return
 
 
 def picture(status: service.Status, words: str = "") -> RenderableType:
-    """The whole status as one drawing."""
+    """The whole status as one drawing, but for its head."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [
-        Text(f"{render.shown(status.url)}   {render.local(status.at_ms)}", style="dim"),
-        Text(),
-    ]
+    parts: list[RenderableType] = [Text()]
     if status.queues:
         parts.append(_queues(status))
     elif status.has_queues:

@@ -13,7 +13,7 @@ from onefold.cli.render import Column, ago, line
 from onefold.service import status, stories
 
 
-@declared("stuck", example="onefold stuck shop:app")
+@declared("stuck", looks=True, example="onefold stuck shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def command(words: tuple[str, ...], url: str | None) -> Answer:

@@ -23,6 +23,7 @@ _RESULT_CHARACTERS = 200
 
 @declared(
     "why",
+    looks=True,
     example="onefold why o-17 shop:app\nonefold why 2026-11/acme --job charge --json\n"
     "onefold why monthly-billing 2026-06 shop:app",
 )

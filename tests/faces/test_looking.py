@@ -1,0 +1,146 @@
+"""Looking at a file: by who may only read it, from another folder, where there is none yet. Nothing is made or changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import onefold
+from tests.faces.conftest import Shell
+
+NOBODY = 65534
+LOOKS = ("status", "why o-1", "held list", "stuck", "dlq list", "queue list", "queue peek orders --bodies", "runs list")
+# As another user where this one may do everything; what the command imports is there before rights are given up.
+AS_READER = f"""
+import os, sys
+import onefold.cli.main as main, rich.table, rich.live, onefold.backends.sqlite.engine
+from onefold.cli.program import program
+[program.get_command(None, name) for name in ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume")]
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that other users may enter, with a file of an app that has sent one message."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def app(folder: Path) -> Iterator[onefold.App]:
+    made = onefold.App("shop", url=f"sqlite:///{folder}/shop.db")
+
+    @made.job(made.queue("orders"), key="{id}")
+    def book(order: dict[str, str]) -> None: ...
+
+    book.send({"id": "o-1"})
+    yield made
+    made.close()
+
+
+def look(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", AS_READER, *words.split(), "--url", f"sqlite:///{folder}/shop.db"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def protect(folder: Path) -> None:
+    for one in folder.iterdir():
+        if one.is_file():
+            one.chmod(0o444)
+    folder.chmod(0o555)
+
+
+def looked(folder: Path) -> None:
+    before = sorted(one.name for one in folder.iterdir())
+    for words in LOOKS:
+        done = look(folder, words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    assert "o-1" in look(folder, "queue peek orders").stdout
+    assert sorted(one.name for one in folder.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_reading_is_enough_to_look_at_a_file_in_use(folder: Path, app: onefold.App) -> None:
+    assert (folder / "shop.db-wal").stat().st_size  # the message is there, and not in the file yet
+    protect(folder)
+    looked(folder)
+    app.runtime()
+
+
+@pytest.mark.slow
+def test_reading_is_enough_to_look_at_a_file_that_nobody_uses(folder: Path, app: onefold.App) -> None:
+    app.close()
+    assert not (folder / "shop.db-wal").exists()
+    protect(folder)
+    looked(folder)
+
+
+@pytest.mark.slow
+def test_who_may_only_read_is_told_so_when_something_is_to_be_written(folder: Path, app: onefold.App) -> None:
+    app.close()
+    protect(folder)
+    done = look(folder, "resume book")
+    assert done.returncode == 1
+    assert "cannot be opened for writing" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_log_that_cannot_be_read_is_refused_and_said(folder: Path, app: onefold.App) -> None:
+    """Without its index, and with no right to make one, the log's messages would be left out of every answer."""
+    log = (folder / "shop.db-wal").read_bytes()
+    copy = (folder / "shop.db").read_bytes()
+    app.close()
+    (folder / "shop.db").write_bytes(copy)
+    (folder / "shop.db-wal").write_bytes(log)
+    protect(folder)
+    done = look(folder, "status")
+    assert done.returncode == 1
+    assert f"the last of what was written is in {folder}/shop.db-wal" in done.stderr
+    assert "copy the file and its -wal" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_file_that_may_not_be_read_is_said_to_be_so(folder: Path, app: onefold.App) -> None:
+    app.close()
+    (folder / "shop.db").chmod(0)
+    done = look(folder, "status")
+    assert done.returncode == 1
+    assert f"error: {folder}/shop.db cannot be read: permission denied." in done.stderr
+
+
+def test_looking_where_nothing_was_sent_makes_no_file_and_says_where_it_looked(shell: Shell) -> None:
+    there = shell.folder / ".onefold" / "shop.db"
+    for words in ("status", "why a", "held list", "stuck", "dlq list", "queue list", "runs list"):
+        said = " ".join(shell.fails(*words.split(), "shop:app").split())
+        assert f"There is no file {there} yet." in said
+        assert "A relative file is one of the folder that a process runs in." in said
+        assert not there.parent.exists()
+
+
+def test_an_empty_file_stays_empty(shell: Shell) -> None:
+    (shell.folder / "empty.db").touch()
+    assert "is empty" in shell.fails("status", "--url", "sqlite:///empty.db")
+    assert not (shell.folder / "empty.db").stat().st_size
+
+
+def test_the_whole_path_is_shown(shell: Shell) -> None:
+    """Two folders have two files of one relative name."""
+    shell.send("a")
+    url = f"sqlite:///{shell.folder}/.onefold/shop.db"
+    assert shell.json("status", "shop:app")["url"] == url
+    assert f"has never been seen in {url}." in shell("why", "unknown", "shop:app")
+    assert url in shell("status", "shop:app")
+    assert "a relative file is one of the folder that the sender ran in" in shell("why", "unknown", "shop:app")
