@@ -27,7 +27,7 @@ from onefold.run.declaring import declare_job, lists_of, queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, tzinfo
 
     from onefold.buses.bus import Bus
     from onefold.buses.pipes import Pipe
@@ -201,7 +201,7 @@ class Declarations:
         self,
         expression: str,
         *,
-        tz: str = "UTC",
+        tz: str | tzinfo = "UTC",
         name: str | None = None,
         queue: Queue | None = None,
         missed: Missed = "last",
@@ -224,7 +224,7 @@ class Declarations:
 
         Args:
             expression: `cron(minute hour day month weekday year)`, `rate(5 minutes)` or `at(2026-06-01T03:00:00)`.
-            tz: IANA zone in which cron and at are read.
+            tz: IANA zone in which cron and at are read: its name, a ZoneInfo, or datetime.UTC.
             name: 1-64 of 0-9 A-Z a-z - _ . ; the function's name unless given. It is part of every tick's key.
             queue: where its ticks wait; unless given, the queue `<app>-schedules`, declared with the first schedule.
             missed: for ticks whose time passed while no scheduler ran: `skip` them, send the `last`, or send `all`, of

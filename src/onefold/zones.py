@@ -11,7 +11,7 @@ import re
 import zoneinfo
 from collections.abc import Collection
 from contextlib import suppress
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timezone, tzinfo
 from functools import cache
 from typing import Final
 
@@ -22,6 +22,26 @@ _OFFSET: Final = re.compile(r"(?:GMT|UTC)? ?([+-])0?([1-9]|1[0-4])(:?00|:?30|:?4
 _NOT_IANA: Final = ("posix", "right/", "localtime")  # files that lie beside the database's own
 DAY_S: Final = 86_400
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+def zone_name(zone: object) -> str:
+    """The IANA name of a zone that was given as a name, a ZoneInfo, or datetime.UTC.
+
+    Raises:
+        UsageError: neither: a fixed offset, a zone made from a file, another value.
+    """
+    if isinstance(zone, str):
+        return zone
+    if zone is UTC:
+        return "UTC"
+    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key:
+        return zone.key
+    kind = " is a time zone without an IANA name" if isinstance(zone, tzinfo) else " is not a time zone"
+    raise UsageError(
+        f"tz={zone!r:.80}{kind}.",
+        meaning="A fixed offset follows no clock changes." if isinstance(zone, timezone) else "",
+        todo='Give its IANA name, for example tz="Europe/London", or a zoneinfo.ZoneInfo.',
+    )
 
 
 @cache

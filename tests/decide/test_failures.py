@@ -666,11 +666,16 @@ def test_a_dotted_name_may_leave_out_inner_modules(dotted: str, fits: bool) -> N
 def test_lists_are_checked_at_declaration() -> None:
     check_lists(Lists(transient=(ValueError, "stripe.CardError"), permanent=("KeyError",)), "book")
     for lists, said in (
-        (Lists(transient=("not a name",)), "'not a name', which is no exception class"),
-        (Lists(permanent=(int,)), "no exception class"),  # type: ignore[arg-type]
-        (Lists(permanent=(5,)), "no exception class"),  # type: ignore[arg-type]
-        (Lists(transient=(ValueError,), permanent=(ValueError,)), "stands in transient= and in permanent="),
-        (Lists(transient=("a.B",), unknown=("a.B",)), "stands in transient= and in unknown="),
+        (Lists(transient=("not a name",)), "'not a name', which is not an exception class"),
+        (Lists(permanent=(int,)), "not an exception class"),  # type: ignore[arg-type]
+        (Lists(permanent=(5,)), "not an exception class"),  # type: ignore[arg-type]
+        (
+            Lists(transient=("ValueEror",)),
+            "has 'ValueEror', and Python has no exception class of that name. Did you",
+        ),
+        (Lists(permanent=("CardDeclined",)), "no exception class of that name. Name a class of your own"),
+        (Lists(transient=(ValueError,), permanent=(ValueError,)), "is in transient= and in permanent="),
+        (Lists(transient=("a.B",), unknown=("a.B",)), "is in transient= and in unknown="),
     ):
         with pytest.raises(errors.UsageError, match=said) as caught:
             check_lists(lists, "book")

@@ -108,6 +108,8 @@ def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, 
         ({"retry": onefold.Retry(jitter=True)}, "retry.jitter"),  # type: ignore[arg-type]
         ({"retry": onefold.Retry(factor="2")}, "retry.factor='2' is not a number"),  # type: ignore[arg-type]
         ({"keep": "1d"}, "19d = 4d + 14d + 1d"),
+        ({"transient": 5}, "transient=5 is not a list of exception classes"),
+        ({"permanent": "ValueEror"}, "Did you mean 'ValueError'?"),
     ],
 )
 def test_a_job_that_cannot_be_is_not_declared(settings: dict[str, Any], said: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -49,6 +50,12 @@ def work(tick: Tick) -> None:
         ({"expression": "cron(0 3 31 2 ? *)"}, r"cron\(0 3 31 2 \? \*\) never fires"),
         ({"expression": "cron(30 1 28 3 ? 2027)", "tz": "Europe/London"}, "or the clocks of Europe/London skip it"),
         (
+            {"tz": timezone(timedelta(hours=1))},
+            "is a time zone without an IANA name. A fixed offset follows no clock changes",
+        ),
+        ({"tz": 5}, "tz=5 is not a time zone. Give its IANA name"),
+        ({"tz": None}, "tz=None is not a time zone"),
+        (
             {
                 "expression": "cron(0 3 1 1 ? *)",
                 "start": datetime(2026, 2, 1, tzinfo=UTC),
@@ -66,6 +73,13 @@ def test_what_cannot_be_right_is_refused(options: dict[str, Any], said: str) -> 
     assert caught.value.todo
     assert app.schedules == {}
     assert app.jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("tz", "name"), [(UTC, "UTC"), (ZoneInfo("UTC"), "UTC"), (ZoneInfo("Europe/London"), "Europe/London")]
+)
+def test_a_zone_may_be_given_as_an_object(tz: Any, name: str) -> None:
+    assert an_app().schedule("cron(0 3 1 * ? *)", tz=tz)(work).timing.zone == name
 
 
 @pytest.mark.parametrize("expression", ["cron(0 3 1 1 ? 2020)", "at(2020-01-01T00:00:00)"])

@@ -18,6 +18,7 @@ Invariant: every exception has an answer, and working it out never raises.
 
 from __future__ import annotations
 
+import builtins
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -170,12 +171,22 @@ def check_lists(lists: Lists, job: str) -> None:
             fits = re.fullmatch(_DOTTED, one) if isinstance(one, str) else _is_exception_class(one)
             if not fits:
                 raise UsageError(
-                    f"{kind}= of {job} has {one!r}, which is no exception class.",
+                    f"{kind}= of {job} has {one!r}, which is not an exception class.",
                     todo='Give the class itself, or its dotted name, for example "stripe.CardError".',
+                )
+            if isinstance(one, str) and "." not in one and not _is_exception_class(getattr(builtins, one, None)):
+                from difflib import get_close_matches  # only a typing error pays for it
+
+                known = [name for name in dir(builtins) if _is_exception_class(getattr(builtins, name))]
+                near = get_close_matches(one, known, n=1)
+                raise UsageError(
+                    f"{kind}= of {job} has {one!r}, and Python has no exception class of that name.",
+                    todo=(f"Did you mean {near[0]!r}? " if near else "")
+                    + "Name a class of your own or of a library with its module, or give the class itself.",
                 )
             if one in seen:
                 raise UsageError(
-                    f"{one!r} of {job} stands in {seen[one]}= and in {kind}=.",
+                    f"{one!r} of {job} is in {seen[one]}= and in {kind}=.",
                     todo="Leave it in one of them.",
                 )
             seen[one] = kind

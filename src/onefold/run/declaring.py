@@ -308,10 +308,14 @@ def lists_of(
     Raises:
         UsageError: as `check_lists`.
     """
-    lists = {
-        kind: (classes,) if isinstance(classes, str | type) else tuple(classes)
-        for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown))
-    }
+    lists: dict[str, tuple[type[BaseException] | str, ...]] = {}
+    for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown)):
+        if not hasattr(classes, "__iter__") and not isinstance(classes, type):
+            raise errors.UsageError(
+                f"{kind}={classes!r:.80} is not a list of exception classes.",
+                todo=f"Write for example {kind}=[ValueError].",
+            )
+        lists[kind] = (classes,) if isinstance(classes, str | type) else tuple(classes)
     if any(lists.values()):
         from onefold.decide.failures import Lists, check_lists  # and its tables: only who adds to them pays
 

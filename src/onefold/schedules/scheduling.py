@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, Final, Protocol, get_args
 
 from msgspec import Struct, json
@@ -31,6 +31,7 @@ from onefold.run.outgoing import Outgoing, derived_dedup_id
 from onefold.schedules.expressions import Cron
 from onefold.schedules.fire_times import Timing, next_after, parse, run_name, zone_of
 from onefold.schedules.ticks import MISSED_MAX, Missed
+from onefold.zones import zone_name
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"
@@ -255,7 +256,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
         raise errors.UsageError(f"window={given.window!r} is no number of minutes.", todo="It may be 1m to 24h, or 0s.")
     timing = Timing(
         expression=parse(expression),
-        zone=given.tz,
+        zone=zone_name(given.tz),
         start_ms=None if given.start is None else duration.instant_ms(given.start, "start"),
         end_ms=None if given.end is None else duration.instant_ms(given.end, "end"),
         window_ms=window_ms,
@@ -335,7 +336,7 @@ def _own_queue(app: Declares) -> Queue:
 class _Options(Struct, frozen=True, kw_only=True):
     """The options of `App.schedule`, as they were written."""
 
-    tz: str
+    tz: str | tzinfo
     name: str | None
     queue: Queue | None
     missed: Missed
