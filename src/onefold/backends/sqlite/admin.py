@@ -43,6 +43,9 @@ class SqliteQueues:
         owner: id of the process that receives; stored with what it holds, so that its death can be noticed.
         entropy: where tokens and handles come from.
 
+    Attributes:
+        owner: as given; in a forked child its engine gives it another.
+
     Raises:
         StorageError: the file belongs to another program or to a newer onefold.
         StorageBusy: another process holds it.
@@ -67,7 +70,7 @@ class SqliteQueues:
         row = self._catalogue.known(queue)
         if row is None:
             row = self._engine.read(lambda connection: self._catalogue.row_in(connection, queue))
-        return SqliteQueue(self._engine, self._catalogue, queue, self.owner, fifo=row.settings.fifo)
+        return SqliteQueue(self._engine, self._catalogue, queue, lambda: self.owner, fifo=row.settings.fifo)
 
     def row_in(self, connection: sqlite3.Connection, queue: str) -> QueueRow:
         """The queue as the transaction open on `connection` sees it; for the functions that end in `_in`.

@@ -79,6 +79,7 @@ class Engine:
         self._is_copy = False  # of a database in memory, in a child of its process
         self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
         self._steps_noted = 0
+        self._transferred: list[Transferred] = []  # committed, and nobody asked about it yet
         self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
@@ -188,12 +189,13 @@ class Engine:
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
         """As `_run_waiting`, for one caller that has met no other; its answer, and whether the log is to be synced yet."""
         try:
-            with self._ready() as writer:  # its end rolls back what an exception leaves
+            with (writer := self._ready()):  # its end rolls back what an exception leaves
                 self._sync(synced and not early)
                 self._begin()
                 changes = writer.total_changes
                 value = run(writer)
                 writer.execute(_COMMIT)
+                writer.note_transfers()
                 return value, early and writer.total_changes != changes
         except BaseException as error:
             self._forget_undone()
@@ -225,6 +227,7 @@ class Engine:
                         work.value, work.error = self._answer_of(work.run)
                 commits = True  # no Python function is entered from here to the end of the next call: no signal comes
                 execute(_COMMIT)
+                self._writer.note_transfers()
                 if self._syncs or writer.total_changes == changes:
                     for work in works:
                         work.early = False  # it is on disk, or there was nothing to put there
@@ -351,16 +354,14 @@ class Engine:
                 self._refuse_lost_file()
 
     def _forget_undone(self) -> None:
-        """What was dead-lettered or moved and not asked about did not happen, nor was a step of the clock noted."""
+        """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
         self._steps_noted = 0
         if self._opened is not None:
             self._opened.transferred = []
 
     def _roll_back(self) -> None:
         self._forget_undone()
-        if (
-            self._opened is not None and self._opened.in_transaction
-        ):  # SQLite may have rolled back by itself (full disk)
+        if self._opened is not None and self._opened.in_transaction:  # a full disk: SQLite may have rolled back itself
             self._opened.execute(_ROLLBACK)
 
     # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
@@ -403,6 +404,7 @@ class Engine:
                 with self._writer:
                     if commit:
                         self._writer.execute(_COMMIT)
+                        self._writer.note_transfers()
                     else:
                         self._roll_back()
             except sqlite3.Error as error:
@@ -433,6 +435,7 @@ class Engine:
                     changes = self._writer.total_changes
                     answers = [self._written(call) for call in calls]
                     self._writer.execute(_COMMIT)
+                    self._writer.note_transfers()
                     # SQLite syncs nothing then, and what was read may be of an early write.
                     is_late = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
@@ -450,19 +453,15 @@ class Engine:
 
     def take_transfers(self) -> list[Transferred]:
         """What was dead-lettered or moved since the last call, in order."""
-        writer = self._opened
-        if writer is None or not writer.transferred:
-            return []
-        taken, writer.transferred = writer.transferred, []
+        taken = list(self._transferred)
+        del self._transferred[: len(taken)]
         return taken
 
     def changed_elsewhere(self) -> bool:
         """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
         self._check_open()
-        version = self._with_writer(_data_version)
-        changed = version != self._seen_version
-        self._seen_version = version
-        return changed
+        seen, self._seen_version = self._seen_version, self._with_writer(_data_version)
+        return seen != self._seen_version
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
@@ -533,7 +532,7 @@ class Engine:
         self._opened, self._is_copy = None, self.in_memory
         self._log = Log(None)  # another thread of the parent may be in it; made again with the next connection
         self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
-        self._fork_takes = None
+        self._fork_takes, self._transferred = None, []  # the parent says what happened there
         self._readers.start_anew()
 
     def _open_again(self) -> None:
@@ -562,7 +561,9 @@ class Engine:
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     def _connect_writer(self) -> LentConnection:
-        return connect_writer(self.path, None if self.in_memory else self.place, self._settings)
+        writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
+        writer.told = self._transferred
+        return writer
 
     def _connect_reader(self) -> sqlite3.Connection:
         return connect_reader(self.path, self.place, self._settings)
@@ -592,5 +593,4 @@ _TAKES_TURN = frozenset(
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-    return version
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])

@@ -68,7 +68,7 @@ class SqliteEngine:
         self.url = url
         self.shared = path != ":memory:"
         self.provisioned = False
-        self._owner = owner
+        self._owner, self._entropy = owner, entropy
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
         reads = looks and is_only_readable(path)
         self.database = LookingEngine(path, clock) if reads else Engine(path, clock, settings=settings)
@@ -108,8 +108,12 @@ class SqliteEngine:
                 self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
 
     def _start_anew(self) -> None:
-        """As `forks.Forked` says: sign of life and sockets are the parent's; only this process's ends of them are closed."""
+        """As `forks.Forked` says: sign of life and sockets are the parent's; only this process's ends of them are closed.
+
+        So is the owner's id: what a child held under it would count as its dead parent's.
+        """
         self._lock = threading.Lock()
+        self._owner = self.queues.owner = self._entropy.token()
         if self._presence is not None:
             self._presence.abandon()
             self._presence = None

@@ -46,13 +46,20 @@ class LentConnection(sqlite3.Connection):
         super().__init__(*args, **options)
         self._lent = False
         self._kept_away: Collection[str] = ()
-        self.transferred: list[Transferred] = []  # what went to other queues and nobody asked about yet
+        self.transferred: list[Transferred] = []  # to other queues, in the transaction that is open
+        self.told: list[Transferred] = []  # in those that were committed; nobody has asked about them yet
         self._has_authorizer = False
 
     def tell(self, one: Transferred) -> None:
-        """Remember for whoever asks that a message went to another queue; a process that never asks forgets the rest."""
+        """Remember for whoever asks that a message went to another queue, once that is committed."""
         if len(self.transferred) < _TOLD_MAX:
             self.transferred.append(one)
+
+    def note_transfers(self) -> None:
+        """After a commit; a process that never asks forgets what is too much."""
+        if self.transferred:
+            self.told += self.transferred[: max(_TOLD_MAX - len(self.told), 0)]
+            self.transferred = []
 
     def lend(self, own_tables: Collection[str]) -> None:
         """From now on a handler uses the connection.

@@ -12,7 +12,7 @@ Never here: policy, waiting, operator verbs. Invariant: a message is with one re
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors
@@ -74,13 +74,15 @@ class SqliteQueue:
         engine: the file.
         catalogue: the file's queues.
         name: of the queue.
-        owner: id of the process that receives; None when its death cannot be noticed.
+        owner: says the id of the process that receives; None when its death cannot be noticed.
         fifo: its type.
     """
 
     capabilities = CAPABILITIES
 
-    def __init__(self, engine: Engine, catalogue: Catalogue, name: str, owner: str | None, *, fifo: bool) -> None:
+    def __init__(
+        self, engine: Engine, catalogue: Catalogue, name: str, owner: Callable[[], str | None], *, fifo: bool
+    ) -> None:
         self.name = name
         self._is_fifo = fifo
         self._catalogue = catalogue
@@ -122,7 +124,7 @@ class SqliteQueue:
                 self._row(connection),
                 count_max,
                 visible_ms,
-                self._owner,
+                self._owner(),
                 self._clock.now_ms(),
                 behind_ms=self._clock.behind_ms,
             ),

@@ -1,0 +1,95 @@
+"""An engine that was opened before a fork, used by parent and child: whose life, whose claims, whose events."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onefold import forks
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.backends.sqlite.presence import are_dead
+from onefold.contracts.admin import Transferred
+from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
+from onefold.entropy import SystemEntropy
+from onefold.manual_clock import ManualClock
+from tests.crash.test_fork import in_child
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteEngine]:
+    monkeypatch.setattr(forks._here, "owners", {})  # another test may have left an engine in a transaction
+    engine = SqliteEngine(
+        str(tmp_path / "one.db"), clock=ManualClock(), entropy=SystemEntropy(), owner="parent", url="sqlite:///one.db"
+    )
+    engine.queues.create(QueueSettings(name="dead", retention_ms=1_209_600_000))
+    engine.queues.create(QueueSettings(name="orders", dead_letter="dead", receives_max=1))
+    yield engine
+    engine.close()
+
+
+def owners(engine: SqliteEngine) -> list[str]:
+    """Whom the messages in flight belong to."""
+    return [str(one.owner) for one in engine.queues.peek("orders", limit=10) if one.state == "in_flight"]
+
+
+def test_a_child_that_appears_leaves_the_parents_sign_of_life_alone(engine: SqliteEngine) -> None:
+    engine.appear()
+    theirs = in_child(lambda: Path(str(engine.appear())).name)
+    assert theirs != "parent"
+    place = engine.database.place
+    assert are_dead(place, ["parent", theirs]) == {theirs}, "its child has ended, and the parent lives"
+
+
+def test_what_a_child_receives_is_its_own(engine: SqliteEngine) -> None:
+    """Also from a queue that was opened before the fork: who finds the parent dead must not end what the child holds."""
+    queue = engine.queues.open("orders")
+    queue.send([Entry(body="1"), Entry(body="2")])
+    queue.receive(1)
+
+    def receive() -> str:
+        engine.appear()
+        queue.receive(1)
+        return ",".join(sorted(owners(engine)))
+
+    holders = set(in_child(receive).split(","))
+    assert len(holders) == 2
+    assert "parent" in holders
+
+
+def test_a_dead_letter_that_nobody_asked_about_yet_is_said_after_a_fork_by_the_parent_alone(
+    engine: SqliteEngine,
+) -> None:
+    queue = engine.queues.open("orders")
+    (sent,) = queue.send([Entry(body="1")])
+    queue.receive(1, 0)
+    assert queue.receive(1) == []
+    assert in_child(lambda: (engine.appear(), engine.queues.take_transfers())[1]) == "[]"
+    (told,) = engine.queues.take_transfers()
+    assert isinstance(told, Transferred)
+    assert (told.message_id, told.source, told.target) == (sent.message_id, "orders", "dead")  # type: ignore[union-attr]
+
+
+def test_nor_is_it_forgotten_when_another_transaction_fails(engine: SqliteEngine) -> None:
+    queue = engine.queues.open("orders")
+    queue.send([Entry(body="1")])
+    queue.receive(1, 0)
+    assert queue.receive(1) == []
+    with pytest.raises(LookupError):
+        engine.database.write(fails)
+    assert len(engine.queues.take_transfers()) == 1
+
+
+def fails(_connection: sqlite3.Connection) -> None:
+    raise LookupError
+
+
+def test_the_same_engine_in_a_child_of_a_child(engine: SqliteEngine) -> None:
+    engine.appear()
+    names = in_child(lambda: f"{Path(str(engine.appear())).name} {in_child(lambda: Path(str(engine.appear())).name)}")
+    assert len({"parent", *names.split()}) == 3
+    assert os.path.exists(f"{engine.database.place}.owners/parent")
