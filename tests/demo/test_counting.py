@@ -42,7 +42,7 @@ def test_each_delivery_is_counted_once() -> None:
             row("settled", "2"),
         ]
     )
-    assert found == outcome.Tally(
+    assert found == outcome.HistoryCounts(
         deliveries=9 + 7 + 4, duplicates=1, waited=1, takeovers=2, retries=1, lost=1, taken_over="3"
     )
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 import onefold
-from onefold.demo.fulfilment import Answer, Courier, Health
+from onefold.demo.fulfilment import Courier, Health, PartnerAnswer
 
 ORDER: dict[str, str | int] = {"reference": "1", "kind": "ship", "quantity": 2, "unit_price": "3.5"}
 
@@ -54,7 +54,7 @@ def reply(status: str, body: str, header: str = "") -> bytes:
 def test_a_booking_carries_key_and_fence_and_is_read() -> None:
     with partner(reply("201 Created", '{"bookings": [{"booking": "B000001"}]}')) as (port, heard):
         answer = Courier(port).book(ORDER, key="k", fence=7)
-    assert answer == Answer(status=201, bookings=("B000001",))
+    assert answer == PartnerAnswer(status=201, bookings=("B000001",))
     assert b"Idempotency-Key: k\r\n" in heard[0]
     assert b"Onefold-Fence: 7\r\n" in heard[0]
     assert heard[0].endswith(b'{"reference": "1", "kind": "ship", "quantity": 2, "unit_price": "3.5"}')
@@ -63,7 +63,7 @@ def test_a_booking_carries_key_and_fence_and_is_read() -> None:
 def test_a_refusal_is_read_with_its_pause() -> None:
     with partner(reply("503 Busy", '{"error": "busy"}', "Retry-After: 1\r\n")) as (port, _):
         answer = Courier(port).look("C 1")
-    assert answer == Answer(status=503, error="busy", retry_after_ms=1_000)
+    assert answer == PartnerAnswer(status=503, error="busy", retry_after_ms=1_000)
 
 
 def test_health() -> None:
@@ -77,7 +77,7 @@ def test_an_answer_that_does_not_come_leaves_the_outcome_unknown_and_the_next_re
         courier = Courier(port)
         with pytest.raises(onefold.OutcomeUnknown, match="not answered"):
             courier.book(ORDER, key="k", fence=1)
-        assert courier.look("1") == Answer(status=200)
+        assert courier.look("1") == PartnerAnswer(status=200)
 
 
 def test_a_partner_that_is_not_there_was_asked_nothing() -> None:

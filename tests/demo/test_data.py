@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.demo.data import INVOICES, ROWS, Invoice, read_invoices
+from onefold.demo.data import INVOICES, ROWS, InvoiceRow, read_invoices
 from onefold.errors import PayloadError
 
 HEADER = "InvoiceNo,InvoiceDate,CustomerID,Country,Quantity,UnitPrice"
@@ -36,7 +36,7 @@ def test_the_shipped_file_carries_no_time_stamp_or_name() -> None:
 def test_all_rows_are_read() -> None:
     invoices = list(read_invoices())
     assert len(invoices) == ROWS
-    assert invoices[0] == Invoice(2, "536365", "12/1/2010 8:26", "17850", "United Kingdom", 40, Decimal("3.91"))
+    assert invoices[0] == InvoiceRow(2, "536365", "12/1/2010 8:26", "17850", "United Kingdom", 40, Decimal("3.91"))
     assert [invoice.line for invoice in invoices] == list(range(2, ROWS + 2))
     assert sum(invoice.customer is None for invoice in invoices) == 3_722
 

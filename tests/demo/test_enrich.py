@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from onefold.demo import data, enrich, figures
-from onefold.demo.enrich import EVERY, MISSING, Outcome, Round, write_countries, write_nightly
+from onefold.demo.enrich import EVERY, MISSING, EnrichOutcome, Round, write_countries, write_nightly
 
 ROWS = 4_000
 
@@ -81,7 +81,7 @@ def test_what_fails_in_the_repaired_run_is_explained(capsys: pytest.CaptureFixtu
         name="night", status="failed", done=90, failed=3, malformed=2, pending=5, files={}, kills=1, seconds=1.0
     )
     again = structs.replace(night, name="repair", status="succeeded", done=98, failed=2, malformed=0, pending=0)
-    found = Outcome(
+    found = EnrichOutcome(
         rounds=(night, again), expected=98, made=98, twice=0, never=0, unexpected=0, wrong=0, net_expected="1", net="1",
         faults=(),
     )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from onefold.demo import figures
 from onefold.demo.data import INVOICES
-from onefold.demo.figures import Figures, Row, kind_of, what_is_left, work_out
+from onefold.demo.figures import Figures, FileRow, kind_of, what_is_left, work_out
 
 HEADER = "InvoiceNo,InvoiceDate,CustomerID,Country,Quantity,UnitPrice"
 
@@ -90,7 +90,7 @@ def test_rules(number: str, quantity: int, unit_price: str, kind: str) -> None:
 
 def test_rows_alike_in_everything_are_one() -> None:
     found = small("1,d,c,UK,2,3.5", "1,d,c,UK,2,3.5")
-    assert found.invoices == {"1": (Row("ship", 2, "3.5", (2, 3)),)}
+    assert found.invoices == {"1": (FileRow("ship", 2, "3.5", (2, 3)),)}
     assert found.expected["conflict"] == 0
 
 

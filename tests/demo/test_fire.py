@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold.contracts.ledger import Row
-from onefold.demo.processes import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, Plan, WorkerFailed
+from onefold.demo.processes import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAST_SHARE, Fire, KillPlan, WorkerFailed
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 
@@ -25,7 +25,7 @@ TURNS_MAX = 1_000
 @contextmanager
 def fire(tmp_path: Path, kills: int, stops: int = 0, code: str = WORKER) -> Iterator[tuple[Fire, ManualClock]]:
     clock = ManualClock()
-    plan = Plan(0, SeededEntropy(1))
+    plan = KillPlan(0, SeededEntropy(1))
     plan.kills, plan.stops = [0.5] * kills, [0.5] * stops
     command = [sys.executable, "-c", code]
     with closing(Fire(command, 2, plan=plan, clock=clock, entropy=SeededEntropy(1), log=tmp_path / "log")) as burning:
@@ -63,7 +63,7 @@ def alive(owner: str) -> bool:
 
 
 def test_the_plan_spreads_kills_over_the_work_and_answers_each_once() -> None:
-    plan = Plan(12, SeededEntropy(7))
+    plan = KillPlan(12, SeededEntropy(7))
     assert len(plan.kills) == 12
     assert len(plan.stops) == 3
     assert plan.kills == sorted(plan.kills)
@@ -72,7 +72,7 @@ def test_the_plan_spreads_kills_over_the_work_and_answers_each_once() -> None:
     assert plan.due(0.0) == (0, 0)
     assert plan.due(1.0) == (12, 3)
     assert plan.due(1.0) == (0, 0)
-    assert Plan(12, SeededEntropy(7)).kills == Plan(12, SeededEntropy(7)).kills
+    assert KillPlan(12, SeededEntropy(7)).kills == KillPlan(12, SeededEntropy(7)).kills
 
 
 def test_nobody_is_killed_before_it_is_due(tmp_path: Path) -> None:

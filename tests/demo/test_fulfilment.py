@@ -11,10 +11,10 @@ from onefold.contracts.store import Hold, RecordKey
 from onefold.demo import figures
 from onefold.demo.data import read_invoices
 from onefold.demo.fulfilment import (
-    Answer,
     Booked,
     Courier,
     Invoice,
+    PartnerAnswer,
     Setup,
     ask_and_fence,
     booked,
@@ -57,42 +57,42 @@ def test_a_row_sent_twice_is_the_same_payload() -> None:
 
 @pytest.mark.parametrize("status", [200, 201])
 def test_a_booking_is_the_result(status: int) -> None:
-    assert booked(Answer(status=status, bookings=("B000007",)), harmless_again=False) == Booked("B000007")
+    assert booked(PartnerAnswer(status=status, bookings=("B000007",)), harmless_again=False) == Booked("B000007")
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_partner_says_when_to_come_again(status: int) -> None:
     with pytest.raises(onefold.TransientError) as raised:
-        booked(Answer(status=status, retry_after_ms=1_000), harmless_again=False)
+        booked(PartnerAnswer(status=status, retry_after_ms=1_000), harmless_again=False)
     assert raised.value.retry_in_ms == 1_000
 
 
 def test_a_500_is_tried_again_only_where_that_is_harmless() -> None:
     with pytest.raises(onefold.TransientError):
-        booked(Answer(status=500), harmless_again=True)
+        booked(PartnerAnswer(status=500), harmless_again=True)
     with pytest.raises(onefold.OutcomeUnknown):
-        booked(Answer(status=500), harmless_again=False)
+        booked(PartnerAnswer(status=500), harmless_again=False)
 
 
 def test_a_run_that_was_fenced_off_stops() -> None:
     with pytest.raises(onefold.LeaseLost, match="below 2"):
-        booked(Answer(status=409, error="attempt 1 is fenced off below 2"), harmless_again=False)
+        booked(PartnerAnswer(status=409, error="attempt 1 is fenced off below 2"), harmless_again=False)
 
 
 def test_an_order_that_the_partner_will_never_take_is_permanent() -> None:
     with pytest.raises(onefold.PermanentError, match="another order"):
-        booked(Answer(status=422, error="another order"), harmless_again=True)
+        booked(PartnerAnswer(status=422, error="another order"), harmless_again=True)
 
 
 class Told(Courier):
     """A courier that is told what it hears."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: PartnerAnswer) -> None:
         super().__init__(port=1)
         self.answers = list(answers)
         self.fences: list[tuple[str, int]] = []
 
-    def fence(self, reference: str, fence: int) -> Answer:
+    def fence(self, reference: str, fence: int) -> PartnerAnswer:
         self.fences.append((reference, fence))
         return self.answers.pop(0)
 
@@ -118,20 +118,20 @@ def context(fence: int) -> onefold.Context:
 
 
 def test_the_probe_fences_with_its_own_fence_and_tells_the_first_booking() -> None:
-    courier = Told(Answer(status=200, bookings=("B000001",)))
+    courier = Told(PartnerAnswer(status=200, bookings=("B000001",)))
     assert ask_and_fence(courier, INVOICE, context(3)) == onefold.Done(Booked("B000001"))
     assert courier.fences == [("536365", 3)]
 
 
 def test_the_probe_asks_again_while_the_partner_is_busy() -> None:
-    busy = Answer(status=503, retry_after_ms=1_000)
-    courier = Told(busy, busy, Answer(status=200))
+    busy = PartnerAnswer(status=503, retry_after_ms=1_000)
+    courier = Told(busy, busy, PartnerAnswer(status=200))
     assert ask_and_fence(courier, INVOICE, context(2)) == onefold.NotDone()
     assert len(courier.fences) == 3
 
 
 def test_the_probe_does_not_guess() -> None:
-    found = ask_and_fence(Told(Answer(status=409, error="overtaken")), INVOICE, context(2))
+    found = ask_and_fence(Told(PartnerAnswer(status=409, error="overtaken")), INVOICE, context(2))
     assert isinstance(found, onefold.StillUnknown)
 
 

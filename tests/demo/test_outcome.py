@@ -13,12 +13,21 @@ from rich.console import Console
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Reason
 from onefold.demo import command
-from onefold.demo.drill import Settled
 from onefold.demo.figures import Figures, work_out
 from onefold.demo.fulfilment import Invoice
-from onefold.demo.outcome import RUNS, SHOWN_MAX, Outcome, Progress, Seen, Settings, Tally, outcome
-from onefold.demo.partner_books import Booking, Order
-from onefold.demo.partner_ledger import Ledger, RequestRow
+from onefold.demo.outcome import (
+    RUNS,
+    SHOWN_MAX,
+    DemoProgress,
+    DemoSettings,
+    HistoryCounts,
+    Observed,
+    PersonAnswers,
+    RunOutcome,
+    outcome,
+)
+from onefold.demo.partner_books import Booking, BookingOrder
+from onefold.demo.partner_ledger import PartnerLedger, RequestRow
 
 FIGURES: Figures = work_out(
     [
@@ -29,8 +38,8 @@ FIGURES: Figures = work_out(
         "3,e,c,UK,9,1.75",
     ]
 )
-SETTINGS = Settings(rows=4, workers=3, threads=16, seed=1, kills=2, kills_min=2)
-ORDERS = (Order("1", "ship", 2, "3.5"), Order("3", "ship", 9, "1.75"))
+SETTINGS = DemoSettings(rows=4, workers=3, threads=16, seed=1, kills=2, kills_min=2)
+ORDERS = (BookingOrder("1", "ship", 2, "3.5"), BookingOrder("3", "ship", 9, "1.75"))
 
 
 def dead(number: str, kind: str, quantity: int, unit_price: str) -> Peeked:
@@ -52,30 +61,30 @@ def dead(number: str, kind: str, quantity: int, unit_price: str) -> Peeked:
 
 
 DEAD = (dead("2", "permanent", -7, "0"), dead("3", "conflict", 1, "1.5"))
-SEEN = Seen(
+SEEN = Observed(
     seconds=20.04,
     messages=5,
-    counted=Tally(deliveries=9, duplicates=1, waited=1, takeovers=2, retries=1, lost=0, taken_over="3"),
+    counted=HistoryCounts(deliveries=9, duplicates=1, waited=1, takeovers=2, retries=1, lost=0, taken_over="3"),
     dead=(*DEAD, DEAD[0]),
     held_left=0,
     hits=(4, 3),
     misses=1,
     stops=1,
-    settled=Settled(done=1, not_done=0),
+    settled=PersonAnswers(done=1, not_done=0),
     url="sqlite:////somewhere/shop.db",
 )
 
 
-def ledger(orders: Iterable[Order], *, gone: bool = False) -> Ledger:
+def ledger(orders: Iterable[BookingOrder], *, gone: bool = False) -> PartnerLedger:
     bookings = tuple(Booking(number, order) for number, order in enumerate(orders, start=1))
     requests = tuple(
         RequestRow(1, one.number * 10, "book", one.order.reference, "k", one.number, "booked", 201, gone, one)
         for one in bookings
     )
-    return Ledger(requests, bookings)
+    return PartnerLedger(requests, bookings)
 
 
-def judged(orders: Iterable[Order] = ORDERS, seen: Seen = SEEN, *, gone: bool = False) -> Outcome:
+def judged(orders: Iterable[BookingOrder] = ORDERS, seen: Observed = SEEN, *, gone: bool = False) -> RunOutcome:
     return outcome(RUNS[2], SETTINGS, FIGURES, seen, ledger(orders, gone=gone))
 
 
@@ -101,7 +110,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
         ),
         (judged(ORDERS[1:]), "never: invoice 1 was not booked"),
         (
-            judged((*ORDERS, Order("2", "ship", -7, "0"))),
+            judged((*ORDERS, BookingOrder("2", "ship", -7, "0"))),
             "unasked: booking 3 is ship -7 at 0 for invoice 2, which asks for no such thing",
         ),
         (
@@ -119,7 +128,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
         (judged(seen=replace(SEEN, held_left=3)), "3 invoices are still held for a person"),
     ],
 )
-def test_each_fault_is_told(found: Outcome, fault: str) -> None:
+def test_each_fault_is_told(found: RunOutcome, fault: str) -> None:
     assert found.faults == (fault,)
     text = drawn(command.ending(SETTINGS, [found], again="onefold demo"))
     assert "FAILED: 1 fault." in text
@@ -155,7 +164,7 @@ def test_a_table_of_a_full_run_takes_one_line_each_on_80_columns() -> None:
 
 
 def test_the_opening_fits_too() -> None:
-    settings = Settings(rows=25_943, workers=16, threads=16, seed=2**31, kills=1_000, kills_min=1, plant="no-fence")
+    settings = DemoSettings(rows=25_943, workers=16, threads=16, seed=2**31, kills=1_000, kills_min=1, plant="no-fence")
     assert max(len(line) for line in command.opening(settings, 3).splitlines()) <= 80
 
 
@@ -180,7 +189,7 @@ def test_with_a_plant_nothing_is_said_to_have_passed() -> None:
 
 def test_progress_is_a_line_every_few_seconds_without_a_terminal() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    now = Progress(phase="under fire", bookings=0, expected=2_000, left=2_000, kills=0, held=0, seconds=0.0)
+    now = DemoProgress(phase="under fire", bookings=0, expected=2_000, left=2_000, kills=0, held=0, seconds=0.0)
     with command.shown("1/3 keys", console) as told:
         for second in range(12):
             told(replace(now, seconds=float(second), bookings=second * 100, kills=second // 5))

@@ -20,20 +20,22 @@ from aiohttp import ClientSession as Client
 
 from onefold.demo import partner as partner_module
 from onefold.demo.partner import Partner, served
-from onefold.demo.partner_books import Books, Mode, Temper, Weather
-from onefold.demo.partner_ledger import Ledger, LedgerWriter, read_ledger
+from onefold.demo.partner_books import Mode, PartnerBooks, Temper, Weather
+from onefold.demo.partner_ledger import LedgerWriter, PartnerLedger, read_ledger
 
 CALM = Temper(slow_rate=0, fast_ms_max=0, refuse_rate=0, break_rate=0)
 BODY = {"reference": "536365", "kind": "ship", "quantity": 40, "unit_price": "3.91"}
 TOLD = {"booking": "B000001", **BODY}
 
 
-def talk(tmp_path: Path, mode: Mode, temper: Temper, dialogue: Callable[[Client, Partner], Awaitable[None]]) -> Ledger:
+def talk(
+    tmp_path: Path, mode: Mode, temper: Temper, dialogue: Callable[[Client, Partner], Awaitable[None]]
+) -> PartnerLedger:
     """Hold a dialogue with a partner of its own, then read what it has written."""
 
     async def whole() -> None:
         writer = LedgerWriter(tmp_path / "ledger.db")
-        partner = Partner(Books(mode), Weather(temper), writer)
+        partner = Partner(PartnerBooks(mode), Weather(temper), writer)
         async with served(partner, port=0) as port, Client(f"http://127.0.0.1:{port}") as client:
             await dialogue(client, partner)
         writer.close()
@@ -51,7 +53,7 @@ async def book(client: Client, key: str | None = None, fence: int | None = None,
     )
 
 
-def outcomes(ledger: Ledger) -> list[tuple[str, str, int]]:
+def outcomes(ledger: PartnerLedger) -> list[tuple[str, str, int]]:
     return [(row.action, row.outcome, row.status) for row in ledger.requests]
 
 
@@ -199,7 +201,7 @@ def test_health_counts(tmp_path: Path) -> None:
 def test_a_ledger_that_cannot_be_written_stops_the_partner(tmp_path: Path) -> None:
     async def whole() -> None:
         writer = LedgerWriter(tmp_path / "ledger.db")
-        partner = Partner(Books("no-keys"), Weather(CALM), writer)
+        partner = Partner(PartnerBooks("no-keys"), Weather(CALM), writer)
         with sqlite3.connect(tmp_path / "ledger.db") as other:
             other.execute("DROP TABLE booking")
         other.close()

@@ -6,15 +6,24 @@ from collections import Counter
 
 import pytest
 
-from onefold.demo.partner_books import ERRORS_IN_A_ROW_MAX, MODES, Books, Mode, Mood, Order, Temper, Weather
+from onefold.demo.partner_books import (
+    ERRORS_IN_A_ROW_MAX,
+    MODES,
+    BookingOrder,
+    Mode,
+    Mood,
+    PartnerBooks,
+    Temper,
+    Weather,
+)
 
-ORDER = Order("536365", "ship", 40, "3.91")
-OTHER = Order("536365", "ship", 41, "3.91")
+ORDER = BookingOrder("536365", "ship", 40, "3.91")
+OTHER = BookingOrder("536365", "ship", 41, "3.91")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_booking_is_told(mode: Mode) -> None:
-    books = Books(mode)
+    books = PartnerBooks(mode)
     assert books.look("536365").outcome == "nothing"
     made = books.book(ORDER, "k", 1)
     assert (made.status, made.outcome) == (201, "booked")
@@ -24,7 +33,7 @@ def test_a_booking_is_told(mode: Mode) -> None:
 
 
 def test_a_repeated_key_is_answered_with_the_first_booking() -> None:
-    books = Books("honours-keys")
+    books = PartnerBooks("honours-keys")
     first = books.book(ORDER, "k", 1)
     again = books.book(ORDER, "k", 2)
     assert (again.status, again.outcome, again.made) == (200, "repeated", None)
@@ -33,25 +42,25 @@ def test_a_repeated_key_is_answered_with_the_first_booking() -> None:
 
 
 def test_a_key_of_another_order_is_refused() -> None:
-    books = Books("honours-keys")
+    books = PartnerBooks("honours-keys")
     books.book(ORDER, "k", 1)
     assert (books.book(OTHER, "k", 1).status, books.bookings_count) == (422, 1)
 
 
 def test_another_key_or_none_is_another_booking() -> None:
-    books = Books("honours-keys")
+    books = PartnerBooks("honours-keys")
     assert [books.book(ORDER, key, 1).status for key in ("k", "l", None, None)] == [201] * 4
 
 
 @pytest.mark.parametrize("mode", ["fences", "no-keys"])
 def test_without_keys_each_post_is_a_booking(mode: Mode) -> None:
-    books = Books(mode)
+    books = PartnerBooks(mode)
     assert [books.book(ORDER, "k", 1).status for _ in range(2)] == [201, 201]
     assert len(books.look("536365").told) == 2
 
 
 def test_a_look_alone_is_overtaken_by_a_late_request() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     assert books.look("536365").outcome == "nothing"
     books.book(ORDER, None, 2)
     books.book(ORDER, None, 1)
@@ -59,7 +68,7 @@ def test_a_look_alone_is_overtaken_by_a_late_request() -> None:
 
 
 def test_a_fence_makes_not_done_final_for_the_older_attempt() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     assert books.fence("536365", 2).outcome == "nothing"
     late = books.book(ORDER, None, 1)
     assert (late.status, late.outcome) == (409, "fenced")
@@ -69,34 +78,34 @@ def test_a_fence_makes_not_done_final_for_the_older_attempt() -> None:
 
 
 def test_a_fence_tells_what_was_made_and_still_cancels_the_rest() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     first = books.book(ORDER, None, 1)
     assert books.fence("536365", 2).told == first.told
     assert books.book(ORDER, None, 1).status == 409
 
 
 def test_a_fence_may_be_asked_again_but_not_from_behind() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     assert [books.fence("536365", number).status for number in (2, 2, 3, 2)] == [200, 200, 200, 409]
     assert books.book(ORDER, None, 2).status == 409
 
 
 def test_a_request_without_number_is_older_than_any_fence() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     assert books.book(ORDER, None, 0).status == 201
     books.fence("536365", 1)
     assert books.book(ORDER, None, 0).status == 409
 
 
 def test_a_fence_is_of_one_reference() -> None:
-    books = Books("fences")
+    books = PartnerBooks("fences")
     books.fence("536366", 9)
     assert books.book(ORDER, None, 1).status == 201
 
 
 @pytest.mark.parametrize("mode", ["honours-keys", "no-keys"])
 def test_other_modes_have_no_fences(mode: Mode) -> None:
-    books = Books(mode)
+    books = PartnerBooks(mode)
     assert books.fence("536365", 2).status == 404
     assert books.book(ORDER, None, 1).status == 201
 

@@ -13,7 +13,7 @@ from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Ack
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
 from onefold.demo import worker
-from onefold.demo.fulfilment import Answer, Booked, Courier, Invoice, shop
+from onefold.demo.fulfilment import Booked, Courier, Invoice, PartnerAnswer, shop
 from onefold.run.settling import Backend
 
 KEY = RecordKey("", "fulfil", "1")
@@ -74,8 +74,8 @@ class Books(Courier):
         super().__init__(port=1)
         self.bookings = bookings
 
-    def look(self, reference: str) -> Answer:
-        return Answer(status=200, bookings=self.bookings)
+    def look(self, reference: str) -> PartnerAnswer:
+        return PartnerAnswer(status=200, bookings=self.bookings)
 
 
 def test_the_probe_only_looks() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onefold.demo.figures import Figures, work_out
-from onefold.demo.partner_books import Booking, Order
-from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
+from onefold.demo.partner_books import Booking, BookingOrder
+from onefold.demo.verdict import JudgedDeadLetter, judge_dead_letters, judge_effects
 
 FIGURES: Figures = work_out(
     [
@@ -19,22 +19,22 @@ FIGURES: Figures = work_out(
         "6,e,c,UK,-9,0",
     ]
 )
-FIRST = Order("1", "ship", 2, "3.5")
+FIRST = BookingOrder("1", "ship", 2, "3.5")
 RIGHT = [
     FIRST,
-    Order("2", "ship-free", 7, "0"),
-    Order("C3", "refund", -1, "2.25"),
-    Order("5", "ship", 9, "1.75"),
-    Order("6", "ship", 1, "1.5"),
+    BookingOrder("2", "ship-free", 7, "0"),
+    BookingOrder("C3", "refund", -1, "2.25"),
+    BookingOrder("5", "ship", 9, "1.75"),
+    BookingOrder("6", "ship", 1, "1.5"),
 ]
 LEFT = [
-    DeadLetter("4", "refused", -5, "0"),
-    DeadLetter("5", "conflict", 1, "1.5"),
-    DeadLetter("6", "conflict", -9, "0"),
+    JudgedDeadLetter("4", "refused", -5, "0"),
+    JudgedDeadLetter("5", "conflict", 1, "1.5"),
+    JudgedDeadLetter("6", "conflict", -9, "0"),
 ]
 
 
-def booked(*orders: Order) -> list[Booking]:
+def booked(*orders: BookingOrder) -> list[Booking]:
     return [Booking(number, order) for number, order in enumerate(orders, start=1)]
 
 
@@ -54,7 +54,7 @@ def test_a_planted_double_is_caught() -> None:
 
 
 def test_both_rows_of_one_number_booked_is_a_double() -> None:
-    effects = judge_effects(FIGURES, booked(*RIGHT, Order("5", "ship", 1, "1.5")))
+    effects = judge_effects(FIGURES, booked(*RIGHT, BookingOrder("5", "ship", 1, "1.5")))
     assert (effects.twice, effects.never, effects.unexpected) == (("5",), (), ())
 
 
@@ -69,25 +69,27 @@ def test_nothing_booked_at_all_is_caught() -> None:
 
 
 def test_the_wrong_figures_are_unexpected_and_the_right_ones_missing() -> None:
-    effects = judge_effects(FIGURES, booked(Order("1", "ship", 3, "3.5"), *RIGHT[1:]))
+    effects = judge_effects(FIGURES, booked(BookingOrder("1", "ship", 3, "3.5"), *RIGHT[1:]))
     assert [booking.number for booking in effects.unexpected] == [1]
     assert effects.never == ("1",)
 
 
 def test_the_wrong_kind_is_unexpected() -> None:
-    effects = judge_effects(FIGURES, booked(Order("C3", "ship", -1, "2.25")))
+    effects = judge_effects(FIGURES, booked(BookingOrder("C3", "ship", -1, "2.25")))
     assert [booking.order.reference for booking in effects.unexpected] == ["C3"]
 
 
 def test_a_booked_refused_row_and_an_unknown_number_are_unexpected() -> None:
-    effects = judge_effects(FIGURES, booked(*RIGHT, Order("4", "ship-free", -5, "0"), Order("9", "ship", 1, "1")))
+    effects = judge_effects(
+        FIGURES, booked(*RIGHT, BookingOrder("4", "ship-free", -5, "0"), BookingOrder("9", "ship", 1, "1"))
+    )
     assert [booking.order.reference for booking in effects.unexpected] == ["4", "9"]
     assert not effects.right
 
 
 def test_a_refused_row_may_win_its_number() -> None:
     bookings = booked(*RIGHT[:4])
-    left = [*LEFT[:2], DeadLetter("6", "refused", -9, "0"), DeadLetter("6", "conflict", 1, "1.5")]
+    left = [*LEFT[:2], JudgedDeadLetter("6", "refused", -9, "0"), JudgedDeadLetter("6", "conflict", 1, "1.5")]
     assert judge_effects(FIGURES, bookings).right
     assert judge_dead_letters(FIGURES, bookings, left).right
 
@@ -105,12 +107,12 @@ def test_a_missing_dead_letter_is_caught() -> None:
 
 
 def test_the_conflict_of_the_winner_itself_is_caught() -> None:
-    planted = DeadLetter("5", "conflict", 9, "1.75")
+    planted = JudgedDeadLetter("5", "conflict", 9, "1.75")
     dead = judge_dead_letters(FIGURES, booked(*RIGHT), [LEFT[0], planted, LEFT[2]])
     assert (dead.missing, dead.unexpected) == ((LEFT[1],), (planted,))
 
 
 def test_another_reason_and_an_unknown_number_are_caught() -> None:
-    planted = [DeadLetter("1", "attempts", 2, "3.5"), DeadLetter("9", "refused", 1, "1")]
+    planted = [JudgedDeadLetter("1", "attempts", 2, "3.5"), JudgedDeadLetter("9", "refused", 1, "1")]
     dead = judge_dead_letters(FIGURES, booked(*RIGHT), [*LEFT, *planted])
     assert (dead.missing, dead.unexpected) == ((), tuple(planted))

@@ -9,7 +9,7 @@ from typing import Any
 
 import onefold
 from onefold.demo.fulfilment import Courier, shop
-from onefold.deploy.plan import Declared, Plan, plan
+from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack, stack_of
 from onefold.options import FUNCTION, Function
 
@@ -77,11 +77,11 @@ WIDE = Stack(
 )
 
 
-def planned(app: onefold.App, stack: Stack | None = None) -> Plan:
+def planned(app: onefold.App, stack: Stack | None = None) -> DeployPlan:
     """The plan of an app of this module."""
     name = "demo" if app is demo else "wide"
     found = stack_of(app.url) if stack is None else stack
-    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values())
+    declares = AppDeclarations(queues=app.queues.values(), jobs=app.jobs.values())
     return plan(app.name, f"tests.deploy.declared:{name}", declares, found)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import onefold
 from onefold.contracts.store import RecordKey
-from onefold.deploy.alarms import Alarm
-from onefold.deploy.plan import Declared, plan
+from onefold.deploy.alarms import AlarmPlan
+from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
 from onefold.options import Function
 from onefold.run.events import EVENTS, Event
@@ -15,7 +15,7 @@ from onefold.watch.sinks import json_line, plain_line
 from tests.deploy.declared import declared, demo, planned
 
 
-def alarms() -> dict[str, Alarm]:
+def alarms() -> dict[str, AlarmPlan]:
     return {alarm.name: alarm for alarm in planned(demo).alarms}
 
 
@@ -76,7 +76,7 @@ def test_from_when_on_the_oldest_message_is_too_old(function: Function, retentio
 def test_where_reconciliations_run_a_failed_one_alarms() -> None:
     app = onefold.App("shop")
     app.reconcile("billing", owner="finance")
-    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
+    declares = AppDeclarations(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
     found = {alarm.name: alarm for alarm in plan("shop", "shop:app", declares, Stack()).alarms}
     alarm = found["shop-onefold-reconcile-reconcile-failed"]
     assert (alarm.metric, alarm.statistic, alarm.threshold, alarm.owner) == ("ReconcileFailed", "Sum", 1, "finance")
@@ -91,7 +91,7 @@ def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
     app = onefold.App("shop")
     app.job(app.queue("bills"), key="{id}", name="charge")(lambda bill: None)
     app.reconcile("billing")
-    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
+    declares = AppDeclarations(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
     functions = {one.jobs: one for one in plan("shop", "shop:app", declares, Stack(prefix="p-")).functions}
     may = {one.sid: one.resources for one in functions["reconcile-billing",].statements}
     assert [arn.rpartition(":")[2] for arn in may["LookIntoDeadLetters"]] == [

@@ -22,7 +22,7 @@ from onefold import errors
 from onefold.backends.aws.session import Session, aws_errors
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack
-from onefold.deploy.changes import Event
+from onefold.deploy.changes import StackEvent
 from tests.deploy.conftest import BUCKET
 
 Make = Callable[[str], LiveStack]
@@ -53,7 +53,7 @@ class Rounds:
 
     def __init__(self, stack: LiveStack) -> None:
         self.stack = stack
-        self.told: list[Event] = []
+        self.told: list[StackEvent] = []
         self._round = 0
 
     def prepare(self, text: str) -> ChangeSet | None:
@@ -430,7 +430,7 @@ def test_every_status_of_cloudformation_is_either_deployable_busy_or_has_a_way_o
             continue
         ways = [
             changes.is_deployable(status),
-            changes.Standing(status=status).is_busy,
+            changes.StackState(status=status).is_busy,
             changes.way_out(status, "shop") != "",
         ]
         assert sum(ways) == 1, status
@@ -498,7 +498,7 @@ def test_the_advice_follows_the_reason(reason: str, said: str) -> None:
 
 def test_when_only_the_stack_failed_it_is_the_cause() -> None:
     found = changes.first_failure(
-        [Event(event_id="1", at_ms=0, logical_id="shop", type=changes.STACK, physical_id="", status="CREATE_FAILED",
+        [StackEvent(event_id="1", at_ms=0, logical_id="shop", type=changes.STACK, physical_id="", status="CREATE_FAILED",
                reason="Timed out")]
     )  # fmt: skip
     assert found is not None

@@ -20,7 +20,7 @@ import pytest
 from onefold.backends.aws import queue_attributes
 from onefold.deploy import cloudformation
 from onefold.deploy.functions import FunctionPlan
-from onefold.deploy.plan import Plan
+from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import Stack
 from tests.deploy.declared import demo, planned, wide
 from tests.emulators import servers
@@ -54,7 +54,7 @@ class Aws:
             aws_secret_access_key="test",
         )
 
-    def create(self, plan: Plan) -> dict[str, str]:
+    def create(self, plan: DeployPlan) -> dict[str, str]:
         """Create the plan's stack unless it is there; its outputs."""
         if plan.name not in self._outputs:
             client = self.client("cloudformation")
@@ -109,7 +109,7 @@ both_plans = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: str(plan.ap
 
 @on("ministack", "moto")
 @both_plans
-def test_queues_are_as_planned(aws: Aws, plan: Plan) -> None:
+def test_queues_are_as_planned(aws: Aws, plan: DeployPlan) -> None:
     outputs = aws.create(plan)
     sqs = aws.client("sqs")
     for queue in plan.queues:
@@ -134,7 +134,7 @@ def test_queues_are_as_planned(aws: Aws, plan: Plan) -> None:
 
 @on("ministack")
 @both_plans
-def test_queues_have_their_policy(aws: Aws, plan: Plan) -> None:
+def test_queues_have_their_policy(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     sqs = aws.client("sqs")
     for queue in plan.queues:
@@ -145,7 +145,7 @@ def test_queues_have_their_policy(aws: Aws, plan: Plan) -> None:
 
 @on("ministack", "moto")
 @both_plans
-def test_functions_are_as_planned(aws: Aws, plan: Plan) -> None:
+def test_functions_are_as_planned(aws: Aws, plan: DeployPlan) -> None:
     outputs = aws.create(plan)
     assert outputs["EngineUrl"] == plan.url.replace("{region}", REGION)
     for function in plan.functions:
@@ -159,7 +159,7 @@ def test_functions_are_as_planned(aws: Aws, plan: Plan) -> None:
 
 @on("ministack", "moto")
 @both_plans
-def test_mappings_are_as_planned(aws: Aws, plan: Plan) -> None:
+def test_mappings_are_as_planned(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     for function in plan.functions:
         found = aws.client("lambda").list_event_source_mappings(FunctionName=function.name)["EventSourceMappings"]
@@ -172,7 +172,7 @@ def test_mappings_are_as_planned(aws: Aws, plan: Plan) -> None:
 
 @on("ministack")
 @both_plans
-def test_roles_have_their_statements(aws: Aws, plan: Plan) -> None:
+def test_roles_have_their_statements(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     for function in plan.functions:
         role = aws.configuration(function)["Role"].rpartition("/")[2]
@@ -184,7 +184,7 @@ def test_roles_have_their_statements(aws: Aws, plan: Plan) -> None:
 
 @on("ministack", "moto")
 @both_plans
-def test_the_table_has_its_keys(aws: Aws, plan: Plan) -> None:
+def test_the_table_has_its_keys(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     table = aws.client("dynamodb").describe_table(TableName=plan.table)["Table"]
     assert [(one["AttributeName"], one["KeyType"]) for one in table["KeySchema"]] == [("pk", "HASH"), ("sk", "RANGE")]
@@ -193,7 +193,7 @@ def test_the_table_has_its_keys(aws: Aws, plan: Plan) -> None:
 
 @on("ministack", "moto")
 @both_plans
-def test_logs_are_kept_as_long_as_planned(aws: Aws, plan: Plan) -> None:
+def test_logs_are_kept_as_long_as_planned(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     for function in plan.functions:
         groups = aws.client("logs").describe_log_groups(logGroupNamePrefix=function.log_group)["logGroups"]
@@ -202,7 +202,7 @@ def test_logs_are_kept_as_long_as_planned(aws: Aws, plan: Plan) -> None:
 
 @on("ministack")
 @both_plans
-def test_lines_are_counted(aws: Aws, plan: Plan) -> None:
+def test_lines_are_counted(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     for function in plan.functions:
         found = aws.client("logs").describe_metric_filters(logGroupName=function.log_group)["metricFilters"]
@@ -211,7 +211,7 @@ def test_lines_are_counted(aws: Aws, plan: Plan) -> None:
 
 @on("ministack")
 @both_plans
-def test_alarms_are_there(aws: Aws, plan: Plan) -> None:
+def test_alarms_are_there(aws: Aws, plan: DeployPlan) -> None:
     aws.create(plan)
     found = {one["AlarmName"]: one for one in aws.client("cloudwatch").describe_alarms()["MetricAlarms"]}
     for alarm in plan.alarms:

@@ -18,7 +18,7 @@ from onefold.cli.main import run
 from onefold.contracts.store import Claimed, Complete, Completed, RecordKey
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed
-from onefold.deploy.changes import Change
+from onefold.deploy.changes import ResourceChange
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask
@@ -358,7 +358,7 @@ def test_a_diff_that_cannot_be_made_exits_with_2(shop: Shop) -> None:
 # -- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def draw(one: Change, capsys: pytest.CaptureFixture[str]) -> str:
+def draw(one: ResourceChange, capsys: pytest.CaptureFixture[str]) -> str:
     deploy._draw_changes(ChangeSet(stack="shop", arn="", creates=False, changes=(one,)))
     return capsys.readouterr().out
 
@@ -392,7 +392,7 @@ def test_what_would_be_lost_stands_under_the_table(
 
 
 def test_a_failure_is_drawn_with_cause_and_both_next_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    failure = changes.Failure(
+    failure = changes.StackFailure(
         logical_id="Orders", type="AWS::SQS::Queue", status="UPDATE_FAILED", reason="why", todo="do this"
     )
     deploy._draw_end(

@@ -20,7 +20,7 @@ import onefold
 from onefold import errors
 from onefold.deploy import cloudformation
 from onefold.deploy.eventbridge import EventsPlan
-from onefold.deploy.plan import Declared, Plan, plan
+from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
 from tests.deploy import timed
 from tests.deploy.declared import KEY
@@ -43,9 +43,9 @@ def properties(logical: str, stack: Stack | None = None) -> Json:
     return found
 
 
-def planned(app: onefold.App, prefix: str = "") -> Plan:
+def planned(app: onefold.App, prefix: str = "") -> DeployPlan:
     """The plan of an app with buses and pipes."""
-    declares = Declared(
+    declares = AppDeclarations(
         queues=app.queues.values(), jobs=app.jobs.values(), buses=app.buses.values(), pipes=app.pipes.values()
     )
     return plan(app.name, "shop:app", declares, Stack(prefix=prefix))

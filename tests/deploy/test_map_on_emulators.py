@@ -28,7 +28,7 @@ import pytest
 
 import onefold.testing
 from onefold.deploy import cloudformation, state_machine
-from onefold.deploy.plan import Declared, plan
+from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
 from onefold.maps import results as mapresult
 from onefold.service import maps
@@ -117,7 +117,7 @@ def aws() -> Iterator[Aws]:
         made = Aws(endpoint)
         made.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         made.put("app.zip", code(endpoint))
-        declared = Declared(
+        declared = AppDeclarations(
             queues=app.queues.values(), jobs=app.jobs.values(), maps=[one.spec for one in app.maps.values()]
         )
         planned = plan(app.name, "tests.deploy.map_shop:app", declared, Stack(prefix=PREFIX, disposable=True))

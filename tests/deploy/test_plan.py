@@ -8,7 +8,7 @@ import pytest
 
 import onefold
 from onefold import errors, limits
-from onefold.deploy.plan import Plan, QueuePlan
+from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.stack import LOG_DAYS, Stack, engine_url, stack_of
 from onefold.lambdas.settings import TIMEOUT_MS_MAX, VISIBILITY_FACTOR, WINDOW_MS_MAX
 from onefold.options import Function
@@ -17,7 +17,7 @@ from tests.deploy.declared import KEY, WIDE, declared, demo, planned, wide
 SECOND_MS, MINUTE_MS, DAY_MS = limits.SECOND_MS, limits.MINUTE_MS, limits.DAY_MS
 
 
-def queue_of(plan: Plan, name: str) -> QueuePlan:
+def queue_of(plan: DeployPlan, name: str) -> QueuePlan:
     return next(queue for queue in plan.queues if queue.settings.name == name)
 
 

@@ -22,7 +22,7 @@ from onefold.backends.aws import messages
 from onefold.contracts.entries import Entry
 from onefold.deploy import cloudformation
 from onefold.deploy.eventbridge import Scheduling
-from onefold.deploy.plan import Declared, Plan, plan
+from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack, engine_url
 from onefold.schedules.fire_times import run_name
 from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule, Tick, TickMessage
@@ -194,9 +194,9 @@ def test_without_schedules_and_messages_for_later_there_is_nothing() -> None:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def planned(app: onefold.App, prefix: str = "") -> Plan:
+def planned(app: onefold.App, prefix: str = "") -> DeployPlan:
     """The plan of an app with schedules."""
-    declares = Declared(queues=app.queues.values(), jobs=app.jobs.values(), schedules=app.schedules.values())
+    declares = AppDeclarations(queues=app.queues.values(), jobs=app.jobs.values(), schedules=app.schedules.values())
     return plan(app.name, "shop:app", declares, Stack(prefix=prefix))
 
 

@@ -21,7 +21,7 @@ import onefold
 from onefold.cli.stack_options import declared_in
 from onefold.deploy import cloudformation, terraform
 from onefold.deploy import plan as plans
-from onefold.deploy.plan import Plan
+from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import Stack
 from onefold.maps.rules import MapSpec
 from tests.deploy import timed
@@ -152,7 +152,7 @@ def test_a_prefix_changes_names_and_no_logical_id() -> None:
 # -- what must be in it ----------------------------------------------------------------------------------------------
 
 
-def resources(plan: Plan, kind: str) -> dict[str, Any]:
+def resources(plan: DeployPlan, kind: str) -> dict[str, Any]:
     """The resources of a type, by logical id."""
     found: dict[str, Any] = cloudformation.template(plan)["Resources"]
     return {name: one for name, one in found.items() if one["Type"] == kind}

@@ -11,7 +11,7 @@ from typing import Any
 
 import onefold
 from onefold.buses.transform import InputTransformer
-from onefold.deploy.plan import Declared, Plan, plan
+from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
 from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.run.outgoing import Outgoing
@@ -93,9 +93,9 @@ batched = MapSpec(
 )
 
 
-def planned(stack: Stack | None = None, maps: tuple[MapSpec, ...] = (spec, batched)) -> Plan:
+def planned(stack: Stack | None = None, maps: tuple[MapSpec, ...] = (spec, batched)) -> DeployPlan:
     """The plan of the app."""
-    declares = Declared(
+    declares = AppDeclarations(
         queues=app.queues.values(),
         jobs=app.jobs.values(),
         schedules=app.schedules.values(),

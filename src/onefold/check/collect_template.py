@@ -16,10 +16,10 @@ from onefold.check.facts import (
     FunctionFacts,
     LeftOut,
     MappingFacts,
-    Place,
     PolicyFacts,
     QueueFacts,
     TemplateFacts,
+    TemplateLocation,
     Unresolved,
 )
 from onefold.check.intrinsics import NO_VALUE, is_function, text_of
@@ -212,5 +212,5 @@ class _Collection:
     def _leave_out(self, path: PropertyPath, kind: str, why: str) -> None:
         document = self.scope.document
         logical_id = str(path[1]) if len(path) > 1 else ""
-        place = Place(document.file, document.line(path), logical_id, ".".join(map(str, path)))
+        place = TemplateLocation(document.file, document.line(path), logical_id, ".".join(map(str, path)))
         self.left_out.append(LeftOut(place, str(text_of(kind)), why))

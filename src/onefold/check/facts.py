@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True):
+class TemplateLocation(msgspec.Struct, frozen=True):
     """Where in a template: file, line from 1 (0: not known), logical id of the resource ("" outside one), property path."""
 
     file: str
@@ -37,15 +37,15 @@ class Unresolved(msgspec.Struct, frozen=True):
 class LeftOut(msgspec.Struct, frozen=True):
     """A resource or property that is not taken over: its type, and why."""
 
-    place: Place
+    place: TemplateLocation
     type: str
     why: str
 
 
-class Redrive(msgspec.Struct, frozen=True):
+class RedriveFacts(msgspec.Struct, frozen=True):
     """A queue's redrive policy; `target` is the queue's name, the last part of the ARN."""
 
-    place: Place
+    place: TemplateLocation
     target_arn: str
     target: str
     receives_max: int
@@ -58,13 +58,13 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     included, those that could be resolved. `named` is False when the template gives no name and the logical id is used.
     """
 
-    place: Place
+    place: TemplateLocation
     logical_id: str
     name: str
     named: bool
     attributes: Mapping[str, str]
     tags: Mapping[str, str]
-    redrive: Redrive | None = None
+    redrive: RedriveFacts | None = None
     unresolved: Mapping[str, Unresolved] = {}
 
     @property
@@ -76,7 +76,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::SQS::QueuePolicy: names of the queues it is for, and the document, `Unresolved` values inside it."""
 
-    place: Place
+    place: TemplateLocation
     logical_id: str
     queues: tuple[str, ...]
     document: Any
@@ -99,7 +99,7 @@ class InlineCode(msgspec.Struct, frozen=True):
 class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::Lambda::Function or AWS::Serverless::Function; `code` is Unresolved when it cannot run here."""
 
-    place: Place
+    place: TemplateLocation
     logical_id: str
     name: str
     type: str
@@ -119,7 +119,7 @@ class MappingFacts(msgspec.Struct, frozen=True, kw_only=True):
     `queue` and `function` are names, `filters` patterns as JSON text. `window_ms`: the batching window.
     """
 
-    place: Place
+    place: TemplateLocation
     logical_id: str
     queue_arn: str
     queue: str

@@ -1,6 +1,6 @@
 """CloudFormation's intrinsic functions, evaluated on plain data.
 
-Only the functions live here: what a name stands for (parameters, pseudo parameters, resources) is asked of a `Names`.
+Only the functions live here: what a name stands for (parameters, pseudo parameters, resources) is asked of a `NameResolver`.
 `resolve` never raises for what a template says: a function that cannot be evaluated gives Unresolved(why), and inside a
 list or mapping the others are still evaluated. A function of an unresolved argument is unresolved for the same reason.
 NO_VALUE (AWS::NoValue) removes the property or item it stands for.
@@ -33,7 +33,7 @@ _SUBSTITUTED: Final = re.compile(r"\$\{(!?)([^{}]*)\}")
 _DYNAMIC: Final = re.compile(r"\{\{resolve:([^:}]+):")
 
 
-class Names(Protocol):
+class NameResolver(Protocol):
     """What names stand for."""
 
     def ref(self, name: str) -> Any:
@@ -103,7 +103,7 @@ def _short(value: Any) -> str:
 class Intrinsics:
     """Evaluates functions; one per template."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameResolver) -> None:
         self._names = names
         self._functions: Mapping[str, Callable[[Any], Any]] = {
             "Condition": self._condition,

@@ -28,10 +28,10 @@ from onefold.check.facts import (
     LeftOut,
     LocalCode,
     MappingFacts,
-    Place,
     PolicyFacts,
     QueueFacts,
-    Redrive,
+    RedriveFacts,
+    TemplateLocation,
     Unresolved,
 )
 from onefold.check.intrinsics import NO_VALUE, flag, is_function, text_of, whole_number, why_not
@@ -66,11 +66,11 @@ class Properties:
             found = {}
         self.raw: dict[str, Any] = found
 
-    def place(self, *parts: str | int) -> Place:
+    def place(self, *parts: str | int) -> TemplateLocation:
         """Where the resource, or a property of it, stands."""
         path = (*self.path, *parts)
         document = self.scope.document
-        return Place(document.file, document.line(path), self.logical_id, ".".join(map(str, path)))
+        return TemplateLocation(document.file, document.line(path), self.logical_id, ".".join(map(str, path)))
 
     def get(self, name: str) -> Any:
         """The resolved value; None when it is absent, NoValue or unresolved as a whole. Unresolved values inside stay."""
@@ -212,7 +212,7 @@ def _document(properties: Properties, key: str) -> dict[str, Any] | None:
     return value
 
 
-def _redrive(properties: Properties, attributes: dict[str, str]) -> Redrive | None:
+def _redrive(properties: Properties, attributes: dict[str, str]) -> RedriveFacts | None:
     if "RedrivePolicy" not in attributes:
         return None
     policy = json.loads(attributes["RedrivePolicy"])
@@ -221,7 +221,7 @@ def _redrive(properties: Properties, attributes: dict[str, str]) -> Redrive | No
         properties.refuse("RedrivePolicy", "it needs deadLetterTargetArn and a whole maxReceiveCount")
         del attributes["RedrivePolicy"]
         return None
-    return Redrive(properties.place("RedrivePolicy"), arn, arn.rsplit(":", 1)[-1], receives_max)
+    return RedriveFacts(properties.place("RedrivePolicy"), arn, arn.rsplit(":", 1)[-1], receives_max)
 
 
 def _tags(properties: Properties) -> dict[str, str]:

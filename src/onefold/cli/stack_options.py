@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.app import App
 from onefold.cli import render, target
-from onefold.deploy.plan import Declared, Plan, plan
+from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
 from onefold.watch.sinks import LogSink
 
@@ -76,7 +76,7 @@ def stack_options(function: F) -> F:
     return result
 
 
-def planned(app: str | None, choices: Choices) -> Plan:
+def planned(app: str | None, choices: Choices) -> DeployPlan:
     """The plan of an app.
 
     Args:
@@ -99,15 +99,15 @@ def planned(app: str | None, choices: Choices) -> Plan:
     return found
 
 
-def tell(plan: Plan) -> None:
+def tell(plan: DeployPlan) -> None:
     """Say on standard error what is declared and AWS will not do."""
     for note in plan.notes:
         render.note(f"! {note}")
 
 
-def declared_in(app: App) -> Declared:
+def declared_in(app: App) -> AppDeclarations:
     """What an app declares, as the plan takes it."""
-    return Declared(
+    return AppDeclarations(
         queues=app.queues.values(),
         jobs=app.jobs.values(),
         schedules=app.schedules.values(),
@@ -147,7 +147,7 @@ def _tags(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _check_url(app: App, found: Plan) -> None:
+def _check_url(app: App, found: DeployPlan) -> None:
     """Refuse an app that names another engine than the one that is made, and would go on using it in Lambda."""
     if app.url == os.environ.get("ONEFOLD_URL") or app.url == f"sqlite:///.onefold/{app.name}.db":
         return

@@ -33,7 +33,7 @@ from rich.table import Table
 
 from onefold.clock import SystemClock
 from onefold.demo import data, figures
-from onefold.demo.processes import Crew
+from onefold.demo.processes import DemoProcesses
 from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
@@ -53,7 +53,7 @@ _INTERRUPTED: Final = "SELECT count(*) FROM onefold_record WHERE job = 'monthly-
 _DUPLICATES: Final = "SELECT count(*) FROM onefold_ledger WHERE job = 'monthly-billing' AND event = 'duplicate'"
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class BillingSettings(Struct, frozen=True, kw_only=True):
     """What a user may choose.
 
     Args:
@@ -90,7 +90,7 @@ class Month(Struct, frozen=True, kw_only=True):
         return not (self.twice or self.never) and Decimal(self.net) == Decimal(self.net_expected)
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class BillingOutcome(Struct, frozen=True, kw_only=True):
     """What became of the year.
 
     Args:
@@ -107,7 +107,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
+def perform(settings: BillingSettings, folder: Path, told: Draw) -> BillingOutcome:
     """Do the year in a folder of its own.
 
     Raises:
@@ -125,7 +125,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
     falls = _choose_falls(folder / "falls", sorted(expected), settings)
     variables["ONEFOLD_DEMO_FALLS"] = str(falls.absolute())
     _prepare(file, variables)
-    with closing(Crew(_COMMANDS, variables, folder / "crew.log")) as crew:
+    with closing(DemoProcesses(_COMMANDS, variables, folder / "crew.log")) as crew:
         most, moved_ms, settled, again, random = 0, since_ms, 0, False, 0
         while settled < _SETTLED_LOOKS:
             clock.wait(never, TICK_MS)
@@ -153,7 +153,7 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
                 )
         seconds = (clock.monotonic_ms() - since_ms) / 1000
     months = _judge(file, expected)
-    return Outcome(
+    return BillingOutcome(
         months=months,
         seconds=round(seconds, 1),
         kills=dict(crew.kills),
@@ -170,7 +170,7 @@ def _expected() -> dict[str, dict[str, object]]:
     return found
 
 
-def _choose_falls(place: Path, months: Sequence[str], settings: Settings) -> Path:
+def _choose_falls(place: Path, months: Sequence[str], settings: BillingSettings) -> Path:
     """One empty file for each month whose dispatcher is to be killed."""
     place.mkdir()
     entropy, left = SeededEntropy(settings.seed), list(months)
@@ -271,7 +271,7 @@ def billing(
     Each month's customers are dispatched to a FIFO queue; each gets one statement. In the end they are held against
     an independent sum of the file, to the penny.
     """
-    settings = Settings(kills=kills, falls=falls, seed=seed, plant=plant)
+    settings = BillingSettings(kills=kills, falls=falls, seed=seed, plant=plant)
     with stage(keep) as folder, bar() as told:
         found = perform(settings, folder, told)
     if as_json:
@@ -281,7 +281,7 @@ def billing(
     context.exit(1 if found.faults or plant is not None else 0)
 
 
-def _draw(found: Outcome) -> None:
+def _draw(found: BillingOutcome) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("month", "dispatched", "made", "twice", "never", "net, GBP", "by the file"):
         table.add_column(title, justify="left" if title == "month" else "right", no_wrap=True)

@@ -28,7 +28,7 @@ ticks = app.queue("ticks", visibility="30s", dead_letter=onefold.DeadLetter(afte
 _PLANTED = os.environ.get("ONEFOLD_DEMO_PLANT") == "two-keys"
 
 
-class Statement(Struct, frozen=True, kw_only=True):
+class AccountStatement(Struct, frozen=True, kw_only=True):
     """The payload: what one customer bought and gave back in one month.
 
     Args:
@@ -44,7 +44,7 @@ class Statement(Struct, frozen=True, kw_only=True):
     tick: str = ""
 
 
-def business_key(one: Statement) -> str:
+def business_key(one: AccountStatement) -> str:
     """One statement for each account and month; with the fault built in, each firing makes statements of its own."""
     return f"{one.month}/{one.account}{one.tick}"
 
@@ -58,7 +58,7 @@ def business_key(one: Statement) -> str:
     retry=onefold.Retry(attempts=100, base="100ms", cap="1s", crashes=100),
     owner="billing",
 )
-def state(one: Statement, ctx: onefold.Context) -> dict[str, str]:
+def state(one: AccountStatement, ctx: onefold.Context) -> dict[str, str]:
     """Write a statement: its row and the record of this job are in one transaction."""
     net = sum((quantity * Decimal(price) for quantity, price in one.lines), Decimal())
     ctx.connection.execute("INSERT INTO statement VALUES (?, ?, ?)", (one.month, one.account, str(net)))
@@ -79,7 +79,7 @@ def state(one: Statement, ctx: onefold.Context) -> dict[str, str]:
 def bill(tick: onefold.Tick) -> Iterator[object]:
     """Dispatch the statements of the month before."""
     month = (tick.local.replace(day=1) - timedelta(days=1)).strftime("%Y-%m")
-    accounts: dict[str, list[data.Invoice]] = {}
+    accounts: dict[str, list[data.InvoiceRow]] = {}
     for invoice in data.read_invoices():
         if month_of(invoice) == month:
             accounts.setdefault(invoice.customer or invoice.number, []).append(invoice)
@@ -87,7 +87,7 @@ def bill(tick: onefold.Tick) -> Iterator[object]:
         if number == len(accounts) // 2:
             _fall(month)
         yield state.message(
-            Statement(
+            AccountStatement(
                 account=account,
                 month=month,
                 country=invoices[0].country.replace(" ", "-"),  # a message group id has no spaces
@@ -122,7 +122,7 @@ def fire_again() -> None:
     bill.job.deliver(again)
 
 
-def month_of(invoice: data.Invoice) -> str:
+def month_of(invoice: data.InvoiceRow) -> str:
     """The month of an invoice, `2011-03`."""
     month, _, rest = invoice.invoice_date.partition("/")
     return f"{rest.partition('/')[2].partition(' ')[0]}-{int(month):02d}"

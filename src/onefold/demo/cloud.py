@@ -46,7 +46,7 @@ from onefold.demo.fulfilment import Invoice
 from onefold.demo.outcome import IN_JUDGES_WORDS, dead_letter_of, faults_of_effects, faults_of_letters
 from onefold.demo.partner_ledger import read_ledger
 from onefold.demo.stage import Draw, bar, stage
-from onefold.demo.verdict import DeadLetter, judge_dead_letters, judge_effects
+from onefold.demo.verdict import JudgedDeadLetter, judge_dead_letters, judge_effects
 from onefold.entropy import SeededEntropy
 from onefold.errors import NotFoundError, OnefoldError
 from onefold.testing.wire_faults import Wire, wire_faults
@@ -64,7 +64,7 @@ Command = Callable[..., str]
 """Runs one `onefold` command in the run's folder and environment, shows it, and answers what it said."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class CloudSettings(Struct, frozen=True, kw_only=True):
     """What a user may choose.
 
     Args:
@@ -79,7 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     emulator: str
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class CloudOutcome(Struct, frozen=True, kw_only=True):
     """What became of a run; without `faults` it passed.
 
     Args:
@@ -126,11 +126,11 @@ def find_emulator() -> str:
 
 
 def perform(
-    settings: Settings,
+    settings: CloudSettings,
     folder: Path,
     command: Callable[[Path, Mapping[str, str]], Command],
     told: Draw,
-) -> Outcome:
+) -> CloudOutcome:
     """Do the run in a folder of its own.
 
     Args:
@@ -173,7 +173,7 @@ def perform(
     letters = judge_dead_letters(expected, bookings, dead)
     words = {judged: kind for kind, judged in IN_JUDGES_WORDS.items()}
     booked = [one for one in ledger.requests if one.action == "book" and one.status in (200, 201)]
-    return Outcome(
+    return CloudOutcome(
         messages=len(messages),
         again=len(messages) - settings.rows,
         seconds=round(seconds, 1),
@@ -291,7 +291,7 @@ def _until_empty(shop: Any, messages: list[Invoice], told: Draw) -> None:
     """Send everything, and wait until the queue is empty."""
     clock, never = SystemClock(), threading.Event()
     for first in range(0, len(messages), 100):
-        chunk = [shop.Invoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
+        chunk = [shop.ShopInvoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
         _sent(shop, chunk)
         _tell(told, first + len(chunk), len(messages), len(messages))
     queues = shop.app.runtime().engine.queues
@@ -328,7 +328,7 @@ def _sent(shop: Any, chunk: list[Any]) -> None:
 # -- afterwards ------------------------------------------------------------------------------------------------------
 
 
-def _mended(run: Command, shop: Any, dead: list[DeadLetter]) -> str | None:
+def _mended(run: Command, shop: Any, dead: list[JudgedDeadLetter]) -> str | None:
     """Mend one refused invoice in the dead-letter queue, redrive it, and tell its story; its number."""
     refused = next((one for one in dead if one.reason == IN_JUDGES_WORDS["permanent"] and one.quantity < 0), None)
     if refused is None:
@@ -388,7 +388,7 @@ def aws(
     SQS, Lambda's event source mapping, DynamoDB, S3 and CloudFormation are ministack's, on this machine. The partner's own
     ledger is judged as in the other runs.
     """
-    settings = Settings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or find_emulator())
+    settings = CloudSettings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or find_emulator())
     with stage(keep) as folder, bar() as told:
         found = perform(settings, folder, _commands(quiet=as_json), told)
     if as_json:
@@ -425,7 +425,7 @@ def _commands(*, quiet: bool) -> Callable[[Path, Mapping[str, str]], Command]:
     return make
 
 
-def _draw(rows: int, found: Outcome) -> None:
+def _draw(rows: int, found: CloudOutcome) -> None:
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")

@@ -33,7 +33,7 @@ from onefold.demo.billing import billing
 from onefold.demo.cloud import aws
 from onefold.demo.drill import Told, drill, expected_of
 from onefold.demo.enrich import enrich
-from onefold.demo.outcome import RUNS, Outcome, Progress, Settings
+from onefold.demo.outcome import RUNS, DemoProgress, DemoSettings, RunOutcome
 from onefold.demo.stage import stage
 from onefold.errors import UsageError
 from onefold.watch.wording import counted
@@ -120,7 +120,7 @@ def demo(
             "Use it with --run probe, hold or all."
         )
     _check_extra()
-    settings = Settings(
+    settings = DemoSettings(
         rows=rows,
         workers=workers,
         threads=16,
@@ -157,7 +157,7 @@ def _check_extra() -> None:
         )
 
 
-def _perform(settings: Settings, choice: Choice, folder: Path, *, quiet: bool) -> list[Outcome]:
+def _perform(settings: DemoSettings, choice: Choice, folder: Path, *, quiet: bool) -> list[RunOutcome]:
     """Do the runs one after the other, showing each; `quiet`: on standard error only."""
     runs = [run for run in RUNS if choice in (run.name, "all")]
     out, err = consoles()
@@ -185,7 +185,7 @@ def _again(context: click.Context) -> str:
     return " ".join(["onefold demo", *given])
 
 
-def _document(settings: Settings, found: Sequence[Outcome], passed: bool) -> str:
+def _document(settings: DemoSettings, found: Sequence[RunOutcome], passed: bool) -> str:
     document = {"passed": passed, "settings": settings, "runs": found}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
@@ -204,13 +204,13 @@ def consoles() -> tuple[Console, Console]:
 # -- while it runs ---------------------------------------------------------------------------------------------------
 
 
-class Rate:
+class BookingRate:
     """Bookings per second over the last RATE_S."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def per_second(self, now: Progress) -> int:
+    def per_second(self, now: DemoProgress) -> int:
         """The rate, given how the run stands now."""
         self._seen.append((now.seconds, now.bookings))
         while now.seconds - self._seen[0][0] > RATE_S:
@@ -219,7 +219,7 @@ class Rate:
         return round((now.bookings - before) / max(now.seconds - since, 0.1))
 
 
-def progress_line(now: Progress, per_second: int) -> str:
+def progress_line(now: DemoProgress, per_second: int) -> str:
     """How a run stands, in a line."""
     if now.held:
         return f"a person settles {now.held:,} held, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
@@ -230,7 +230,7 @@ def progress_line(now: Progress, per_second: int) -> str:
 @contextmanager
 def shown(label: str, console: Console) -> Iterator[Told]:
     """Show the progress of one run; the value hears how it stands."""
-    rate = Rate()
+    rate = BookingRate()
     if not console.is_terminal:
         yield _lines(label, console, rate)
         return
@@ -238,16 +238,16 @@ def shown(label: str, console: Console) -> Iterator[Told]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None, text="starting")
 
-        def draw(now: Progress) -> None:
+        def draw(now: DemoProgress) -> None:
             bar.update(task, completed=now.bookings, total=now.expected, text=progress_line(now, rate.per_second(now)))
 
         yield draw
 
 
-def _lines(label: str, console: Console, rate: Rate) -> Callable[[Progress], None]:
+def _lines(label: str, console: Console, rate: BookingRate) -> Callable[[DemoProgress], None]:
     due_s = float(LINE_S)
 
-    def write(now: Progress) -> None:
+    def write(now: DemoProgress) -> None:
         nonlocal due_s
         per_second = rate.per_second(now)
         if now.seconds >= due_s:
@@ -260,7 +260,7 @@ def _lines(label: str, console: Console, rate: Rate) -> Callable[[Progress], Non
 # -- before and after ------------------------------------------------------------------------------------------------
 
 
-def opening(settings: Settings, runs: int) -> str:
+def opening(settings: DemoSettings, runs: int) -> str:
     """What is about to happen, for somebody who has never seen it; lines of at most 80 characters."""
     many = "s" if runs > 1 else ""
     lines = [
@@ -279,7 +279,7 @@ def opening(settings: Settings, runs: int) -> str:
     return "\n".join(lines)
 
 
-def table(number: int, found: Outcome) -> Table:
+def table(number: int, found: RunOutcome) -> Table:
     """The table of one run."""
     drawn = Table(
         title=f"{number}  {found.title}",
@@ -300,7 +300,7 @@ def table(number: int, found: Outcome) -> Table:
     return drawn
 
 
-def rows(found: Outcome) -> list[tuple[str, float, str]]:
+def rows(found: RunOutcome) -> list[tuple[str, float, str]]:
     """Name, number and meaning of everything that was counted."""
     first = found.messages - found.again
     dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
@@ -324,13 +324,13 @@ def rows(found: Outcome) -> list[tuple[str, float, str]]:
     ]
 
 
-def _held(found: Outcome) -> str:
+def _held(found: RunOutcome) -> str:
     if not found.held:
         return "for a person to settle"
     return f"for a person: {found.held_done:,} were booked, {found.held - found.held_done:,} were not"
 
 
-def ending(settings: Settings, found: Sequence[Outcome], *, again: str) -> Text:
+def ending(settings: DemoSettings, found: Sequence[RunOutcome], *, again: str) -> Text:
     """The verdict on all runs, and where to look next.
 
     Args:
@@ -359,7 +359,7 @@ def ending(settings: Settings, found: Sequence[Outcome], *, again: str) -> Text:
     return text
 
 
-def _failed(faults: Sequence[tuple[Outcome, str]], *, again: str) -> Text:
+def _failed(faults: Sequence[tuple[RunOutcome, str]], *, again: str) -> Text:
     text = Text()
     text.append(f"FAILED: {counted(len(faults), 'fault')}.\n", "bold red")
     for one, fault in faults:
@@ -372,7 +372,7 @@ def _failed(faults: Sequence[tuple[Outcome, str]], *, again: str) -> Text:
     return text
 
 
-def _planted(plant: str, found: Sequence[Outcome]) -> Text:
+def _planted(plant: str, found: Sequence[RunOutcome]) -> Text:
     text = Text()
     doubles = [one for one in found if one.twice or one.never]
     if not doubles:

@@ -32,10 +32,21 @@ from onefold.contracts.ledger import Row
 from onefold.demo import data, figures
 from onefold.demo.figures import Figures
 from onefold.demo.fulfilment import QUEUE, Booked, Courier, Health, Invoice, fulfil_job, invoice_of, shop
-from onefold.demo.outcome import RUNS, Outcome, Phase, Progress, Run, Seen, Settings, Settled, count_deliveries, outcome
+from onefold.demo.outcome import (
+    RUNS,
+    DemoProgress,
+    DemoRun,
+    DemoSettings,
+    Observed,
+    PersonAnswers,
+    Phase,
+    RunOutcome,
+    count_deliveries,
+    outcome,
+)
 from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import read_ledger
-from onefold.demo.processes import Fire, Plan
+from onefold.demo.processes import Fire, KillPlan
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.service import held
@@ -56,7 +67,7 @@ PARTNER_LEAVE_S_MAX = 35
 _ALL_ROWS = 1 << 40
 _NEVER_MS = 1 << 62
 
-Told = Callable[[Progress], None]
+Told = Callable[[DemoProgress], None]
 
 
 def expected_of(rows: int) -> Figures:
@@ -70,7 +81,7 @@ def expected_of(rows: int) -> Figures:
     return Figures.from_json(found.stdout.decode())
 
 
-def drill(run: Run, settings: Settings, expected: Figures, folder: Path, told: Told) -> Outcome:
+def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, told: Told) -> RunOutcome:
     """Do one run.
 
     Args:
@@ -91,7 +102,7 @@ class _Drill:
     """The moving parts of one run. Whatever is started here, `stack` ends, in the opposite order."""
 
     def __init__(
-        self, run: Run, settings: Settings, expected: Figures, folder: Path, told: Told, stack: ExitStack
+        self, run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, told: Told, stack: ExitStack
     ) -> None:
         self._expected = expected.expected["bookings"]
         self._told = told
@@ -115,17 +126,17 @@ class _Drill:
         fire = Fire(
             command,
             settings.workers,
-            plan=Plan(settings.kills, entropy),
+            plan=KillPlan(settings.kills, entropy),
             clock=self._clock,
             entropy=entropy,
             log=folder / WORKERS_LOG,
         )
         self._fire = stack.enter_context(closing(fire))
 
-    def perform(self) -> Seen:
+    def perform(self) -> Observed:
         """From the first message to the last worker's end."""
         self._until_empty("under fire")
-        settled = Settled()
+        settled = PersonAnswers()
         for _ in range(ROUNDS_MAX):
             said = self._person.settle(lambda held: self._tell("settling", 0, held=held))
             if said.all == 0:
@@ -133,7 +144,7 @@ class _Drill:
             settled += said
             self._until_empty("settling")
         self._fire.drain()
-        return Seen(
+        return Observed(
             seconds=self._seconds(),
             messages=self._messages,
             counted=count_deliveries(self._history(0)),
@@ -164,7 +175,7 @@ class _Drill:
 
     def _tell(self, phase: Phase, left: int, *, held: int = 0) -> None:
         self._told(
-            Progress(
+            DemoProgress(
                 phase=phase,
                 bookings=self._courier.health().bookings,
                 expected=self._expected,
@@ -232,7 +243,7 @@ CLOSE_MESSAGES = 60
 CHUNK = 1_000
 
 
-def stream(rows: Iterable[data.Invoice], entropy: Entropy) -> list[Invoice]:
+def stream(rows: Iterable[data.InvoiceRow], entropy: Entropy) -> list[Invoice]:
     """The messages of a run, in the order in which they are sent."""
     invoices = [invoice_of(row) for row in rows]
     placed: list[tuple[float, Invoice]] = list(enumerate(invoices))
@@ -308,7 +319,7 @@ class Person:
         """What is held now."""
         return held.listed(self._desk)
 
-    def settle(self, told: Callable[[int], None]) -> Settled:
+    def settle(self, told: Callable[[int], None]) -> PersonAnswers:
         """Settle everything that is held now; what was not done goes back to the queue.
 
         Args:
@@ -320,7 +331,7 @@ class Person:
         waiting = self.waiting()
         if waiting:
             self._wait_for_calm()
-        settled = Settled()
+        settled = PersonAnswers()
         for place, one in enumerate(waiting):
             told(len(waiting) - place)
             bookings = self._courier.look(one.key).bookings
@@ -331,7 +342,7 @@ class Person:
                 result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,
                 reason_text=f"the partner's books show {bookings[0]}" if bookings else "not in the partner's books",
             )
-            settled += Settled(done=1) if bookings else Settled(not_done=1)
+            settled += PersonAnswers(done=1) if bookings else PersonAnswers(not_done=1)
         return settled
 
     def _wait_for_calm(self) -> None:

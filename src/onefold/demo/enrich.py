@@ -39,7 +39,7 @@ import onefold
 from onefold.clock import SystemClock
 from onefold.demo import data, enrich_shop, figures
 from onefold.demo.enrich_shop import TOLERATED_PERCENT
-from onefold.demo.processes import Crew
+from onefold.demo.processes import DemoProcesses
 from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
@@ -60,7 +60,7 @@ _KILL_CHANCE: Final = 0.15  # per tick
 _FILES: Final = ("SUCCEEDED", "FAILED", "PENDING", "QUARANTINED")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class EnrichSettings(Struct, frozen=True, kw_only=True):
     """What a user may choose.
 
     Args:
@@ -88,7 +88,7 @@ class Round(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class EnrichOutcome(Struct, frozen=True, kw_only=True):
     """What became of it all.
 
     Args:
@@ -108,7 +108,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
+def perform(settings: EnrichSettings, folder: Path, told: Draw) -> EnrichOutcome:
     """Do both rounds in a folder of their own.
 
     Raises:
@@ -135,14 +135,14 @@ def perform(settings: Settings, folder: Path, told: Draw) -> Outcome:
 
 
 def _round(
-    name: Literal["night", "repair"], settings: Settings, folder: Path, variables: Mapping[str, str], entropy: Entropy,
+    name: Literal["night", "repair"], settings: EnrichSettings, folder: Path, variables: Mapping[str, str], entropy: Entropy,
     told: Draw,
 ) -> Round:  # fmt: skip
     """One round from its first message to its last, under fire."""
     clock, never = SystemClock(), threading.Event()
     since_ms = moved_ms = clock.monotonic_ms()
     of_round = {**variables, "ONEFOLD_DEMO_ROUND": name}
-    with _opened(of_round) as app, closing(Crew(_WORKERS, of_round, folder / "crew.log")) as crew:
+    with _opened(of_round) as app, closing(DemoProcesses(_WORKERS, of_round, folder / "crew.log")) as crew:
         if name == "night":
             maps.start(app, "enrich", run=RUN, items=str(folder / "nightly.csv"))
         else:
@@ -210,13 +210,13 @@ def _records(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _judged(
-    settings: Settings, folder: Path, rounds: tuple[Round, Round], damaged: list[int], quarantined: list[int]
-) -> Outcome:
+    settings: EnrichSettings, folder: Path, rounds: tuple[Round, Round], damaged: list[int], quarantined: list[int]
+) -> EnrichOutcome:
     expected, refused = _expected(settings.rows)
     with closing(sqlite3.connect(f"file:{folder / 'enrich.db'}?mode=ro", uri=True)) as link:
         rows = link.execute("SELECT number || ' ' || day, amount FROM enriched").fetchall()
     times = Counter(name for name, _ in rows)
-    found = Outcome(
+    found = EnrichOutcome(
         rounds=rounds,
         expected=len(expected),
         made=len(rows),
@@ -231,10 +231,12 @@ def _judged(
     faults = [*_faults_of_table(found), *_faults_of_rounds(rounds, settings.rows, len(refused))]
     if quarantined != damaged:
         faults.append(f"quarantined lines: {len(quarantined)}, and {len(damaged)} were damaged")
-    return Outcome(**{**{name: getattr(found, name) for name in found.__struct_fields__}, "faults": tuple(faults)})
+    return EnrichOutcome(
+        **{**{name: getattr(found, name) for name in found.__struct_fields__}, "faults": tuple(faults)}
+    )
 
 
-def _faults_of_table(found: Outcome) -> Iterator[str]:
+def _faults_of_table(found: EnrichOutcome) -> Iterator[str]:
     for count, text in (
         (found.twice, "invoices stand in the table twice"),
         (found.never, "invoices are not in the table"),
@@ -337,7 +339,7 @@ def enrich(
     Damaged rows are quarantined with their lines. In the end the table is held against an independent reading of the
     file: each invoice once, to the penny.
     """
-    settings = Settings(kills=kills, seed=seed, rows=rows, plant=plant)
+    settings = EnrichSettings(kills=kills, seed=seed, rows=rows, plant=plant)
     with stage(keep) as folder, bar() as told:
         found = perform(settings, folder, told)
     if as_json:
@@ -347,7 +349,7 @@ def enrich(
     context.exit(1 if found.faults or plant is not None else 0)
 
 
-def _draw(found: Outcome) -> None:
+def _draw(found: EnrichOutcome) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("round", "run", "done", "failed", "bad rows", "not sent", "killed", "seconds"):
         table.add_column(title, justify="left" if title in ("round", "run") else "right")

@@ -36,7 +36,7 @@ class CatalogueBusyError(onefold.TransientError):
     """Somebody else's table cannot be read just now."""
 
 
-class Invoice(Struct, frozen=True, kw_only=True):
+class NightlyInvoice(Struct, frozen=True, kw_only=True):
     """One row of the nightly file."""
 
     InvoiceNo: str
@@ -47,7 +47,7 @@ class Invoice(Struct, frozen=True, kw_only=True):
     UnitPrice: Decimal
 
 
-def business_key(invoice: Invoice) -> str:
+def business_key(invoice: NightlyInvoice) -> str:
     """Number and date: 43 numbers stand twice in the file. With the fault built in, each round has keys of its own."""
     salt = os.environ.get("ONEFOLD_DEMO_ROUND", "") if _PLANTED == "salted-key" else ""
     return f"{invoice.InvoiceNo} {invoice.InvoiceDate}{salt}"
@@ -78,7 +78,7 @@ def countries() -> dict[str, str]:
     timeout="30s",
     owner="data",
 )
-def enrich(invoice: Invoice, ctx: onefold.Context) -> dict[str, str]:
+def enrich(invoice: NightlyInvoice, ctx: onefold.Context) -> dict[str, str]:
     """Work out one invoice, and write it down."""
     if ctx.attempt == 1 and hash_of(invoice.InvoiceNo) % 50 == 0:
         raise CatalogueBusyError("the table is being replaced")

@@ -51,7 +51,7 @@ CONFLICT = "conflict"
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """One row, or several that are alike in everything, and its outcome when it comes first.
 
     Attributes:
@@ -80,7 +80,7 @@ class Figures:
         order_decides: invoice numbers whose rows are of different kinds.
     """
 
-    invoices: dict[str, tuple[Row, ...]]
+    invoices: dict[str, tuple[FileRow, ...]]
     counts: dict[str, int]
     expected: dict[str, int]
     order_decides: tuple[str, ...]
@@ -98,7 +98,7 @@ class Figures:
         """
         found: dict[str, Any] = json.loads(text)
         invoices = {
-            number: tuple(Row(row["kind"], row["quantity"], row["unit_price"], tuple(row["lines"])) for row in rows)
+            number: tuple(FileRow(row["kind"], row["quantity"], row["unit_price"], tuple(row["lines"])) for row in rows)
             for number, rows in found["invoices"].items()
         }
         return cls(invoices, found["counts"], found["expected"], tuple(found["order_decides"]))
@@ -117,7 +117,7 @@ def kind_of(number: str, quantity: int, unit_price: Decimal) -> str:
     return SHIP
 
 
-def what_is_left(rows: tuple[Row, ...], winner: Row) -> dict[Row, str]:
+def what_is_left(rows: tuple[FileRow, ...], winner: FileRow) -> dict[FileRow, str]:
     """The dead letters of one invoice number once `winner` had it: row -> "refused" or "conflict"."""
     left = {row: CONFLICT for row in rows if row != winner}
     if winner.kind == REFUSED:
@@ -147,7 +147,7 @@ def work_out(file_lines: Iterable[str]) -> Figures:
         counts["customer_blank"] += row["CustomerID"] == "(blank)"
     invoices = {
         number: tuple(
-            Row(kind_of(number, int(quantity), Decimal(price)), int(quantity), price, tuple(lines))
+            FileRow(kind_of(number, int(quantity), Decimal(price)), int(quantity), price, tuple(lines))
             for (quantity, price, *_), lines in rows.items()
         )
         for number, rows in alike.items()
@@ -158,7 +158,7 @@ def work_out(file_lines: Iterable[str]) -> Figures:
     return Figures(invoices, dict(counts), _expected(invoices, order_decides), order_decides)
 
 
-def _expected(invoices: dict[str, tuple[Row, ...]], order_decides: tuple[str, ...]) -> dict[str, int]:
+def _expected(invoices: dict[str, tuple[FileRow, ...]], order_decides: tuple[str, ...]) -> dict[str, int]:
     expected = dict.fromkeys(("bookings", SHIP, SHIP_FREE, REFUND, REFUSED, CONFLICT), 0)
     for number, rows in invoices.items():
         if number in order_decides:

@@ -34,7 +34,7 @@ ANSWER_S_MAX = 30
 """Seconds that an answer may take; the partner's slowest one takes 1.5."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class PartnerAnswer(Struct, frozen=True, kw_only=True):
     """What the partner answered.
 
     Args:
@@ -73,7 +73,7 @@ class Courier:
         self._port = port
         self._local = threading.local()
 
-    def book(self, order: Mapping[str, str | int], *, key: str, fence: int) -> Answer:
+    def book(self, order: Mapping[str, str | int], *, key: str, fence: int) -> PartnerAnswer:
         """Ask for a booking.
 
         Args:
@@ -87,11 +87,11 @@ class Courier:
         headers = {"Idempotency-Key": key, "Onefold-Fence": str(fence)}
         return self._answer("POST", "/bookings", json.dumps(order).encode(), headers)
 
-    def fence(self, reference: str, fence: int) -> Answer:
+    def fence(self, reference: str, fence: int) -> PartnerAnswer:
         """Have every request of `reference` below `fence` refused from now on, and be told what was booked before."""
         return self._answer("POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)})
 
-    def look(self, reference: str) -> Answer:
+    def look(self, reference: str) -> PartnerAnswer:
         """Be told what was booked for `reference` by now; more may be on its way."""
         return self._answer("GET", f"/bookings?reference={quote(reference)}", None, {})
 
@@ -100,9 +100,9 @@ class Courier:
         _, _, found = self._ask("GET", "/health", None, {})
         return Health(requests=found["requests"], bookings=found["bookings"], under_way=found["under_way"])
 
-    def _answer(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _answer(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> PartnerAnswer:
         status, retry_after, found = self._ask(method, path, body, headers)
-        return Answer(
+        return PartnerAnswer(
             status=status,
             bookings=tuple(booking["booking"] for booking in found.get("bookings", ())),
             error=found.get("error", ""),
@@ -161,7 +161,7 @@ class Booked(Struct, frozen=True):
     booking: str
 
 
-def invoice_of(row: data.Invoice) -> Invoice:
+def invoice_of(row: data.InvoiceRow) -> Invoice:
     """The payload for a row of the file. Its line number stays out: a row sent twice must be the same payload."""
     return Invoice(
         number=row.number,
@@ -246,7 +246,7 @@ def fulfil_job(app: onefold.App) -> onefold.Job[Invoice, Booked]:
     return job
 
 
-def booked(answer: Answer, *, harmless_again: bool) -> Booked:
+def booked(answer: PartnerAnswer, *, harmless_again: bool) -> Booked:
     """What the partner's answer to a request for a booking means.
 
     Args:
@@ -277,7 +277,7 @@ def ask_and_fence(courier: Courier, invoice: Invoice, ctx: onefold.Context) -> F
     looked. A fence makes the partner refuse it from then on, so "not done" stays true.
     """
 
-    def ask() -> Answer:
+    def ask() -> PartnerAnswer:
         answer = courier.fence(invoice.number, ctx.fence)
         if answer.status in (429, 503):
             raise onefold.TransientError("The partner is busy.", retry_in_ms=answer.retry_after_ms)

@@ -26,14 +26,14 @@ from onefold.contracts.ledger import Row
 from onefold.demo.figures import CONFLICT, REFUSED, Figures
 from onefold.demo.fulfilment import Invoice, Setup
 from onefold.demo.partner_books import Mode
-from onefold.demo.partner_ledger import Ledger, RequestRow
-from onefold.demo.verdict import DeadLetter, DeadLetters, Effects, judge_dead_letters, judge_effects
+from onefold.demo.partner_ledger import PartnerLedger, RequestRow
+from onefold.demo.verdict import DeadLetters, Effects, JudgedDeadLetter, judge_dead_letters, judge_effects
 from onefold.watch import wording
 
 Phase = Literal["under fire", "settling"]
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class DemoRun(Struct, frozen=True, kw_only=True):
     """What the partner is like, and what the job does about a run that ended in the middle."""
 
     name: Setup
@@ -42,17 +42,17 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 RUNS = (
-    Run(
+    DemoRun(
         name="keys",
         mode="honours-keys",
         title="The partner honours the job's key; in doubt the job runs again",
     ),
-    Run(name="probe", mode="fences", title="A partner without keys; in doubt a probe asks it and fences"),
-    Run(name="hold", mode="no-keys", title="A partner without keys or fences; in doubt a person decides"),
+    DemoRun(name="probe", mode="fences", title="A partner without keys; in doubt a probe asks it and fences"),
+    DemoRun(name="hold", mode="no-keys", title="A partner without keys or fences; in doubt a person decides"),
 )
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class DemoSettings(Struct, frozen=True, kw_only=True):
     """What a user may choose.
 
     Args:
@@ -72,7 +72,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     plant: Literal["no-fence"] | None = None
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class DemoProgress(Struct, frozen=True, kw_only=True):
     """How a run stands.
 
     Args:
@@ -110,7 +110,7 @@ ENDS = frozenset(
 """Events of which every settled delivery has exactly one."""
 
 
-class Tally(Struct, frozen=True, kw_only=True):
+class HistoryCounts(Struct, frozen=True, kw_only=True):
     """The numbers of a run.
 
     Args:
@@ -132,7 +132,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     taken_over: str | None
 
 
-def count_deliveries(rows: Iterable[Row]) -> Tally:
+def count_deliveries(rows: Iterable[Row]) -> HistoryCounts:
     """Count rows of a history at level `full`, oldest first."""
     events: Counter[str] = Counter()
     unsettled = 0
@@ -149,7 +149,7 @@ def count_deliveries(rows: Iterable[Row]) -> Tally:
             taken_over.add(key)
         elif row.event == "completed" and example is None and key in taken_over:
             example = key
-    return Tally(
+    return HistoryCounts(
         deliveries=sum(events[name] for name in ENDS) + unsettled,
         duplicates=events["duplicate"],
         waited=events["running-elsewhere"],
@@ -171,14 +171,14 @@ IN_JUDGES_WORDS = {"permanent": REFUSED, "conflict": CONFLICT}
 """The guard's reasons for a dead letter that the figures know; any other one is a fault."""
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class PersonAnswers(Struct, frozen=True, kw_only=True):
     """What the person said: how many invoices were done, and how many were not."""
 
     done: int = 0
     not_done: int = 0
 
-    def __add__(self, other: Settled) -> Settled:
-        return Settled(done=self.done + other.done, not_done=self.not_done + other.not_done)
+    def __add__(self, other: PersonAnswers) -> PersonAnswers:
+        return PersonAnswers(done=self.done + other.done, not_done=self.not_done + other.not_done)
 
     @property
     def all(self) -> int:
@@ -186,7 +186,7 @@ class Settled(Struct, frozen=True, kw_only=True):
         return self.done + self.not_done
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class Observed(Struct, frozen=True, kw_only=True):
     """What the drill saw and the engine says.
 
     Args:
@@ -198,24 +198,24 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     seconds: float
     messages: int
-    counted: Tally
+    counted: HistoryCounts
     dead: Sequence[Peeked]
     held_left: int
     hits: Sequence[int]
     misses: int
     stops: int
-    settled: Settled
+    settled: PersonAnswers
     url: str
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class RunOutcome(Struct, frozen=True, kw_only=True):
     """The numbers of a run, and in `faults` in words what is wrong with it.
 
     Args:
-        name, title: which run. plant: the fault that was built in. seconds: as `Seen`.
+        name, title: which run. plant: the fault that was built in. seconds: as `Observed`.
         messages: sent; `again`: of those, for the second time.
-        deliveries, duplicates, waited, takeovers, retries, lost: as `Tally`.
-        kills: that hit a worker with work in hand; in_hand: how many messages that was in all; misses, stops: as `Seen`.
+        deliveries, duplicates, waited, takeovers, retries, lost: as `HistoryCounts`.
+        kills: that hit a worker with work in hand; in_hand: how many messages that was in all; misses, stops: as `Observed`.
         held: invoices that a person settled; held_done: of those, booked already.
         dead_letters: rows of the file by reason; dead_messages: with the copies of rows sent twice.
         requests: that the partner decided; fences, looks: of those; cut_off: whose caller was dead by then.
@@ -258,7 +258,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     url: str | None
 
 
-def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: Ledger) -> Outcome:
+def outcome(
+    run: DemoRun, settings: DemoSettings, figures: Figures, seen: Observed, ledger: PartnerLedger
+) -> RunOutcome:
     """Judge a run.
 
     Args:
@@ -270,7 +272,7 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
     actions = Counter(request.action for request in ledger.requests)
     words = {judged: kind for kind, judged in IN_JUDGES_WORDS.items()}
     reasons = Counter(words.get(one.reason, one.reason) for one in set(dead))
-    return Outcome(
+    return RunOutcome(
         name=run.name,
         title=run.title,
         plant=settings.plant,
@@ -309,17 +311,17 @@ def outcome(run: Run, settings: Settings, figures: Figures, seen: Seen, ledger: 
     )
 
 
-def dead_letter_of(message: Peeked) -> DeadLetter:
+def dead_letter_of(message: Peeked) -> JudgedDeadLetter:
     """A message of the dead-letter queue as the judge looks at it."""
     invoice = msgspec.json.decode(message.body, type=Invoice)
     kind = message.reason.kind if message.reason is not None else "receives"
-    return DeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
+    return JudgedDeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
 
 
 # -- faults in words -------------------------------------------------------------------------------------------------
 
 
-def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
+def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
     faults = []
     if len(seen.hits) < settings.kills_min:
         faults.append(
@@ -331,7 +333,7 @@ def _faults_of_drill(settings: Settings, seen: Seen) -> list[str]:
     return faults
 
 
-def faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
+def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
     """What is wrong with the bookings, in words; the first few of each kind."""
     twice = [_told_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
@@ -347,7 +349,7 @@ def faults_of_effects(effects: Effects, ledger: Ledger) -> list[str]:
     ]
 
 
-def _told_twice(reference: str, ledger: Ledger) -> str:
+def _told_twice(reference: str, ledger: PartnerLedger) -> str:
     made = [request for request in ledger.requests if request.reference == reference and request.made is not None]
     return (
         f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"

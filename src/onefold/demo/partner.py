@@ -45,11 +45,11 @@ from onefold.demo.partner_books import (
     DOOR_RETRY_AFTER_S,
     MODES,
     Booking,
-    Books,
-    Decision,
+    BookingOrder,
     Mode,
     Mood,
-    Order,
+    PartnerBooks,
+    PartnerDecision,
     Temper,
     Weather,
 )
@@ -62,7 +62,7 @@ LOOPBACK = "127.0.0.1"
 FINISH_S_MAX = 30
 """Seconds that a partner told to stop waits at most for what it has begun."""
 CALM = Mood(0.0, 0.0)
-BROKE = Decision(500, "broke", error="something broke")
+BROKE = PartnerDecision(500, "broke", error="something broke")
 """A 500 says no more than this, whether the booking was made or not."""
 
 
@@ -71,7 +71,7 @@ class MalformedRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """What a request asks for, after its headers, query and body were checked.
 
     Attributes:
@@ -86,7 +86,7 @@ class Asked:
     reference: str = ""
     key: str | None = None
     fence: int | None = None
-    order: Order | None = None
+    order: BookingOrder | None = None
 
 
 class Partner:
@@ -98,7 +98,7 @@ class Partner:
         ledger: where each decision is written before it is told.
     """
 
-    def __init__(self, books: Books, weather: Weather, ledger: LedgerWriter) -> None:
+    def __init__(self, books: PartnerBooks, weather: Weather, ledger: LedgerWriter) -> None:
         self._books = books
         self._weather = weather
         self._ledger = ledger
@@ -142,7 +142,7 @@ class Partner:
         try:
             asked = _asked_of(action, request, await request.read())
         except MalformedRequest as malformed:
-            asked, decision = Asked(action), Decision(400, "malformed", error=str(malformed))
+            asked, decision = ParsedRequest(action), PartnerDecision(400, "malformed", error=str(malformed))
         else:
             if action != "look":
                 mood = self._weather.next_mood(asked.reference, may_break=action == "book")
@@ -169,9 +169,9 @@ class Partner:
         await _pause(mood.after_ms)
         return _answer(told)
 
-    def _decide(self, asked: Asked, mood: Mood) -> Decision:
+    def _decide(self, asked: ParsedRequest, mood: Mood) -> PartnerDecision:
         if mood.door_status:
-            return Decision(mood.door_status, "turned-away", error="busy, nothing was done; come again")
+            return PartnerDecision(mood.door_status, "turned-away", error="busy, nothing was done; come again")
         if mood.breaks == "before":
             return BROKE
         if asked.order is not None:
@@ -192,17 +192,17 @@ class Partner:
         )
 
 
-def _asked_of(action: str, request: web.Request, body: bytes) -> Asked:
+def _asked_of(action: str, request: web.Request, body: bytes) -> ParsedRequest:
     key, fence = request.headers.get("Idempotency-Key"), _fence_of(request)
     if action == "book":
         order = _order_of(body)
-        return Asked(action, order.reference, key, fence, order)
+        return ParsedRequest(action, order.reference, key, fence, order)
     if action == "fence" and fence is None:
         raise MalformedRequest("a fence needs the header Onefold-Fence: N, the number below which all is refused")
-    return Asked(action, _reference_of(request.query.get("reference")), key, fence)
+    return ParsedRequest(action, _reference_of(request.query.get("reference")), key, fence)
 
 
-def _order_of(body: bytes) -> Order:
+def _order_of(body: bytes) -> BookingOrder:
     try:
         found = json.loads(body)
     except ValueError:
@@ -216,7 +216,7 @@ def _order_of(body: bytes) -> Order:
         raise MalformedRequest(f"quantity is {quantity!r}; an integer of 32 bits was expected")
     if type(unit_price) is not str or not re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,6})?", unit_price):
         raise MalformedRequest(f'unit_price is {unit_price!r}; a decimal number as text, like "3.91", was expected')
-    return Order(_reference_of(found["reference"]), kind, quantity, unit_price)
+    return BookingOrder(_reference_of(found["reference"]), kind, quantity, unit_price)
 
 
 def _reference_of(found: object) -> str:
@@ -236,7 +236,7 @@ def _fence_of(request: web.Request) -> int | None:
     return int(text)
 
 
-def _answer(told: Decision) -> web.Response:
+def _answer(told: PartnerDecision) -> web.Response:
     headers = {"Retry-After": str(DOOR_RETRY_AFTER_S)} if told.status in (429, 503) else None
     if told.error:
         return web.json_response({"error": told.error}, status=told.status, headers=headers)
@@ -310,7 +310,7 @@ async def serve(mode: Mode, temper: Temper, ledger_path: Path, port: int, *, sto
         OSError: the port is taken or the file cannot be made.
     """
     ledger = LedgerWriter(ledger_path)
-    partner = Partner(Books(mode), Weather(temper), ledger)
+    partner = Partner(PartnerBooks(mode), Weather(temper), ledger)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -45,7 +45,7 @@ DOOR_RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BookingOrder:
     """What a POST asks for: `reference` is the invoice number, `unit_price` stays the text that came."""
 
     reference: str
@@ -59,11 +59,11 @@ class Booking:
     """A booking that was made; numbers start at 1 and follow the order of the books."""
 
     number: int
-    order: Order
+    order: BookingOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PartnerDecision:
     """What the books answer.
 
     Attributes:
@@ -83,7 +83,7 @@ class Decision:
     error: str = ""
 
 
-class Books:
+class PartnerBooks:
     """The partner's memory of one run. Not safe for threads; one event loop calls it."""
 
     def __init__(self, mode: Mode) -> None:
@@ -93,7 +93,7 @@ class Books:
         self._by_key: dict[str, Booking] = {}
         self._fences: dict[str, int] = {}
 
-    def book(self, order: Order, key: str | None, fence: int) -> Decision:
+    def book(self, order: BookingOrder, key: str | None, fence: int) -> PartnerDecision:
         """Book `order`, unless the mode's rule says otherwise.
 
         Args:
@@ -103,33 +103,35 @@ class Books:
         """
         if self.mode == "honours-keys" and key is not None and (first := self._by_key.get(key)):
             if first.order == order:
-                return Decision(200, "repeated", told=(first,))
-            return Decision(
+                return PartnerDecision(200, "repeated", told=(first,))
+            return PartnerDecision(
                 422, "other-order", error=f"key {key} was used for another order of {first.order.reference}"
             )
         if self.mode == "fences" and fence < (lowest := self._fences.get(order.reference, 0)):
-            return Decision(409, "fenced", error=f"attempt {fence} of {order.reference} is fenced off below {lowest}")
+            return PartnerDecision(
+                409, "fenced", error=f"attempt {fence} of {order.reference} is fenced off below {lowest}"
+            )
         self.bookings_count += 1
         booking = Booking(self.bookings_count, order)
         self._by_reference[order.reference].append(booking)
         if key is not None:
             self._by_key[key] = booking
-        return Decision(201, "booked", made=booking, told=(booking,))
+        return PartnerDecision(201, "booked", made=booking, told=(booking,))
 
-    def look(self, reference: str) -> Decision:
+    def look(self, reference: str) -> PartnerDecision:
         """Tell the bookings of `reference` made so far. Says nothing about requests still on their way."""
         told = tuple(self._by_reference.get(reference, ()))
-        return Decision(200, "told" if told else "nothing", told=told)
+        return PartnerDecision(200, "told" if told else "nothing", told=told)
 
-    def fence(self, reference: str, fence: int) -> Decision:
+    def fence(self, reference: str, fence: int) -> PartnerDecision:
         """Cancel or tell: refuse later POSTs of `reference` below `fence` (1 or more); tell what was made."""
         if self.mode != "fences":
-            return Decision(
+            return PartnerDecision(
                 404, "no-fences", error=f"this partner ({self.mode}) has no fences; look with GET /bookings"
             )
         highest = self._fences.get(reference, 0)
         if fence < highest:
-            return Decision(409, "overtaken", error=f"fence {fence} of {reference} comes after {highest}")
+            return PartnerDecision(409, "overtaken", error=f"fence {fence} of {reference} comes after {highest}")
         self._fences[reference] = fence
         return self.look(reference)
 

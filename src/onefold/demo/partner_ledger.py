@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from onefold.demo.partner_books import Booking, Order
+from onefold.demo.partner_books import Booking, BookingOrder
 
 SCHEMA = """
 CREATE TABLE request (
@@ -62,7 +62,7 @@ class RequestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class PartnerLedger:
     """What a ledger file holds, in the order of the partner's decisions."""
 
     requests: tuple[RequestRow, ...]
@@ -133,7 +133,7 @@ class LedgerWriter:
         self._database.close()
 
 
-def read_ledger(path: Path) -> Ledger:
+def read_ledger(path: Path) -> PartnerLedger:
     """Read a ledger file; the partner may still be writing to it, then this is what was committed by now.
 
     Raises:
@@ -145,11 +145,11 @@ def read_ledger(path: Path) -> Ledger:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("BEGIN")  # one snapshot for both tables
         bookings = {
-            request_id: Booking(number, Order(*order))
+            request_id: Booking(number, BookingOrder(*order))
             for request_id, number, *order in database.execute(SELECT_BOOKINGS)
         }
         requests = tuple(
             RequestRow(*(*columns, bool(caller_gone), bookings.get(request_id)))
             for request_id, *columns, caller_gone in database.execute("SELECT * FROM request ORDER BY id")
         )
-    return Ledger(requests, tuple(bookings.values()))
+    return PartnerLedger(requests, tuple(bookings.values()))

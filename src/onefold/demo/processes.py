@@ -104,7 +104,7 @@ class WorkerProcess:
             pipe.close()
 
 
-class Plan:
+class KillPlan:
     """When to kill and when to stop, as shares of the work from 0 to 1, each drawn evenly from its own part of the way.
 
     Args:
@@ -141,7 +141,7 @@ class Fire:
     """
 
     def __init__(
-        self, command: Sequence[str], count: int, *, plan: Plan, clock: Clock, entropy: Entropy, log: Path
+        self, command: Sequence[str], count: int, *, plan: KillPlan, clock: Clock, entropy: Entropy, log: Path
     ) -> None:
         self._command = list(command)
         self._plan = plan
@@ -290,7 +290,7 @@ class Fire:
 _END_S = 20
 
 
-class Crew:
+class DemoProcesses:
     """So many processes at a time.
 
     Args:

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onefold.demo.figures import CONFLICT, REFUSED, Figures, Row, what_is_left
+from onefold.demo.figures import CONFLICT, REFUSED, Figures, FileRow, what_is_left
 from onefold.demo.partner_books import Booking
 
 
@@ -44,7 +44,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class DeadLetter:
+class JudgedDeadLetter:
     """A dead letter as far as the judge looks at it.
 
     Attributes:
@@ -71,8 +71,8 @@ class DeadLetters:
 
     refused: int
     conflicts: int
-    missing: tuple[DeadLetter, ...]
-    unexpected: tuple[DeadLetter, ...]
+    missing: tuple[JudgedDeadLetter, ...]
+    unexpected: tuple[JudgedDeadLetter, ...]
 
     @property
     def right(self) -> bool:
@@ -109,7 +109,7 @@ def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
 
 
 def judge_dead_letters(
-    figures: Figures, bookings: Iterable[Booking], dead_letters: Iterable[DeadLetter]
+    figures: Figures, bookings: Iterable[Booking], dead_letters: Iterable[JudgedDeadLetter]
 ) -> DeadLetters:
     """Hold the dead letters against the figures, given which row of each invoice number the partner booked.
 
@@ -123,11 +123,11 @@ def judge_dead_letters(
     """
     by_reference = _by_reference(bookings)
     distinct = set(dead_letters)
-    found: dict[str, set[DeadLetter]] = defaultdict(set)
+    found: dict[str, set[JudgedDeadLetter]] = defaultdict(set)
     for dead_letter in distinct:
         found[dead_letter.reference].add(dead_letter)
-    missing: set[DeadLetter] = set()
-    unexpected: set[DeadLetter] = set()
+    missing: set[JudgedDeadLetter] = set()
+    unexpected: set[JudgedDeadLetter] = set()
     for reference, rows in figures.invoices.items():
         here = found.pop(reference, set())
         booked = [row for booking in by_reference.get(reference, ()) if (row := _winner(rows, booking))]
@@ -148,7 +148,7 @@ def _by_reference(bookings: Iterable[Booking]) -> dict[str, list[Booking]]:
     return by_reference
 
 
-def _winner(rows: Iterable[Row], booking: Booking) -> Row | None:
+def _winner(rows: Iterable[FileRow], booking: Booking) -> FileRow | None:
     """The row this booking carries out; None when no row asks for it."""
     order = booking.order
     for row in rows:
@@ -161,6 +161,6 @@ def _winner(rows: Iterable[Row], booking: Booking) -> Row | None:
     return None
 
 
-def _dead_letters(reference: str, rows: tuple[Row, ...], winner: Row) -> set[DeadLetter]:
+def _dead_letters(reference: str, rows: tuple[FileRow, ...], winner: FileRow) -> set[JudgedDeadLetter]:
     left = what_is_left(rows, winner)
-    return {DeadLetter(reference, reason, row.quantity, row.unit_price) for row, reason in left.items()}
+    return {JudgedDeadLetter(reference, reason, row.quantity, row.unit_price) for row, reason in left.items()}

@@ -52,7 +52,7 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class Alarm(Struct, frozen=True, kw_only=True):
+class AlarmPlan(Struct, frozen=True, kw_only=True):
     """One alarm; it goes off when the value is at or over the threshold in one period.
 
     Args:
@@ -91,7 +91,7 @@ class LogCount(Struct, frozen=True, kw_only=True):
     metric: str
 
 
-def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, owner: str | None) -> Alarm:
+def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, owner: str | None) -> AlarmPlan:
     """Something lies in a dead-letter or held queue.
 
     Args:
@@ -99,7 +99,7 @@ def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, 
         part: of the logical id. target: the app, for the command that helps. owner: of the fix.
     """
     what, command = ("Dead letters", "dlq") if role == "dead" else ("Unknown outcomes", "held")
-    return Alarm(
+    return AlarmPlan(
         id=f"{part}NotEmptyAlarm",
         name=f"{queue}-not-empty",
         text=_with_owner(f"{what} wait in {queue}. Look at them: onefold {command} list {target}", owner),
@@ -113,7 +113,7 @@ def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, 
     )
 
 
-def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None) -> Alarm:
+def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None) -> AlarmPlan:
     """The oldest message waits too long: over 15 min and 3 visibility timeouts, but before half the retention is gone.
 
     Args:
@@ -121,7 +121,7 @@ def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None
     """
     limit_ms = min(max(_OLDEST_MS_MIN, _OLDEST_VISIBILITIES * settings.visibility_ms), settings.retention_ms // 2)
     text = f"The oldest message of {settings.name} waits for over {to_text(limit_ms)}. See: onefold status {target}"
-    return Alarm(
+    return AlarmPlan(
         id=f"{part}OldestAlarm",
         name=f"{settings.name}-oldest",
         text=_with_owner(text, owner),
@@ -135,7 +135,9 @@ def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None
     )
 
 
-def of_log(function: str, *, part: str, owner: str | None, looks: bool = False) -> tuple[list[LogCount], list[Alarm]]:
+def of_log(
+    function: str, *, part: str, owner: str | None, looks: bool = False
+) -> tuple[list[LogCount], list[AlarmPlan]]:
     """What is counted in a function's log, and the alarms on it.
 
     Args:
@@ -149,7 +151,7 @@ def of_log(function: str, *, part: str, owner: str | None, looks: bool = False) 
         for event, (metric, _) in events.items()
     ]
     found = [
-        Alarm(
+        AlarmPlan(
             id=f"{part}{metric}Alarm",
             name=f"{function}-{event}",
             text=_with_owner(text, owner),
@@ -175,14 +177,14 @@ def notes(counts: Sequence[LogCount]) -> list[str]:
     return [f"{said} Add onefold.LogSink(), or let a sink of yours write these names there."]
 
 
-def map_failed(machine: str, *, part: str, owner: str | None) -> Alarm:
+def map_failed(machine: str, *, part: str, owner: str | None) -> AlarmPlan:
     """A map run ended as failed: its threshold was passed, or its file could not be read.
 
     Args:
         machine: name of the state machine. part: of the logical id. owner: of the fix.
     """
     text = f"A run of {machine} has failed. See it: aws stepfunctions list-executions --status-filter FAILED"
-    return Alarm(
+    return AlarmPlan(
         id=f"{part}FailedAlarm",
         name=f"{machine}-failed",
         text=_with_owner(text, owner),

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.deploy import changes
-from onefold.deploy.changes import Change, Event, Failure, Standing
+from onefold.deploy.changes import ResourceChange, StackEvent, StackFailure, StackState
 
 Tell = Callable[[str], None]
 Pause = Callable[[int], None]
@@ -53,7 +53,7 @@ class ChangeSet(Struct, frozen=True, kw_only=True):
     stack: str
     arn: str
     creates: bool
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Deployed(Struct, frozen=True, kw_only=True):
     status: str
     ok: bool
     outputs: Mapping[str, str]
-    failure: Failure | None = None
+    failure: StackFailure | None = None
     todo: str = ""
 
 
@@ -164,7 +164,7 @@ class LiveStack:
     def _asking(self, action: str) -> AbstractContextManager[None]:
         return self._errors(f"cloudformation:{action}", f"stack {self.name}")
 
-    def standing(self) -> Standing:
+    def standing(self) -> StackState:
         """Where it stands; `ABSENT` when there is no such stack."""
         from botocore.exceptions import ClientError
 
@@ -173,10 +173,10 @@ class LiveStack:
                 return changes.standing(self._client.describe_stacks(StackName=self.name)["Stacks"][0])
             except ClientError as error:
                 if is_absent(error):
-                    return Standing(status="ABSENT")
+                    return StackState(status="ABSENT")
                 raise
 
-    def refuse(self, before: Standing) -> None:
+    def refuse(self, before: StackState) -> None:
         """Refuse a stack that no change set can be made for as it stands.
 
         Raises:
@@ -241,7 +241,7 @@ class LiveStack:
             with self._asking("DeleteStack"):
                 self._client.delete_stack(StackName=self.name)
 
-    def execute(self, change_set: ChangeSet, token: str, told: Callable[[Event], None]) -> Deployed:
+    def execute(self, change_set: ChangeSet, token: str, told: Callable[[StackEvent], None]) -> Deployed:
         """Carry a change set out and follow it to its end, which may be the state before.
 
         Args:
@@ -254,7 +254,7 @@ class LiveStack:
         self._last_event = next((one["EventId"] for one in self._events()), None)
         with self._asking("ExecuteChangeSet"):
             self._client.execute_change_set(ChangeSetName=change_set.arn, ClientRequestToken=token)
-        seen: list[Event] = []
+        seen: list[StackEvent] = []
         after = self._follow(seen, told)
         return Deployed(
             stack=self.name,
@@ -293,7 +293,7 @@ class LiveStack:
             f"The change set of stack {self.name} is not ready after 10 minutes.", todo="Deploy again later."
         )
 
-    def _changes(self, arn: str) -> Iterator[Change]:
+    def _changes(self, arn: str) -> Iterator[ResourceChange]:
         token: dict[str, str] = {}
         while True:
             with self._asking("DescribeChangeSet"):
@@ -305,7 +305,7 @@ class LiveStack:
                 return
             token = {"NextToken": page["NextToken"]}
 
-    def _follow(self, seen: list[Event], told: Callable[[Event], None]) -> Standing:
+    def _follow(self, seen: list[StackEvent], told: Callable[[StackEvent], None]) -> StackState:
         failed = 0
         for _ in range(FOLLOW_MS_MAX // LOOK_MS):
             try:
@@ -324,7 +324,7 @@ class LiveStack:
             self._pause(LOOK_MS)
         raise self._lost_sight("It takes longer than two hours.")
 
-    def _ended(self, seen: Sequence[Event]) -> bool:
+    def _ended(self, seen: Sequence[StackEvent]) -> bool:
         """Whether the stack itself has told an end; its status alone may still be that of before the operation."""
         own = [one for one in seen if one.type == changes.STACK and one.logical_id == self.name]
         return bool(own) and not own[-1].status.endswith(changes.BUSY)
@@ -336,7 +336,7 @@ class LiveStack:
             todo=f"See how it ends: aws cloudformation describe-stack-events --stack-name {self.name}",
         )
 
-    def _new_events(self) -> list[Event]:
+    def _new_events(self) -> list[StackEvent]:
         """Events since the last look, oldest first. CloudFormation lists the newest first."""
         new = []
         for one in self._events():
@@ -366,7 +366,7 @@ def configured_region() -> str | None:
     return found
 
 
-def _parameters(wanted: Mapping[str, str | None], before: Standing) -> list[dict[str, Any]]:
+def _parameters(wanted: Mapping[str, str | None], before: StackState) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name, value in sorted(wanted.items()):
         if value is not None:

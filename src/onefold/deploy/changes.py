@@ -35,7 +35,7 @@ _CANCELLED: Final = ("Resource creation cancelled", "Resource update cancelled",
 STACK: Final = "AWS::CloudFormation::Stack"
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class ResourceChange(Struct, frozen=True, kw_only=True):
     """One resource of a change set.
 
     Args:
@@ -57,7 +57,7 @@ class Change(Struct, frozen=True, kw_only=True):
     kept_outside: bool
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class StackEvent(Struct, frozen=True, kw_only=True):
     """One event of a stack; `at_ms` by CloudFormation's clock."""
 
     event_id: str
@@ -69,7 +69,7 @@ class Event(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class StackFailure(Struct, frozen=True, kw_only=True):
     """The resource that failed first, why, and what to do about it."""
 
     logical_id: str
@@ -79,7 +79,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     todo: str
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class StackState(Struct, frozen=True, kw_only=True):
     """Where a stack stands.
 
     Args:
@@ -109,9 +109,9 @@ class Standing(Struct, frozen=True, kw_only=True):
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 
 
-def standing(answer: Mapping[str, Any]) -> Standing:
+def standing(answer: Mapping[str, Any]) -> StackState:
     """One stack of a DescribeStacks answer."""
-    return Standing(
+    return StackState(
         status=answer["StackStatus"],
         reason=answer.get("StackStatusReason", ""),
         outputs={one["OutputKey"]: one.get("OutputValue", "") for one in answer.get("Outputs", ())},
@@ -119,7 +119,7 @@ def standing(answer: Mapping[str, Any]) -> Standing:
     )
 
 
-def change(answer: Mapping[str, Any]) -> Change:
+def change(answer: Mapping[str, Any]) -> ResourceChange:
     """One ResourceChange of a DescribeChangeSet answer."""
     replacement: Literal["yes", "maybe", "no"] = {"True": "yes", "Conditional": "maybe"}.get(  # type: ignore[assignment]
         answer.get("Replacement", ""), "no"
@@ -131,7 +131,7 @@ def change(answer: Mapping[str, Any]) -> Change:
         for detail in answer.get("Details", ())
         if (name := detail.get("Target", {}).get("Name") or detail.get("Target", {}).get("Attribute"))
     }
-    return Change(
+    return ResourceChange(
         action=answer["Action"],
         logical_id=answer["LogicalResourceId"],
         type=answer["ResourceType"],
@@ -156,9 +156,9 @@ def _lost(answer: Mapping[str, Any], replacement: str) -> str | None:
     return f"{short} is deleted: all its {held} are lost"
 
 
-def event(answer: Mapping[str, Any]) -> Event:
+def event(answer: Mapping[str, Any]) -> StackEvent:
     """One event of a DescribeStackEvents answer."""
-    return Event(
+    return StackEvent(
         event_id=answer["EventId"],
         at_ms=round(answer["Timestamp"].timestamp() * 1000),
         logical_id=answer.get("LogicalResourceId", ""),
@@ -172,7 +172,7 @@ def event(answer: Mapping[str, Any]) -> Event:
 # -- what went wrong -------------------------------------------------------------------------------------------------
 
 
-def first_failure(events: Iterable[Event]) -> Failure | None:
+def first_failure(events: Iterable[StackEvent]) -> StackFailure | None:
     """The failure that the others followed from; None when nothing failed.
 
     A resource that was cancelled because another failed is not a cause, and the stack's own event repeats others'.
@@ -183,13 +183,13 @@ def first_failure(events: Iterable[Event]) -> Failure | None:
     failed = [one for one in events if one.status.endswith("_FAILED") and not one.reason.startswith(_CANCELLED)]
     own = [one for one in failed if one.type != STACK]
     for one in own or failed:
-        return Failure(
+        return StackFailure(
             logical_id=one.logical_id, type=one.type, status=one.status, reason=one.reason, todo=advice(one.reason)
         )
     return None
 
 
-def stuck(events: Iterable[Event]) -> list[str]:
+def stuck(events: Iterable[StackEvent]) -> list[str]:
     """Logical ids of what a rollback could not bring back, sorted.
 
     Args:

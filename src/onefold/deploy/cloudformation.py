@@ -20,7 +20,7 @@ import msgspec
 from onefold import errors
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
-from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.alarms import AlarmPlan, LogCount
 from onefold.deploy.eventbridge import (
     GROUP_ID,
     PIPE_BATCH,
@@ -36,14 +36,14 @@ from onefold.deploy.eventbridge import (
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
 from onefold.deploy.iam import RolePlan, Statement
-from onefold.deploy.plan import Plan, QueuePlan
+from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.state_machine import MachinePlan
 from onefold.duration import seconds_up
 
 Json = dict[str, Any]
 
 
-def template(plan: Plan) -> Json:
+def template(plan: DeployPlan) -> Json:
     """The template as a plain value."""
     resources: Json = {}
     for queue in plan.queues:
@@ -71,13 +71,13 @@ def template(plan: Plan) -> Json:
     }
 
 
-def to_json(plan: Plan) -> str:
+def to_json(plan: DeployPlan) -> str:
     """The template as JSON text, indented, with a line end at its end."""
     text = msgspec.json.encode(template(plan), order="deterministic")
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
-def to_yaml(plan: Plan) -> str:
+def to_yaml(plan: DeployPlan) -> str:
     """The template as YAML text.
 
     Raises:
@@ -98,7 +98,7 @@ def to_yaml(plan: Plan) -> str:
 # -- queues and table ------------------------------------------------------------------------------------------------
 
 
-def _queue(plan: Plan, queue: QueuePlan) -> Json:
+def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
     settings = queue.settings
     properties: Json = {
         "QueueName": settings.name,
@@ -138,7 +138,7 @@ def _redrive_allow(settings: QueueSettings) -> Json:
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
-def _queue_policy(plan: Plan, queue: QueuePlan) -> Json:
+def _queue_policy(plan: DeployPlan, queue: QueuePlan) -> Json:
     rules = plan.events.senders.get(queue.id)
     sent_by = None if rules is None else [_text(arn) for arn in rules]
     document = _document(iam.queue_statements(_arn(f"{queue.id}Queue"), sent_by))
@@ -148,7 +148,7 @@ def _queue_policy(plan: Plan, queue: QueuePlan) -> Json:
     }
 
 
-def _table(plan: Plan, name: str) -> Json:
+def _table(plan: DeployPlan, name: str) -> Json:
     encryption: Json = {"SSEEnabled": True}
     if plan.stack.kms_key is not None:
         encryption |= {"SSEType": "KMS", "KMSMasterKeyId": plan.stack.kms_key}
@@ -178,7 +178,7 @@ def _table(plan: Plan, name: str) -> Json:
 # -- functions -------------------------------------------------------------------------------------------------------
 
 
-def _function(plan: Plan, function: FunctionPlan) -> Json:
+def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
     settings = function.settings
     properties: Json = {
         "FunctionName": settings.name,
@@ -204,7 +204,7 @@ def _function(plan: Plan, function: FunctionPlan) -> Json:
     return {"Type": "AWS::Lambda::Function", "Properties": properties}
 
 
-def _mapping(plan: Plan, function: FunctionPlan) -> Json:
+def _mapping(plan: DeployPlan, function: FunctionPlan) -> Json:
     mapping = function.mapping
     properties: Json = {
         "EventSourceArn": _arn(f"{function.queue_id}Queue"),
@@ -219,7 +219,7 @@ def _mapping(plan: Plan, function: FunctionPlan) -> Json:
     return {"Type": "AWS::Lambda::EventSourceMapping", "Properties": properties}
 
 
-def _role(plan: Plan, function: FunctionPlan) -> Json:
+def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
     document = _document([_statement(one) for one in function.statements])
     properties: Json = {
         "AssumeRolePolicyDocument": _document([iam.LAMBDA_TRUST]),
@@ -232,7 +232,7 @@ def _role(plan: Plan, function: FunctionPlan) -> Json:
     return {"Type": "AWS::IAM::Role", "Properties": properties}
 
 
-def _log_group(plan: Plan, function: FunctionPlan) -> Json:
+def _log_group(plan: DeployPlan, function: FunctionPlan) -> Json:
     properties: Json = {
         "LogGroupName": function.log_group,
         "RetentionInDays": plan.stack.log_days,
@@ -263,7 +263,7 @@ def _log_count(count: LogCount) -> Json:
     }
 
 
-def _alarm(plan: Plan, alarm: Alarm) -> Json:
+def _alarm(plan: DeployPlan, alarm: AlarmPlan) -> Json:
     notified = {"Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopic"}], {"Ref": "AWS::NoValue"}]}
     properties: Json = {
         "AlarmName": alarm.name,
@@ -285,7 +285,7 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
     return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
 
 
-def _parameters(plan: Plan) -> Json:
+def _parameters(plan: DeployPlan) -> Json:
     found: Json = {
         "AlarmTopic": {
             "Type": "String",
@@ -299,7 +299,7 @@ def _parameters(plan: Plan) -> Json:
     return found
 
 
-def _outputs(plan: Plan) -> Json:
+def _outputs(plan: DeployPlan) -> Json:
     found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": _text(plan.url)}}
     for queue in plan.queues:
         role = {"main": "Queue", "dead": "Dead-letter queue", "held": "Queue for unknown outcomes"}[queue.role]
@@ -323,7 +323,7 @@ def _outputs(plan: Plan) -> Json:
 # -- schedules, map runs, events --------------------------------------------------------------------------------------
 
 
-def _event_resources(plan: Plan) -> Json:
+def _event_resources(plan: DeployPlan) -> Json:
     """All of them, by logical id."""
     found: Json = {}
     if plan.scheduling is not None:
@@ -345,7 +345,7 @@ def _event_resources(plan: Plan) -> Json:
     return found
 
 
-def _event_outputs(plan: Plan) -> Json:
+def _event_outputs(plan: DeployPlan) -> Json:
     """What is asked for by name later."""
     found: Json = {
         f"{machine.id}MachineArn": {
@@ -361,7 +361,7 @@ def _event_outputs(plan: Plan) -> Json:
     return found
 
 
-def _schedule(plan: Plan, one: SchedulePlan) -> Json:
+def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     window: Json = {"Mode": "OFF"}
     if one.window_minutes is not None:
         window = {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": one.window_minutes}
@@ -388,7 +388,7 @@ def _schedule(plan: Plan, one: SchedulePlan) -> Json:
     return {"Type": "AWS::Scheduler::Schedule", "Properties": properties}
 
 
-def _machine(plan: Plan, machine: MachinePlan) -> Json:
+def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
     return {
         "Type": "AWS::StepFunctions::StateMachine",
         "Properties": {
@@ -401,7 +401,7 @@ def _machine(plan: Plan, machine: MachinePlan) -> Json:
     }
 
 
-def _bus(plan: Plan, bus: BusPlan) -> Json:
+def _bus(plan: DeployPlan, bus: BusPlan) -> Json:
     return {"Type": "AWS::Events::EventBus", "Properties": {"Name": bus.name, "Tags": _tags(plan, None)}}
 
 
@@ -447,7 +447,7 @@ def _archive(archive: ArchivePlan) -> Json:
     return {"Type": "AWS::Events::Archive", "Properties": properties}
 
 
-def _pipe(plan: Plan, pipe: PipePlan) -> Json:
+def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
     source: Json = {"SqsQueueParameters": {"BatchSize": PIPE_BATCH}}
     if pipe.filters:
         source["FilterCriteria"] = {"Filters": [{"Pattern": pattern} for pattern in pipe.filters]}
@@ -500,12 +500,12 @@ def _arn(logical: str) -> Json:
     return {"Fn::GetAtt": [logical, "Arn"]}
 
 
-def _tags(plan: Plan, owner: str | None, held: str | None = None) -> list[Json]:
+def _tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> list[Json]:
     """The tags of a resource as a list."""
     return [{"Key": name, "Value": value} for name, value in plan.tags_of(owner, held).items()]
 
 
-def _kept(plan: Plan) -> Json:
+def _kept(plan: DeployPlan) -> Json:
     """What happens to a resource with contents when it leaves the template or the stack is deleted."""
     if plan.stack.disposable:
         return {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
@@ -531,7 +531,7 @@ def _document(statements: list[Json]) -> Json:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _service_role(plan: Plan, role: RolePlan) -> Json:
+def _service_role(plan: DeployPlan, role: RolePlan) -> Json:
     """A role that a service takes on."""
     return {
         "Type": "AWS::IAM::Role",

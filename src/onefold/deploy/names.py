@@ -82,7 +82,7 @@ def logical_id(name: str) -> str:
     return found if found[0].isalpha() else f"N{found}"  # Terraform wants a letter first
 
 
-class Named(Protocol):
+class HasId(Protocol):
     """Something of a template."""
 
     @property
@@ -90,7 +90,7 @@ class Named(Protocol):
         """Of its logical ids."""
 
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=HasId)
 
 
 def by_id(things: Iterable[T]) -> tuple[T, ...]:

@@ -1,4 +1,4 @@
-"""What an app needs on AWS, worked out from its declarations: one frozen `Plan` that both writers write down.
+"""What an app needs on AWS, worked out from its declarations: one frozen `DeployPlan` that both writers write down.
 
 The parts are put together here: queues and who redrives where, the table, the alarms; functions, and the sizes that follow
 from them, are worked out in `functions.py`. What Lambda or SQS would refuse is refused, before anything is uploaded.
@@ -20,7 +20,7 @@ from onefold.buses.bus import Bus
 from onefold.buses.pipes import Pipe
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
 from onefold.deploy import alarms, eventbridge, functions, names, state_machine
-from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.alarms import AlarmPlan, LogCount
 from onefold.deploy.eventbridge import EventsPlan, Scheduling
 from onefold.deploy.functions import FunctionPlan, Host
 from onefold.deploy.stack import Stack, engine_url
@@ -51,7 +51,7 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
     owner: str | None
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class DeployPlan(Struct, frozen=True, kw_only=True):
     """Everything, each kind sorted by logical id.
 
     Args:
@@ -72,7 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     functions: tuple[FunctionPlan, ...]
     table: str | None
     log_counts: tuple[LogCount, ...]
-    alarms: tuple[Alarm, ...]
+    alarms: tuple[AlarmPlan, ...]
     scheduling: Scheduling | None
     machines: tuple[MachinePlan, ...]
     events: EventsPlan
@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return dict(sorted({**self.tags, **{name: value for name, value in own.items() if value}}.items()))
 
 
-class Declared(Struct, frozen=True, kw_only=True):
+class AppDeclarations(Struct, frozen=True, kw_only=True):
     """What an app declares.
 
     Args:
@@ -112,7 +112,7 @@ class Declared(Struct, frozen=True, kw_only=True):
     logs: bool = True
 
 
-def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
+def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> DeployPlan:
     """Work out what an app needs.
 
     Args:
@@ -156,7 +156,7 @@ def plan(app: str, target: str, declared: Declared, stack: Stack) -> Plan:
     machines = state_machine.planned(app, maps, stack, by_queue)
     planned = _queues(stack.prefix, queues, on_queue, by_queue)
     counts, found = _alarms(planned, made, target, declared.reconcilers)
-    return Plan(
+    return DeployPlan(
         app=app,
         target=target,
         stack=stack,
@@ -261,9 +261,9 @@ def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSetting
 
 def _alarms(
     queues: Sequence[QueuePlan], made: Sequence[FunctionPlan], target: str, reconcilers: Collection[str]
-) -> tuple[list[LogCount], list[Alarm]]:
+) -> tuple[list[LogCount], list[AlarmPlan]]:
     counts: list[LogCount] = []
-    found: list[Alarm] = []
+    found: list[AlarmPlan] = []
     for queue in queues:
         if queue.role == "main":
             found.append(alarms.oldest(queue.settings, part=queue.id, target=target, owner=queue.owner))

@@ -21,7 +21,7 @@ import msgspec
 
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
-from onefold.deploy.alarms import Alarm, LogCount
+from onefold.deploy.alarms import AlarmPlan, LogCount
 from onefold.deploy.eventbridge import (
     PIPE_BATCH,
     RETRIES,
@@ -35,7 +35,7 @@ from onefold.deploy.eventbridge import (
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
 from onefold.deploy.iam import RolePlan, Statement
-from onefold.deploy.plan import Plan, QueuePlan
+from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.state_machine import MachinePlan
 from onefold.duration import seconds_up
 
@@ -45,7 +45,7 @@ PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_qu
 TERRAFORM: Final = ">= 1.5.0"
 
 
-def module(plan: Plan) -> Json:
+def module(plan: DeployPlan) -> Json:
     """The module as a plain value."""
     resources: dict[str, Json] = {}
 
@@ -94,7 +94,7 @@ def module(plan: Plan) -> Json:
     return found
 
 
-def to_json(plan: Plan) -> str:
+def to_json(plan: DeployPlan) -> str:
     """The module as JSON text, indented, with a line end at its end."""
     text = msgspec.json.encode(module(plan), order="deterministic")
     return msgspec.json.format(text, indent=2).decode() + "\n"
@@ -103,7 +103,7 @@ def to_json(plan: Plan) -> str:
 # -- queues and table ------------------------------------------------------------------------------------------------
 
 
-def _queue(plan: Plan, queue: QueuePlan) -> Json:
+def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
     settings = queue.settings
     found: Json = {
         "name": settings.name,
@@ -131,11 +131,11 @@ def _queue(plan: Plan, queue: QueuePlan) -> Json:
     return found
 
 
-def _queue_name(plan: Plan, full_name: str) -> str:
+def _queue_name(plan: DeployPlan, full_name: str) -> str:
     return resource_name(next(queue.id for queue in plan.queues if queue.settings.name == full_name))
 
 
-def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
+def _redrive_allow(plan: DeployPlan, name: str, settings: QueueSettings) -> Json:
     policy: Json = {"redrivePermission": settings.redrive_allow}
     if settings.redrive_allow == "byQueue":
         sources = [f"${{aws_sqs_queue.{_queue_name(plan, source)}.arn}}" for source in settings.redrive_sources]
@@ -143,14 +143,14 @@ def _redrive_allow(plan: Plan, name: str, settings: QueueSettings) -> Json:
     return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": _policy_text(policy)}
 
 
-def _queue_policy(plan: Plan, queue: QueuePlan, name: str) -> Json:
+def _queue_policy(plan: DeployPlan, queue: QueuePlan, name: str) -> Json:
     rules = plan.events.senders.get(queue.id)
     sent_by = None if rules is None else [_text(arn) for arn in rules]
     statements = iam.queue_statements(f"${{aws_sqs_queue.{name}.arn}}", sent_by)
     return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": _policy(statements)}
 
 
-def _table(plan: Plan, name: str) -> Json:
+def _table(plan: DeployPlan, name: str) -> Json:
     encryption: Json = {"enabled": True}
     if plan.stack.kms_key is not None:
         encryption["kms_key_arn"] = plan.stack.kms_key
@@ -172,7 +172,7 @@ def _table(plan: Plan, name: str) -> Json:
 # -- functions -------------------------------------------------------------------------------------------------------
 
 
-def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
+def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
     settings = function.settings
     role = resource_name(function.role_id)
     found: Json = {
@@ -207,7 +207,7 @@ def _function(plan: Plan, function: FunctionPlan, name: str) -> Json:
     return found
 
 
-def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
+def _mapping(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
     mapping = function.mapping
     found: Json = {
         "event_source_arn": f"${{aws_sqs_queue.{resource_name(function.queue_id)}.arn}}",
@@ -222,7 +222,7 @@ def _mapping(plan: Plan, function: FunctionPlan, name: str) -> Json:
     return found
 
 
-def _role(plan: Plan, function: FunctionPlan) -> Json:
+def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
     return {
         "name_prefix": _name_prefix(function.name),
         "description": f"What the function {function.name} uses, and no more.",
@@ -231,7 +231,7 @@ def _role(plan: Plan, function: FunctionPlan) -> Json:
     }
 
 
-def _log_group(plan: Plan, function: FunctionPlan) -> Json:
+def _log_group(plan: DeployPlan, function: FunctionPlan) -> Json:
     found: Json = {
         "name": function.log_group,
         "retention_in_days": plan.stack.log_days,
@@ -259,7 +259,7 @@ def _log_count(count: LogCount) -> Json:
     }
 
 
-def _alarm(plan: Plan, alarm: Alarm) -> Json:
+def _alarm(plan: DeployPlan, alarm: AlarmPlan) -> Json:
     notified = '${var.alarm_topic == "" ? [] : [var.alarm_topic]}'
     found: Json = {
         "alarm_name": alarm.name,
@@ -281,7 +281,7 @@ def _alarm(plan: Plan, alarm: Alarm) -> Json:
     return found
 
 
-def _variables(plan: Plan) -> Json:
+def _variables(plan: DeployPlan) -> Json:
     found: Json = {
         "alarm_topic": {
             "type": "string",
@@ -295,7 +295,7 @@ def _variables(plan: Plan) -> Json:
     return found
 
 
-def _outputs(plan: Plan) -> Json:
+def _outputs(plan: DeployPlan) -> Json:
     found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": _text(plan.url)}}
     for queue in plan.queues:
         name = resource_name(queue.id)
@@ -324,7 +324,7 @@ Put = Callable[[str, str, Json], None]
 """Takes a resource: its type without `aws_`, its name, its arguments."""
 
 
-def _put_events(plan: Plan, put: Put) -> None:
+def _put_events(plan: DeployPlan, put: Put) -> None:
     """Put all of them."""
 
     def put_role(role: RolePlan, prefix: str) -> None:
@@ -352,7 +352,7 @@ def _put_events(plan: Plan, put: Put) -> None:
         put("pipes_pipe", resource_name(pipe.id), _pipe(plan, pipe))
 
 
-def _event_outputs(plan: Plan) -> Json:
+def _event_outputs(plan: DeployPlan) -> Json:
     """What is asked for by name later."""
     found: Json = {
         f"{resource_name(machine.id)}_machine_arn": {
@@ -379,7 +379,7 @@ def _role_arn(logical: str) -> str:
     return f"${{aws_iam_role.{resource_name(logical)}.arn}}"
 
 
-def _schedule(plan: Plan, one: SchedulePlan) -> Json:
+def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     window: Json = {"mode": "OFF"}
     if one.window_minutes is not None:
         window = {"mode": "FLEXIBLE", "maximum_window_in_minutes": one.window_minutes}
@@ -405,7 +405,7 @@ def _schedule(plan: Plan, one: SchedulePlan) -> Json:
     return found | {name: value for name, value in optional.items() if value is not None}
 
 
-def _machine(plan: Plan, machine: MachinePlan) -> Json:
+def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
     return {
         "name": machine.name,
         "type": "STANDARD",
@@ -421,7 +421,7 @@ def _bus_name(logical: str | None) -> str:
     return "default" if logical is None else f"${{aws_cloudwatch_event_bus.{resource_name(logical)}.name}}"
 
 
-def _put_rule(plan: Plan, rule: RulePlan, put: Put) -> None:
+def _put_rule(plan: DeployPlan, rule: RulePlan, put: Put) -> None:
     name = resource_name(rule.id)
     body: Json = {
         "name": rule.name,
@@ -469,7 +469,7 @@ def _archive(archive: ArchivePlan) -> Json:
     return found
 
 
-def _pipe(plan: Plan, pipe: PipePlan) -> Json:
+def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
     source: Json = {"sqs_queue_parameters": {"batch_size": PIPE_BATCH}}
     if pipe.filters:
         patterns = [{"pattern": _literal(pattern)} for pattern in pipe.filters]
@@ -535,12 +535,12 @@ def _expression(place: str) -> str:
     return _REFERENCES[kind].format(resource_name(what)) if what else _PLACES[kind]
 
 
-def _tags(plan: Plan, owner: str | None, held: str | None = None) -> Json:
+def _tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> Json:
     """The tags of a resource."""
     return {_literal(one): _literal(value) for one, value in plan.tags_of(owner, held).items()}
 
 
-def _kept(plan: Plan) -> Json:
+def _kept(plan: DeployPlan) -> Json:
     """A thing with contents is destroyed only by who takes this line out."""
     return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
 
@@ -574,7 +574,7 @@ def _name_prefix(text: str) -> str:
     return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
 
 
-def _service_role(plan: Plan, role: RolePlan, prefix: str) -> Json:
+def _service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
     """A role that a service takes on; its name begins with `prefix`."""
     return {
         "name_prefix": _name_prefix(prefix),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.ledger import History
-from onefold.deploy.plan import Plan
+from onefold.deploy.plan import DeployPlan
 from onefold.watch import cost
 from onefold.watch.cost import Path, Prices, Traffic, Usage, Way
 from onefold.watch.wording import counted
@@ -78,7 +78,7 @@ class Bill(Struct, frozen=True, kw_only=True):
     not_counted: tuple[str, ...]
 
 
-def bill(plan: Plan, keeps_ms: Mapping[str, int], history: History, traffic: Traffic, prices: Prices) -> Bill:
+def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffic: Traffic, prices: Prices) -> Bill:
     """Work out what an app costs.
 
     Args:
@@ -107,7 +107,7 @@ def bill(plan: Plan, keeps_ms: Mapping[str, int], history: History, traffic: Tra
     )
 
 
-def _not_counted(plan: Plan) -> list[str]:
+def _not_counted(plan: DeployPlan) -> list[str]:
     """Services that the app uses and the price table has no prices for."""
     schedules = plan.scheduling.schedules if plan.scheduling is not None else ()
     events = plan.events
@@ -142,7 +142,7 @@ def read_prices(file: str | None, region: str) -> Prices:
     return cost.read_prices(text, region)
 
 
-def ways(plan: Plan, keeps_ms: Mapping[str, int], history: History) -> Sequence[tuple[Way, int]]:
+def ways(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History) -> Sequence[tuple[Way, int]]:
     """How each queue of a plan is worked on, with the most messages of its batches."""
     functions = {one.queue_id: one for one in plan.functions}
     found = []

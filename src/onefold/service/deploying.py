@@ -21,8 +21,8 @@ from onefold import errors
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
-from onefold.deploy.changes import Difference, Event, Standing, differences, read_template
-from onefold.deploy.plan import Plan
+from onefold.deploy.changes import Difference, StackEvent, StackState, differences, read_template
+from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...]
 
 
-def place_of(plan: Plan, url: str, *, region: str | None, stack: str | None, endpoint: str | None) -> Place:
+def place_of(plan: DeployPlan, url: str, *, region: str | None, stack: str | None, endpoint: str | None) -> Place:
     """Where a plan goes, from what was said, the app's URL, and the environment.
 
     Args:
@@ -103,7 +103,7 @@ class Deployment:
         UsageError: boto3 is not installed, or no client can be made for the region.
     """
 
-    def __init__(self, plan: Plan, place: Place, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, plan: DeployPlan, place: Place, *, clock: Clock, entropy: Entropy) -> None:
         self.plan = plan
         self.place = place
         self._entropy = entropy
@@ -116,7 +116,7 @@ class Deployment:
             pause=lambda ms: _wait(clock, never, ms),
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> StackState:
         """Where the stack stands; `ABSENT` when there is none."""
         return self._live.standing()
 
@@ -152,7 +152,7 @@ class Deployment:
         self._live.refuse(standing)
         self._check_layout(standing)
 
-    def _check_layout(self, standing: Standing) -> None:
+    def _check_layout(self, standing: StackState) -> None:
         """Refuse to give the functions of a stack another layout than their table has."""
         url = standing.outputs.get("EngineUrl")
         wanted = self.plan.stack.layout
@@ -215,7 +215,7 @@ class Deployment:
         """Remove a change set that nobody wants."""
         self._live.discard(change_set)
 
-    def execute(self, change_set: ChangeSet, told: Callable[[Event], None]) -> Deployed:
+    def execute(self, change_set: ChangeSet, told: Callable[[StackEvent], None]) -> Deployed:
         """Carry it out and follow it to its end; see `LiveStack.execute`."""
         return self._live.execute(change_set, f"onefold-{self._entropy.token()}", told)
 

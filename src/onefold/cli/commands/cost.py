@@ -16,7 +16,7 @@ from onefold.app import App
 from onefold.cli import options, render, stack_options, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
-from onefold.deploy.plan import Plan
+from onefold.deploy.plan import DeployPlan
 from onefold.duration import to_text
 from onefold.service import costing
 from onefold.service.costing import Bill, QueueCost
@@ -105,7 +105,7 @@ def command(
     return Answer(found, draw=lambda: _draw(found))
 
 
-def _largest(plan: Plan) -> int:
+def _largest(plan: DeployPlan) -> int:
     return max((one.mapping.batch_size for one in plan.functions), default=10)
 
 

@@ -21,9 +21,9 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style
 from onefold.clock import SystemClock
 from onefold.deploy.apply import ChangeSet, Deployed, Uploaded
-from onefold.deploy.changes import Change, Event
+from onefold.deploy.changes import ResourceChange, StackEvent
 from onefold.deploy.package import hash_of
-from onefold.deploy.plan import Plan
+from onefold.deploy.plan import DeployPlan
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
 from onefold.service.deploying import Deployment, place_of
@@ -117,7 +117,7 @@ def command(
     return Answer(value, draw=lambda: _draw_end(done), code=0 if done.ok else FAILED)
 
 
-def _package(plan: Plan, package: str | None, wanted: packaging.Wanted) -> tuple[Path, str]:
+def _package(plan: DeployPlan, package: str | None, wanted: packaging.Wanted) -> tuple[Path, str]:
     if package is not None:
         return Path(package), hash_of(Path(package))
     built = packaging.build(plan.target, None, wanted, records=plan.stack.records)
@@ -182,7 +182,7 @@ def _draw_changes(change_set: ChangeSet) -> None:
             render.line(f"! {one.logical_id} leaves the stack and is kept: nobody works on it any more", "yellow")
 
 
-def _word(one: Change) -> tuple[str, str]:
+def _word(one: ResourceChange) -> tuple[str, str]:
     if one.action == "Modify" and one.replacement == "yes":
         return "REPLACE", "bold red"
     if one.action == "Modify" and one.replacement == "maybe":
@@ -196,7 +196,7 @@ def _follower(change_set: ChangeSet) -> Any:
     done: set[str] = set()
     quiet = render.is_quiet()
 
-    def told(event: Event) -> None:
+    def told(event: StackEvent) -> None:
         if event.logical_id in wanted and event.status.endswith("_COMPLETE"):
             done.add(event.logical_id)
         if quiet:

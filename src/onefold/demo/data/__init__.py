@@ -28,7 +28,7 @@ COLUMNS = ["InvoiceNo", "InvoiceDate", "CustomerID", "Country", "Quantity", "Uni
 
 
 @dataclass(frozen=True, slots=True)
-class Invoice:
+class InvoiceRow:
     """One row of the file.
 
     Attributes:
@@ -51,7 +51,7 @@ class Invoice:
     unit_price: Decimal
 
 
-def read_invoices(path: Path = INVOICES, *, count_max: int | None = None) -> Iterator[Invoice]:
+def read_invoices(path: Path = INVOICES, *, count_max: int | None = None) -> Iterator[InvoiceRow]:
     """Stream the invoices of a gzip-compressed CSV file in the file's order; only one row is held at a time.
 
     Args:
@@ -76,10 +76,10 @@ def read_invoices(path: Path = INVOICES, *, count_max: int | None = None) -> Ite
             yield _invoice(lines.line_num, row, path.name)
 
 
-def _invoice(line: int, row: list[str], name: str) -> Invoice:
+def _invoice(line: int, row: list[str], name: str) -> InvoiceRow:
     try:
         number, invoice_date, customer, country, quantity, unit_price = row
-        return Invoice(
+        return InvoiceRow(
             line=line,
             number=number,
             invoice_date=invoice_date,

@@ -30,7 +30,7 @@ invoices = app.queue(
 )
 
 
-class Invoice(Struct, frozen=True, kw_only=True):
+class ShopInvoice(Struct, frozen=True, kw_only=True):
     """The payload: one invoice as it stands in the file; the price is text, so that nothing is rounded."""
 
     number: str
@@ -44,7 +44,7 @@ class Invoice(Struct, frozen=True, kw_only=True):
 @app.job(
     invoices, key="{number}", timeout="5s", retry=onefold.Retry(attempts=15, base="1s", cap="4s"), owner="fulfilment"
 )
-def fulfil(invoice: Invoice, ctx: onefold.Context) -> dict[str, str]:
+def fulfil(invoice: ShopInvoice, ctx: onefold.Context) -> dict[str, str]:
     """Have the partner book an invoice; the number of its booking."""
     kind = kind_of(invoice)
     order = {
@@ -70,7 +70,7 @@ def fulfil(invoice: Invoice, ctx: onefold.Context) -> dict[str, str]:
     raise onefold.PermanentError(f"The partner refused the order ({answer.status}).", todo="Correct the invoice.")
 
 
-def kind_of(invoice: Invoice) -> str:
+def kind_of(invoice: ShopInvoice) -> str:
     """What an invoice asks for.
 
     Raises:
