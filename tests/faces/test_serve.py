@@ -158,7 +158,7 @@ def test_a_long_poll_is_answered_at_once_when_the_server_ends(tmp_path: Path) ->
         (["--region", "a b"], "is no region"),
         (["--function", "book"], "NAME=MODULE:FUNCTION"),
         (["--data", "/dev/null/sqs.db"], "cannot be written"),
-        (["--host", "192.0.2.7", "--memory"], "no address of this machine"),
+        (["--host", "192.0.2.7", "--memory"], "not an address of this machine"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(tmp_path: Path, options: list[str], said: str) -> None:

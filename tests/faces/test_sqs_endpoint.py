@@ -204,7 +204,7 @@ def test_faults_and_reset() -> None:
 
 
 def test_what_cannot_start_says_so_in_the_tests_own_thread() -> None:
-    with pytest.raises(errors.UsageError, match="no address of this machine"), sqs(host="192.0.2.1"):
+    with pytest.raises(errors.UsageError, match="not an address of this machine"), sqs(host="192.0.2.1"):
         raise AssertionError("it cannot have started")
     with pytest.raises(errors.UsageError, match="not known"), sqs(faults=["looose-ack=1"]):
         raise AssertionError("it cannot have started")

@@ -135,8 +135,8 @@ def test_a_message_given_back_says_when() -> None:
     history.record("orders", "m-1", "released", at_ms=NOON_MS + 1_000)
     received(history, 2, NOON_MS + 2_000, visible_ms=0)
     assert sentences(history)[1:] == [
-        "given back: visible at once",
-        "received for the 2nd time: it was given back at 12:00:01; not hidden",
+        "released: visible at once",
+        "received for the 2nd time: it was released at 12:00:01; not hidden",
     ]
 
 

@@ -11,7 +11,7 @@ from onefold.local.aws_errors import AwsError
 from tests.wire import aws_side
 
 MODEL = sqs_model.load()
-SEND = MODEL.operations["SendMessage"]
+SEND = MODEL["SendMessage"]
 
 
 @pytest.mark.conformance(
@@ -147,9 +147,7 @@ def test_a_member_of_another_type_is_named(body, text):
 
 def test_entries_are_named_by_their_index():
     with pytest.raises(AwsError, match=r"an Integer \(Entries\[1\]\.DelaySeconds\)$"):
-        json_protocol.decode(
-            MODEL.operations["SendMessageBatch"], b'{"Entries": [{"DelaySeconds": 1}, {"DelaySeconds": "1"}]}'
-        )
+        json_protocol.decode(MODEL["SendMessageBatch"], b'{"Entries": [{"DelaySeconds": 1}, {"DelaySeconds": "1"}]}')
 
 
 def test_what_is_required_is_asked_for():

@@ -445,7 +445,7 @@ def test_unknown_parameters(endpoint: Endpoint, functions: Any) -> None:
     for settings, named in (
         ({"DestinationConfig": {"OnFailure": {"Destination": "x"}}}, "Unsupported DestinationConfig parameter"),
         ({"StartingPosition": "LATEST"}, "Unsupported StartingPosition parameter"),
-        ({"BatchSIze": 3}, "'BatchSIze' is no parameter"),
+        ({"BatchSIze": 3}, "'BatchSIze' is not a parameter"),
         ({"ScalingConfig": {"MaximumConcurency": 3}}, "scalingConfig"),
         ({"FilterCriteria": {"Filter": []}}, "filterCriteria"),
     ):

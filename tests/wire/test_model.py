@@ -22,31 +22,31 @@ MODEL = wire_model.load()
 
 def test_has_every_operation_of_the_service_model_with_its_members():
     raw = aws_side.raw_model()
-    assert set(MODEL.operations) == set(raw["operations"])
-    assert len(MODEL.operations) >= 23
-    for name, operation in MODEL.operations.items():
+    assert set(MODEL) == set(raw["operations"])
+    assert len(MODEL) >= 23
+    for name, operation in MODEL.items():
         expected = raw["shapes"][raw["operations"][name]["input"]["shape"]]
         assert tuple(operation.input.members) == tuple(expected["members"])
         assert list(operation.input.required) == expected.get("required", [])
         assert operation.input_type.__struct_fields__ == tuple(expected["members"])
         assert (operation.output is None) == ("output" not in raw["operations"][name])
-    assert MODEL.operation("SendMessage") is MODEL.operations["SendMessage"]
-    assert MODEL.operation("sendmessage") is None
+    assert MODEL["SendMessage"].name == "SendMessage"
+    assert "sendmessage" not in MODEL
 
 
 def test_an_ask_is_empty_by_default():
-    for operation in MODEL.operations.values():
+    for operation in MODEL.values():
         assert set(msgspec.structs.asdict(operation.input_type()).values()) <= {None}
 
 
 def test_types_are_those_of_the_model():
-    ask = MODEL.operations["SendMessage"].decoder.decode(
+    ask = MODEL["SendMessage"].decoder.decode(
         b'{"DelaySeconds": 5, "MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "AAE="}}}'
     )
     assert ask.DelaySeconds == 5
     assert ask.MessageAttributes["a"].BinaryValue == b"\x00\x01"
     assert ask.MessageAttributes["a"].StringValue is None
-    entries = MODEL.operations["SendMessageBatch"].decoder.decode(b'{"Entries": [{"Id": "1"}]}').Entries
+    entries = MODEL["SendMessageBatch"].decoder.decode(b'{"Entries": [{"Id": "1"}]}').Entries
     assert type(entries[0]).__name__ == "SendMessageBatchRequestEntry"
 
 
@@ -63,7 +63,7 @@ def _shapes(shape: Shape) -> list[Shape]:
 def test_every_list_and_map_has_names_in_the_query_protocol():
     shapes = [
         each
-        for operation in MODEL.operations.values()
+        for operation in MODEL.values()
         for root in (operation.input, operation.output)
         if root
         for each in _shapes(root)
@@ -78,7 +78,7 @@ def test_every_list_and_map_has_names_in_the_query_protocol():
 
 
 def _refused(operation: str, **members: object) -> AwsError:
-    known = MODEL.operations[operation]
+    known = MODEL[operation]
     with pytest.raises(AwsError) as caught:
         known.check(known.input_type(**members))
     return caught.value
@@ -113,7 +113,7 @@ def test_a_missing_queue_url_or_name_is_answered_as_aws_does():
     protocol="query",
 )
 def test_set_queue_attributes_without_any():
-    known = MODEL.operations["SetQueueAttributes"]
+    known = MODEL["SetQueueAttributes"]
     with pytest.raises(AwsError, match=r"contain the parameter Attribute\.Name\.$"):
         known.check(known.input_type(QueueUrl="q"), query=True)
     assert _refused("SetQueueAttributes", QueueUrl="q").message.endswith("parameter Attributes.")
@@ -128,7 +128,7 @@ def test_a_batch_without_entries_is_empty(entries):
 
 
 def test_a_missing_member_of_an_entry_is_named_with_its_number():
-    batch = MODEL.operations["SendMessageBatch"]
+    batch = MODEL["SendMessageBatch"]
     ask = batch.decoder.decode(b'{"QueueUrl":"q","Entries":[{"Id":"1","MessageBody":"x"},{"Id":"2"}]}')
     with pytest.raises(AwsError) as caught:
         batch.check(ask)
@@ -138,9 +138,9 @@ def test_a_missing_member_of_an_entry_is_named_with_its_number():
 
 
 def test_what_is_complete_passes():
-    send = MODEL.operations["SendMessage"]
+    send = MODEL["SendMessage"]
     send.check(send.input_type(QueueUrl="q", MessageBody=""))  # empty is for the operation to judge
-    MODEL.operations["ListQueues"].check(MODEL.operations["ListQueues"].input_type())
+    MODEL["ListQueues"].check(MODEL["ListQueues"].input_type())
 
 
 # ------------------------------------------------------------------------------------------------- the file
@@ -163,10 +163,10 @@ def test_reads_a_plain_and_a_packed_model(tmp_path, monkeypatch):
     text = msgspec.json.encode(aws_side.raw_model())
     data = _botocore_at(tmp_path, monkeypatch)
     (data / "service-2.json").write_bytes(text)
-    assert set(wire_model.load().operations) == set(MODEL.operations)
+    assert set(wire_model.load()) == set(MODEL)
     (data / "service-2.json").unlink()
     (data / "service-2.json.gz").write_bytes(gzip.compress(text))
-    assert set(wire_model.load().operations) == set(MODEL.operations)
+    assert set(wire_model.load()) == set(MODEL)
 
 
 def test_says_what_to_do_without_botocore(monkeypatch):

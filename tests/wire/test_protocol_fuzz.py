@@ -20,7 +20,7 @@ from onefold.local.sqs_model import Shape, SqsOperation
 from tests.wire import aws_side
 
 MODEL = sqs_model.load()
-OPERATIONS = st.sampled_from(sorted(MODEL.operations.values(), key=lambda operation: operation.name))
+OPERATIONS = st.sampled_from(sorted(MODEL.values(), key=lambda operation: operation.name))
 XML_TEXT = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")
     | st.sampled_from("\t\n\r&<>\"']"),
@@ -155,7 +155,7 @@ SCALARS = (
 )
 NAMES = st.sampled_from(
     sorted(
-        {name for operation in MODEL.operations.values() for name in operation.input.members}
+        {name for operation in MODEL.values() for name in operation.input.members}
         | {"Id", "MessageBody", "DataType", "StringValue", "BinaryValue", "StringListValues", "BinaryListValues"}
     )
 ) | st.text(max_size=4)
@@ -190,7 +190,7 @@ def test_requests_in_json_that_were_damaged_on_the_way(data: st.DataObject, oper
 @FUZZ
 @given(st.text(max_size=30) | OPERATIONS.map(lambda operation: f"AmazonSQS.{operation.name}"))
 def test_targets_of_any_text(target: str):
-    known = {f"AmazonSQS.{name}" for name in MODEL.operations}
+    known = {f"AmazonSQS.{name}" for name in MODEL}
     if target in known:
         assert f"AmazonSQS.{json_protocol.operation_of(MODEL, target).name}" == target
     else:

@@ -252,13 +252,13 @@ def test_a_client_reads_the_result():
         },
         {"MessageId": "n", "Body": "second"},
     ]
-    body = query_protocol.encode(MODEL.operations["ReceiveMessage"], {"Messages": messages}, "r-1")
+    body = query_protocol.encode(MODEL["ReceiveMessage"], {"Messages": messages}, "r-1")
     assert aws_side.query_answer("ReceiveMessage", body) == {"Messages": messages}
 
 
 def test_none_is_left_out():
     sent = {"MessageId": "m", "MD5OfMessageBody": "d", "SequenceNumber": None}
-    body = query_protocol.encode(MODEL.operations["SendMessage"], sent, "r-1")
+    body = query_protocol.encode(MODEL["SendMessage"], sent, "r-1")
     assert aws_side.query_answer("SendMessage", body) == {"MessageId": "m", "MD5OfMessageBody": "d"}
 
 
@@ -267,7 +267,7 @@ def test_names_in_a_batch_result():
         "Successful": [{"Id": "1", "MessageId": "m", "MD5OfMessageBody": "d"}],
         "Failed": [aws_errors.receipt_handle_expired().entry("2")],
     }
-    body = query_protocol.encode(MODEL.operations["SendMessageBatch"], result, "r-1")
+    body = query_protocol.encode(MODEL["SendMessageBatch"], result, "r-1")
     assert b"<BatchResultErrorEntry><Id>2</Id><SenderFault>true</SenderFault>" in body
     assert b"<SendMessageBatchResultEntry><Id>1</Id>" in body
     assert aws_side.query_answer("SendMessageBatch", body) == result
@@ -275,7 +275,7 @@ def test_names_in_a_batch_result():
 
 @pytest.mark.conformance(operation="ListQueues", case="the answer's XML", source="1.1 protocol", protocol="query")
 def test_an_answer_in_full():
-    body = query_protocol.encode(MODEL.operations["ListQueues"], {"QueueUrls": [URL, URL + "2"]}, "r-1")
+    body = query_protocol.encode(MODEL["ListQueues"], {"QueueUrls": [URL, URL + "2"]}, "r-1")
     assert body.decode() == (
         '<?xml version="1.0"?><ListQueuesResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/">'
         f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><QueueUrl>{URL}2</QueueUrl></ListQueuesResult>"
@@ -287,7 +287,7 @@ def test_an_answer_in_full():
     operation="DeleteMessage", case="the answer's XML has no result element", source="1.1 protocol", protocol="query"
 )
 def test_an_operation_without_output_has_no_result():
-    body = query_protocol.encode(MODEL.operations["DeleteMessage"], None, "r-1")
+    body = query_protocol.encode(MODEL["DeleteMessage"], None, "r-1")
     assert body.decode() == (
         '<?xml version="1.0"?><DeleteMessageResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/">'
         "<ResponseMetadata><RequestId>r-1</RequestId></ResponseMetadata></DeleteMessageResponse>"
@@ -295,13 +295,13 @@ def test_an_operation_without_output_has_no_result():
 
 
 def test_an_empty_result_is_an_empty_element():
-    body = query_protocol.encode(MODEL.operations["ReceiveMessage"], {}, "r-1")
+    body = query_protocol.encode(MODEL["ReceiveMessage"], {}, "r-1")
     assert b"<ReceiveMessageResult/>" in body
     assert aws_side.query_answer("ReceiveMessage", body) == {}
 
 
 def test_characters_that_xml_cannot_carry_are_replaced():
-    body = query_protocol.encode(MODEL.operations["GetQueueUrl"], {"QueueUrl": "a\x00\x1b\ufffe\ud800b"}, "r-1")
+    body = query_protocol.encode(MODEL["GetQueueUrl"], {"QueueUrl": "a\x00\x1b\ufffe\ud800b"}, "r-1")
     assert aws_side.query_answer("GetQueueUrl", body) == {"QueueUrl": "a\ufffd\ufffd\ufffd\ufffdb"}
 
 

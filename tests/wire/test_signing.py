@@ -12,7 +12,8 @@ from botocore.credentials import Credentials
 
 from onefold.local import signing
 from onefold.local.aws_errors import AwsError
-from onefold.local.signing import Key, SignedRequest
+from onefold.local.connection import Request
+from onefold.local.signing import Key
 
 REGION = "us-east-1"
 KEY = Key("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
@@ -30,7 +31,7 @@ def signed(
     presigned_s: int | None = None,
     region: str = REGION,
     **headers: str,
-) -> SignedRequest:
+) -> Request:
     """A request that botocore signed now, as a server gets it."""
     request = AWSRequest(method=method, url=url, data=body, headers=headers)
     credentials = Credentials(key.access_key, key.secret_key)
@@ -43,10 +44,10 @@ def signed(
     parts = urlsplit(request.url)
     found = {name.lower().encode(): value.encode("latin-1") for name, value in request.headers.items()}
     found.setdefault(b"host", parts.netloc.encode())
-    return SignedRequest(method, parts.path, parts.query, found, body)
+    return Request(method, parts.path, parts.query, found, body)
 
 
-def now_ms(request: SignedRequest) -> int:
+def now_ms(request: Request) -> int:
     """When it was signed, to the second."""
     from datetime import UTC, datetime
 
@@ -57,7 +58,7 @@ def now_ms(request: SignedRequest) -> int:
     return int(datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 1000
 
 
-def refusal(request: SignedRequest, at_ms: int | None = None, key: Key = KEY) -> AwsError:
+def refusal(request: Request, at_ms: int | None = None, key: Key = KEY) -> AwsError:
     with pytest.raises(AwsError) as caught:
         signing.verify(request, key, now_ms(request) if at_ms is None else at_ms)
     return caught.value
@@ -81,7 +82,7 @@ def refusal(request: SignedRequest, at_ms: int | None = None, key: Key = KEY) ->
     ],
     ids=range(8),
 )
-def test_what_botocore_signs_is_accepted(request_: SignedRequest) -> None:
+def test_what_botocore_signs_is_accepted(request_: Request) -> None:
     signing.verify(request_, KEY, now_ms(request_))
 
 
@@ -91,9 +92,9 @@ def test_the_vector_of_awss_documentation() -> None:
     assert key.hex() == "f4780e2d9f65fa895f9c67b32ce1baf0b0d8a43505a000a1a9e090d414db404d"
 
 
-def changed(request: SignedRequest, **changes: object) -> SignedRequest:
+def changed(request: Request, **changes: object) -> Request:
     values = {name: getattr(request, name) for name in ("method", "path", "query", "headers", "body")}
-    return SignedRequest(**{**values, **changes})
+    return Request(**{**values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def changed(request: SignedRequest, **changes: object) -> SignedRequest:
         lambda one: changed(one, headers={name: value for name, value in one.headers.items() if name != b"host"}),
     ],
 )
-def test_whatever_was_changed_afterwards_is_found(change: Callable[[SignedRequest], SignedRequest]) -> None:
+def test_whatever_was_changed_afterwards_is_found(change: Callable[[Request], Request]) -> None:
     error = refusal(change(signed(**{"X-Amz-Target": "AmazonSQS.SendMessage"})))
     assert (error.code, error.status) == ("SignatureDoesNotMatch", 403)
 
@@ -180,7 +181,7 @@ def test_a_presigned_request_lives_as_long_as_it_says() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(headers: dict[bytes, bytes], query: str, code: str) -> None:
-    assert refusal(SignedRequest("POST", "/", query, headers, b""), 0).code == code
+    assert refusal(Request("POST", "/", query, headers, b""), 0).code == code
 
 
 def test_the_region_of_a_signature() -> None:

@@ -2,7 +2,7 @@
 
 Event source mappings: create, get, update, delete, list. Functions: get, list, their configuration, invoke; they are
 registered when the server starts, so nothing here creates one.
-Never here: what a mapping does. Invariant: what is refused is refused in Lambda's shapes: a type in a header, a text.
+Not here: what a mapping does. Invariant: what is refused is refused in Lambda's shapes: a type in a header, a text.
 
 Source: Lambda API reference, the operation of the function's name; texts as recorded from AWS.
 """
@@ -72,8 +72,8 @@ class LambdaApi:
 
     Args:
         registry: functions and mappings.
-        desk: queues' names, in each region.
-        pace: for invocations that nobody waits for; running: those.
+        sqs: queues' names, in each region.
+        timers: the loop, for invocations that nobody waits for. running: these invocations.
     """
 
     def __init__(self, registry: Registry, sqs: SqsService, timers: Timers, running: set[Any] | None = None) -> None:
@@ -130,7 +130,7 @@ class LambdaApi:
             if request.method == "POST" and parts[2] == "invocations":
                 return await self._invoke(parts[1], request)
         raise _Refused(
-            404, "UnknownOperationException", f"{request.method} {request.path} is no call that this server knows."
+            404, "UnknownOperationException", f"{request.method} {request.path} is not a call that this server knows."
         )
 
     # -- mappings ------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class LambdaApi:
         if kind == "DryRun":
             return Response(204, b"")
         if kind not in ("RequestResponse", "Event"):
-            raise _Refused(400, "InvalidParameterValueException", f"{kind} is no invocation type.")
+            raise _Refused(400, "InvalidParameterValueException", f"{kind} is not an invocation type.")
         event = request.body or b"null"
         bytes_max = ASYNC_BYTES_MAX if kind == "Event" else EVENT_BYTES_MAX
         if len(event) > bytes_max:
@@ -369,7 +369,9 @@ def _check_members(given: Mapping[str, Any]) -> None:
         if name not in _USED and name not in _WITHOUT_EFFECT and name not in _OF_OTHERS:
             known = ", ".join(sorted(_USED | _WITHOUT_EFFECT))
             raise _Refused(
-                400, "InvalidParameterValueException", f"{name[:64]!r} is no parameter of this call. It takes: {known}."
+                400,
+                "InvalidParameterValueException",
+                f"{name[:64]!r} is not a parameter of this call. It takes: {known}.",
             )
 
 

@@ -1,11 +1,11 @@
-"""What onefold adds beside AWS's API, under `/_onefold`: look without receiving, the history, the faults of the moment.
+"""What onefold adds to AWS's API, under `/_onefold`: looking at messages without receiving them, the history, the faults.
 
-Who may ask: the admin token where there is one; otherwise the server's keys where it has some, by a signature or as HTTP
-Basic; otherwise whoever sits at this machine: the Host header must name it, which a page that rebinds its name to
+Who may ask: the admin token where there is one; otherwise the server's keys where it has some, by a signature or as
+HTTP Basic; otherwise anybody on this machine: the Host header must name it, which a page that rebinds its name to
 127.0.0.1 cannot fake. A server that others can reach answers nobody without one of the first two. `health` says "ok" to
 anyone, and no more.
-Never here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and
-nothing here counts as a receive.
+Not here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and nothing
+here counts as a receive.
 """
 
 from __future__ import annotations
@@ -148,9 +148,8 @@ class AdminApi:
         said = _basic(request.header(b"authorization")).encode("latin-1", "replace")
         if said and hmac.compare_digest(said, f"{key.access_key}:{key.secret_key}".encode()):
             return
-        signed = signing.SignedRequest(request.method, request.path, request.query, request.headers, request.body)
         try:
-            signing.verify(signed, key, self._queues.timers.now_ms())
+            signing.verify(request, key, self._queues.timers.now_ms())
         except AwsError as error:
             raise _Refusal(
                 401, f"This server has keys: {error.message}", "Sign the request, or send both keys as HTTP Basic."

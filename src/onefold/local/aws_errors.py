@@ -1,10 +1,10 @@
 """The errors of the SQS wire: every answer that is not a success, with the names, statuses and texts AWS uses.
 
-An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the code of the time
-before JSON; SDKs show their users one or the other. The pairs and statuses are those of the service model and of answers
-recorded from AWS; texts are AWS's where they are known.
+An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the code of the
+time before JSON; SDKs show their users one or the other. The pairs and statuses are those of the service model and of
+answers recorded from AWS; texts are AWS's where they are known.
 
-Never here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
+Not here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
 Invariant: names are constants, never parts of a request, so a header made of them cannot be injected into.
 """
 

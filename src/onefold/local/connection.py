@@ -11,7 +11,7 @@ where waking the process takes longer than most answers (40 us and more on a vir
 `BusyPoll` keeps the loop looking at its sockets for about as long.
 
 Time here is the loop's own: sockets live in real time, whatever clock the queues run on.
-What does not belong here: what a path means, AWS, JSON. Invariants: no byte of a request ends up unchecked in the head
+Not here: what a path means, AWS, JSON. Invariants: no byte of a request ends up unchecked in the head
 of an answer; answers leave in the order of their requests; a request whose handling has begun is handled to its end; a
 loop without requests sleeps.
 """
@@ -63,12 +63,12 @@ def _rest(run: Coroutine[Any, None, None], waits_for: Any) -> Generator[Any, Non
 
 
 TURNS: Final = 100  # of an idle loop: about a microsecond each
-REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a vigil was for nothing
+REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
 REST_MAX: Final = 1_024
 
 
 class BusyPoll:
-    """The vigils of one loop.
+    """Busy polling of one loop after an answer.
 
     Args:
         loop: the loop.
@@ -76,7 +76,7 @@ class BusyPoll:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._left = 0  # turns of the vigil that is under way
+        self._left = 0  # turns left of the busy poll that is under way
         self._rest = 0  # answers until the next one
         self._rest_next = REST_MIN
 
@@ -160,10 +160,6 @@ class Request:
         self.gone = False
         self.abandoned = False
 
-    def is_gone(self) -> bool:
-        """Whether the client has hung up."""
-        return self.gone
-
     def header(self, name: bytes) -> str:
         """A header field as text; empty when it did not come."""
         return self.headers.get(name, b"").decode("latin-1")
@@ -176,7 +172,7 @@ class Response(Struct, frozen=True, gc=False):
         status: HTTP's.
         body: may be empty.
         headers: beside Date, Content-Length and Connection. A tuple that comes again is quick: its bytes are kept.
-        request_id: the value of `x-amzn-requestid`; empty where there is none, or it stands in `headers`.
+        request_id: the value of `x-amzn-requestid`; empty where there is none, or where it is one of `headers`.
     """
 
     status: int
@@ -197,12 +193,12 @@ class HttpHandler(Protocol):
         ...
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer to a request whose handling raised `error`, which is a defect."""
+        """The answer to a request whose handling raised `error`, which is a bug of ours."""
         ...
 
 
 class ServerConnections:
-    """What all connections of one server share.
+    """The connections of one server, and what they share.
 
     Args:
         handler: answers requests.
@@ -223,12 +219,12 @@ class ServerConnections:
         self.loop = loop
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.vigil = BusyPoll(loop)
+        self.busy_poll = BusyPoll(loop)
         self.draining = False
         self.held_bytes = 0  # of long bodies that have come, or are coming, and are not answered
         self.emptied = asyncio.Event()
 
-    def left(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
         if not self.connections:
@@ -276,7 +272,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()  # without an answer: nobody reads what this one might ask
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """The client has hung up, or we have closed: nobody waits for what is in hand."""
+        """The client has hung up, or we have closed: nobody waits for the request that is being handled."""
         self._transport = None
         self._refused = True
         self._waiting.clear()
@@ -286,8 +282,8 @@ class Connection(asyncio.Protocol):
         if self._current is not None:
             self._current.gone = True
             if self._current.abandoned and self._task is not None:
-                self._front.loop.call_soon(self._task.cancel)  # not in this turn: see `begin`
-        self._front.left(self)
+                self._front.loop.call_soon(self._task.cancel)  # not in this turn: see `start_eagerly`
+        self._front.remove(self)
 
     def pause_writing(self) -> None:
         """The client does not read."""
@@ -326,7 +322,7 @@ class Connection(asyncio.Protocol):
         The parser ended at the head, since the bytes behind it could be of the other protocol.
         """
         if self._parser.get_method() == b"CONNECT":
-            self._refuse(400, "This is no proxy.")
+            self._refuse(400, "This is not a proxy.")
             return b""
         head = [self._parser.get_method() + b" " + self._url + b" HTTP/1.1"]
         head += [
@@ -438,7 +434,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer what is not a request we take, behind what is in hand; nothing more is read of this client."""
+        """Refuse what is not a request we accept, after the current answer; nothing more is read from this client."""
         if self._refused:
             return
         self._refused = True
@@ -453,7 +449,7 @@ class Connection(asyncio.Protocol):
     # ---------------------------------------------------------------------------------------------------------- answering
 
     def _next(self) -> None:
-        """Handle the next request, unless one is in hand or the client does not read."""
+        """Handle the next request, unless one is being handled or the client does not read."""
         if self._transport is None or self._current is not None or self._stalled_at is not None:
             return
         if self._paused and len(self._waiting) <= _MAX_AHEAD // 2 and self._held_bytes <= self._front.bounds.body_bytes:
@@ -482,7 +478,7 @@ class Connection(asyncio.Protocol):
         answer: Response | None = None
         try:
             answer = await self._front.handler.handle(request)
-        except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is answered, and the server goes on
+        except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is answered, and the server goes on
             answer = self._front.handler.failed(request, error)
         finally:
             self._current = self._task = None
@@ -512,13 +508,13 @@ class Connection(asyncio.Protocol):
         length = b"" if answer.status == 204 else b"\r\ncontent-length: %d" % len(answer.body)
         name = b"\r\nx-amzn-requestid: " + answer.request_id.encode("ascii") if answer.request_id else b""
         body = b"" if bodiless or answer.status == 204 else answer.body
-        self._front.vigil.answered()
+        self._front.busy_poll.answered()
         self._transport.write(b"".join((head, self._front.date(), name, length, b"\r\n\r\n", body)))
 
     # ------------------------------------------------------------------------------------------------------------ ending
 
     def drain(self) -> None:
-        """Close now, or behind what is in hand."""
+        """Close now, or after the last answer."""
         if self._current is None and not self._waiting:
             self.close()
 
@@ -552,7 +548,7 @@ def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: boo
     lines.append(b"connection: keep-alive" if keep_alive else b"connection: close")
     for name, value in headers:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError(f"{name!r}: {value!r} is no header field")
+            raise ValueError(f"{name!r}: {value!r} is not a header field")
         lines.append(name + b": " + value)
     lines.append(b"date: ")
     return b"\r\n".join(lines)

@@ -1,13 +1,13 @@
-"""The faults of a running server: set and changed at any time, drawn from seeded chance, counted, and what needs memory.
+"""The faults of a running server: set and changed at any time, drawn from seeded chance, counted.
 
-`LocalQueues` asks around every verb, the wire before every request, a function before every invocation. While no fault is
-set at a moment the answer is an empty one and nothing is drawn; `active` says in one look that none is set at all. Each
+`LocalQueues` asks it around every verb, the request handler before every request, a function before every invocation.
+Where no fault is set the answer is empty and nothing is drawn; `active` says at one look that none is set at all. Each
 fault has a stream of chance of its own, so what a poll draws does not move what a delete draws.
 
 What has memory are the copies of `deliver`: a standard queue honours any receipt of a message, so a copy is the same
 delivery with the same receipt and one more on its receive count. At most `copies_max` wait; they die with the process.
 
-Never here: the draws (`decide/faults.py`), the history, engine calls. Used on the server's loop only: no lock.
+Not here: the draws (`decide/faults.py`), the history, engine calls. Used on the server's loop only: no lock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What happened to each message of a local server, in order, and why: a bounded ring in memory, for people who ask.
 
-Telling is cheap, because every verb tells: one tuple into the ring, no sentence. Each event names the number of the one
-before it of the same message, so a message's story is a walk backwards and the index holds one number per message.
-Sentences are made when somebody reads (`why`), from the event and those before it.
+Recording is cheap, because every verb records: one tuple in the ring, no sentence. Each event has the number of the
+previous event of the same message, so the story of a message is a walk backwards and the index holds one number per
+message. Sentences are made when somebody reads (`why`), from the event and those before it.
 
-Never here: a message body or an attribute's value; HTML (`history_page.py`); what must survive the process (that is the
+Not here: a message body or an attribute's value; HTML (`history_page.py`); what must survive the process (that is the
 engine's ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
 Used on the server's loop only: no lock.
 """
@@ -49,11 +49,11 @@ class HistoryEvent(Struct, frozen=True, gc=False):
     Args:
         number: position in the history since the server started, from 0; rises by one per event.
         at_ms: when, milliseconds since the epoch, the server's clock.
-        queue: where the message stood when it happened.
-        message_id: the engine's id (the wire shows it as a UUID).
+        queue: the queue the message was in when it happened.
+        message_id: the engine's id (SQS clients see a UUID).
         what: see `What`.
-        text: the sentence of whoever recorded it; empty where `MessageHistory.why` makes one.
-        via: who asked: `sqs`, `mapping <uuid>`, `admin`, or empty.
+        text: the sentence that was recorded; empty where `MessageHistory.why` makes one.
+        via: who did it: `sqs`, `mapping <uuid>`, `admin`, or empty.
         detail: by `what`; see `MessageHistory.record`.
         before: number of the event before this one of the same message; -1 for none.
     """
@@ -94,13 +94,13 @@ class MessageHistory:
         """Remember one event; about a microsecond.
 
         Args:
-            queue: where the message stands as it happens; for `dead-lettered` and `moved` where it came from.
+            queue: the queue the message is in; for `dead-lettered` and `moved` where it came from.
             message_id: the engine's id; for `deduplicated` that of the first message; empty for a fault that met a
                 request and no message in particular.
             what: what happened.
             at_ms: when.
             why: one sentence for a person; empty lets `why()` make one from `detail` and the events before.
-            via: who asked.
+            via: who did it.
             **detail: short facts, never a body. What the sentences use: received `receive_count`, `visible_ms`,
                 `copy` (1 for a copy that a fault made);
                 hidden `visible_ms`; sent `delay_ms`, `group`; dead-lettered `to`, `receive_count`, `receives_max`;
@@ -262,7 +262,7 @@ def _received(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 
 
 def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
-    """Why a message could be received once more, from what was told since its last receive."""
+    """Why a message could be received once more, from what was recorded since its last receive."""
     faulty = False
     for earlier in before:
         faulty = faulty or earlier.what == "fault"
@@ -271,7 +271,7 @@ def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
         if earlier.what == "deleted":
             return f": it came back after its delete at {time_of_day(earlier.at_ms)}"
         if earlier.what == "released":
-            return f": it was given back at {time_of_day(earlier.at_ms)}"
+            return f": it was released at {time_of_day(earlier.at_ms)}"
         if earlier.what == "hidden" or (earlier.what == "received" and not earlier.detail.get("copy")):
             return f": {_hidden_until(earlier, event.at_ms, faulty)}"
     return ""
@@ -301,7 +301,7 @@ def _deleted(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     return "deleted" if held is None else f"deleted, {span(event.at_ms - held.at_ms)} after it was received"
 
 
-_STANDINGS = {
+_RECEIPT_STATES = {
     "expired": "the receipt has expired: its visibility was over",
     "superseded": "the message has been received again since: this receipt is not the newest",
     "visible": "nobody holds the message: its visibility was over",
@@ -310,7 +310,7 @@ _STANDINGS = {
 
 
 def _delete_refused(event: HistoryEvent) -> str:
-    reason = _STANDINGS.get(str(event.detail.get("standing")), "the receipt has expired")
+    reason = _RECEIPT_STATES.get(str(event.detail.get("standing")), "the receipt has expired")
     return f"not deleted: {reason}"
 
 
@@ -340,7 +340,7 @@ def _answered(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 
 
 _PLAIN: Mapping[What, str] = {
-    "released": "given back: visible at once",
+    "released": "released: visible at once",
     "purged": "removed: the queue was purged",
     "expired": "removed: its retention ended without a delete",
     "fault": "a fault was injected",

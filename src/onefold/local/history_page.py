@@ -4,7 +4,7 @@ A view selects the events and works out the present state of each message from t
 works without scripts, without fonts or files from elsewhere, in light and dark: a list of messages on the left with
 their state and counts, the story of one of them (or the newest events of all) on the right, filters as links.
 
-What does not belong here: what is remembered and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's
+Not here: what is remembered and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's
 form, never the engine's; every text that somebody else chose (a queue, a group, an error) is escaped on the page;
 control characters never reach a terminal.
 """
@@ -32,10 +32,10 @@ _UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
 class HistoryQuery(Struct, frozen=True, kw_only=True):
-    """What somebody wants to see.
+    """Which part of the history somebody wants to see.
 
     Args:
-        queue: only events in this queue; None: all. A message's story is told whole, whatever queue is asked for.
+        queue: only events in this queue; None: all. The story of one message is shown whole, whatever the queue.
         message: the story of this message (the engine's id); None: all messages.
         wrong: only messages that were redelivered, dead-lettered, refused, failed, expired, or met a fault.
         after: only events with a larger number.
@@ -52,7 +52,7 @@ class HistoryQuery(Struct, frozen=True, kw_only=True):
 
 
 class MessageSummary(Struct, frozen=True, kw_only=True):
-    """A message as it stands, as far as its remembered events tell."""
+    """The present state of a message, as far as it follows from the remembered events."""
 
     message_id: str
     queue: str
@@ -88,10 +88,10 @@ def asked_from(query: Mapping[str, str], message_id_of: Callable[[str], str]) ->
 
     Args:
         query: the parameters, each once.
-        message_id_of: the engine's id for the id the wire shows.
+        message_id_of: the engine's id for the id that clients see.
 
     Raises:
-        UsageError: `after` or `limit` is no number in its range.
+        UsageError: `after` or `limit` is not a number in its range.
     """
     message = query.get("message")
     return HistoryQuery(
@@ -113,7 +113,7 @@ def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int |
     return int(text)
 
 
-# ------------------------------------------------------------------------------------------------- what stands there
+# --------------------------------------------------------------------------------------------------- states of messages
 
 _TROUBLE = frozenset({"dead-lettered", "delete-refused", "expired", "fault"})
 
@@ -134,7 +134,7 @@ def is_trouble(event: HistoryEvent) -> bool:
 
 
 def summary(events: Sequence[HistoryEvent], now_ms: int) -> MessageSummary:
-    """A message as it stands at `now_ms`, from its events, oldest first, at least one."""
+    """The state of a message at `now_ms`, from its events, oldest first, at least one."""
     state, queue = "seen", events[-1].queue
     for event in reversed(events):
         found = _state(event, now_ms)
@@ -188,7 +188,7 @@ class HistoryView:
     """The part of a history that somebody asked for, as of `now_ms`.
 
     Args:
-        name_of: the id the wire shows for an engine's id.
+        name_of: the id that clients see for an engine's id.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class HistoryView:
         return events[: asked.limit] if asked.after is not None else events[-asked.limit :]
 
     def why(self, event: HistoryEvent) -> str:
-        """The event's sentence, with ids as the wire shows them."""
+        """The event's sentence, with ids as clients see them."""
         text = self.history.why(event)
         for name in ("new_message_id", "old_message_id"):
             other = event.detail.get(name)
@@ -222,7 +222,7 @@ class HistoryView:
         return text
 
     def why_after_what(self, event: HistoryEvent) -> str:
-        """The same sentence, to stand behind the event's word: without that word where it begins with it."""
+        """The same sentence, to follow the event's kind: without that word where the sentence begins with it."""
         why = self.why(event)
         if why.startswith(event.what):
             return why[len(event.what) :].lstrip(" ,:")
@@ -342,7 +342,7 @@ def render(
         asked: which part.
         format_: see `format_for`.
         now_ms: the server's clock; states and ages are as of now.
-        name_of: the id the wire shows for an engine's id.
+        name_of: the id that clients see for an engine's id.
         path: where the page itself is, for its links.
     """
     view = HistoryView(history, asked, now_ms, name_of)

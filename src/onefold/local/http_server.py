@@ -1,7 +1,7 @@
-"""The listening sockets of one server, and its end: nothing more is accepted, what is in hand is finished.
+"""The listening sockets of one server, and its orderly end: no new connections, requests that have begun are finished.
 
-Bytes are `connection.py`'s. What does not belong here: what is answered, what runs beside the sockets, signals and threads
-(`service/serving.py`). Invariant: when `stop` returns, no connection is open and no request is in hand.
+Bytes are `connection.py`'s. Not here: what is answered, what runs beside the sockets, signals and threads
+(`service/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HttpServer:
         handler: answers requests.
         host: name or address to listen on; a name with several addresses listens on all of them.
         port: 0 to 65,535; 0 takes a free one.
-        clock: what the Date header tells.
+        clock: the time of the Date header.
         bounds: what one client may take.
     """
 
@@ -102,7 +102,7 @@ class HttpServer:
         self._check = loop.call_later(min(self._bounds.idle_s, self._bounds.stalled_s) / _CHECKS, self._check_idle)
 
     def drain(self) -> None:
-        """Accept nobody any more, close connections that are idle, and the others behind what is in hand."""
+        """Accept no new connections, close idle ones at once and the others after their last answer."""
         if self._front is None or self._server is None:
             return
         self._server.close()
@@ -111,9 +111,9 @@ class HttpServer:
             connection.drain()
 
     async def stop(self, *, grace_s: float) -> None:
-        """Drain, and wait until everybody has left; after `grace_s` seconds whoever is left is cut off. Harmless twice.
+        """Drain, and wait until all clients have left; after `grace_s` seconds the rest are cut off. Harmless twice.
 
-        What waits for something else than the clients (a long poll) must be told to end by its owner, after `drain`.
+        The owner of whatever waits for something other than the clients (a long poll) must end it after `drain`.
         """
         self.drain()
         front, self._front = self._front, None
@@ -144,6 +144,6 @@ def _unusable(host: str, port: int, error: OSError) -> errors.UsageError:
         )
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return errors.UsageError(
-            f"{host!r} is no address of this machine.", todo="Use 127.0.0.1, or 0.0.0.0 for all addresses."
+            f"{host!r} is not an address of this machine.", todo="Use 127.0.0.1, or 0.0.0.0 for all addresses."
         )
     return errors.UsageError(f"{host}:{port} cannot be listened on: {error.strerror or error}.", todo="Choose another.")

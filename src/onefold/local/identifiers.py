@@ -4,7 +4,7 @@ They are AWS's forms of the engine's own ids, converted in both directions witho
 that holds the data file's token and the message's number; a receipt handle is opaque text that holds queue and receipt,
 so the handle of one queue is refused by another. The MD5 digests guard against damage in transit, not against an
 attacker; nothing else may rely on them.
-What does not belong here: whether the named queue or message exists. Invariant: an identifier that was given out can be
+Not here: whether the named queue or message exists. Invariant: an identifier that was given out can be
 read back by any later process, and a digest does not depend on the order of the attributes.
 
 Sources: SQS developer guide, "Identifiers for Amazon SQS queues" and "Amazon SQS message metadata" (MD5 message
@@ -63,7 +63,7 @@ class QueueAddresses(Struct, frozen=True):
         return f"arn:aws:sqs:{region or self.region}:{self.account}:{bare}"
 
     def name_of_arn(self, arn: str) -> str | None:
-        """The engine's name of an ARN's queue; None when it is no ARN of this account's queues in this region."""
+        """The engine's name of an ARN's queue; None when it is not an ARN of a queue of this account and region."""
         start, _, name = arn.rpartition(":")
         if not name or start != f"arn:aws:sqs:{self.region}:{self.account}":
             return None
@@ -85,7 +85,7 @@ def name_of_url(url: str) -> str:
 
 
 def message_uuid(message_id: str) -> str:
-    """The engine's message id as AWS shows one; another text as it is."""
+    """The engine's message id in the form of an SQS MessageId; another text is returned as it is."""
     token, _, number = message_id.partition("-")
     parts = _parts(token)
     if parts is None or not (number.isascii() and number.isdigit()):
@@ -96,7 +96,7 @@ def message_uuid(message_id: str) -> str:
 
 
 def message_id_of(uuid: str) -> str:
-    """The engine's id of a message that the wire shows as `uuid`; another text as it is."""
+    """The engine's id of the message whose MessageId is `uuid`; another text is returned as it is."""
     found = _UUID.fullmatch(uuid)
     if found is None:
         return uuid
@@ -108,7 +108,7 @@ def message_id_of(uuid: str) -> str:
 
 @lru_cache(16)
 def _parts(token: str) -> tuple[str, int, int] | None:
-    """Of a file's token: how its UUIDs start, what stands above the number, and what the number is mixed with."""
+    """For a file's token: the start of its UUIDs, the bits above the number, and the mask the number is mixed with."""
     if not _TOKEN.fullmatch(token):
         return None
     high = 1 << 63 | int(token[15], 16) << _NUMBER_BITS
@@ -122,7 +122,9 @@ def sequence_number(sequence: str | None) -> str | None:
 
 def handle_of(queue: str, receipt: str) -> str:
     """The receipt handle of one receive."""
-    return b64encode(f"onefold2 {queue} {receipt}.".encode()).decode()  # the full stop: none begins another
+    return b64encode(
+        f"onefold2 {queue} {receipt}.".encode()
+    ).decode()  # the full stop: no handle is a prefix of another
 
 
 def receipt_of(handle: str, queue: str) -> str:

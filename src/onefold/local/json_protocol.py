@@ -1,11 +1,11 @@
-"""AWS JSON 1.0: a request's body into an ask, a result or an error into a body.
+"""AWS JSON 1.0: a request's body into a request struct, a result or an error into a body.
 
-The operation stands in a header (`X-Amz-Target: AmazonSQS.SendMessage`), everything else in one JSON object. Blobs are
-base64 text. A success without anything to say has an empty body; an error carries its name before JSON in
+The operation is named in a header (`X-Amz-Target: AmazonSQS.SendMessage`), everything else in one JSON object. Blobs
+are base64 text. A success without anything to say has an empty body; an error carries its name before JSON in
 `x-amzn-query-error`, which is what `err.response["Error"]["Code"]` shows in Python.
 
-Never here: HTTP beyond headers of one answer, what an operation does.
-Invariant: `decode` answers an ask with all required members, or raises AwsError, whatever the bytes are.
+Not here: HTTP beyond the headers of one answer, what an operation does.
+Invariant: `decode` returns a struct with all required members, or raises AwsError, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 Headers = list[tuple[bytes, bytes]]
 
 _TARGET = "AmazonSQS."
-_ENCODER = msgspec.json.Encoder()  # bytes become base64 text, as blobs do on the wire
+_ENCODER = msgspec.json.Encoder()  # bytes become base64 text, as blobs are in AWS JSON
 _MISMATCH = re.compile(r"^Expected `(?P<wanted>\w++)[^`]*`, got `(?P<got>\w+)`")
 _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`$")
 _STARTS = {"object": "structure or map", "array": "list"}
@@ -39,14 +39,14 @@ def operation_of(model: SqsModel, target: str) -> SqsOperation:
     Raises:
         AwsError: UnknownOperationException: another service, no such operation, or no header ("").
     """
-    operation = model.operation(target.removeprefix(_TARGET)) if target.startswith(_TARGET) else None
+    operation = model.get(target.removeprefix(_TARGET)) if target.startswith(_TARGET) else None
     if operation is None:
         raise aws_errors.unknown_operation(target.removeprefix(_TARGET))
     return operation
 
 
 def decode(operation: SqsOperation, body: bytes) -> Any:
-    """The ask in a request's body: a struct with the operation's members, None where absent.
+    """The parameters in a request's body: a struct with the operation's members, None where absent.
 
     Unknown members are ignored; of a repeated one the last counts.
 
@@ -55,13 +55,13 @@ def decode(operation: SqsOperation, body: bytes) -> Any:
             MissingParameter, EmptyBatchRequest: a required member is absent or null.
     """
     try:
-        ask: Struct = operation.decoder.decode(body)
+        params: Struct = operation.decoder.decode(body)
     except msgspec.ValidationError as error:
         raise aws_errors.malformed_input(_mismatch(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise aws_errors.malformed_input("The request body is not valid JSON.") from None
-    operation.check(ask)
-    return ask
+    operation.check(params)
+    return params
 
 
 def _mismatch(text: str) -> str:
@@ -78,7 +78,7 @@ def _mismatch(text: str) -> str:
 
 
 def encode(result: dict[str, Any] | None) -> bytes:
-    """The body of a success: a JSON object without None values; nothing at all when there is no result.
+    """The body of a success: a JSON object without None values; empty when there is no result.
 
     An empty dict is `{}`: the answer of an operation that has an output, such as a receive that found nothing.
     """

@@ -3,7 +3,7 @@
 What a message may contain is checked by `contracts/rules`, when the engine is asked to accept it; here requests become
 entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that it can
 compare; a Number is stored without its extra zeros.
-What does not belong here: those rules; waiting, order and counts (the engine's and `queues.py`'s). Invariants: a
+Not here: those rules; waiting, order and counts (the engine's and `queues.py`'s). Invariants: a
 request that is refused as a whole has sent nothing; an answer names only attributes that were asked for, and its
 attribute digest covers exactly those.
 
@@ -55,30 +55,30 @@ _DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
 _FIFO = ".fifo"
 
 
-async def send_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def send_message(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """SendMessage."""
-    entry, sent_attributes = _entry(ask, caller.trace)
-    (answer,) = await sqs.queues.send(sqs.queue(ask.QueueUrl), (entry,), via="sqs")
+    entry, sent_attributes = _entry(params, caller.trace)
+    (answer,) = await sqs.queues.send(sqs.queue(params.QueueUrl), (entry,), via="sqs")
     if isinstance(answer, Refused):
         raise refusal(answer)
-    return _accepted(ask, entry, sent_attributes, answer, {})
+    return _accepted(params, entry, sent_attributes, answer, {})
 
 
-async def send_message_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def send_message_batch(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """SendMessageBatch."""
-    asks: Sequence[Any] = ask.Entries
-    queue = sqs.queue(ask.QueueUrl)
-    check_entries(asks)
+    entries_given: Sequence[Any] = params.Entries
+    queue = sqs.queue(params.QueueUrl)
+    check_entries(entries_given)
     failed: list[dict[str, Any]] = []
     made: list[tuple[Any, Entry, Mapping[str, Attribute]]] = []
-    for each in asks:
+    for each in entries_given:
         try:
             made.append((each, *_entry(each, caller.trace)))
         except AwsError as error:
             failed.append(error.entry(each.Id))
-    _check_size(sqs, ask, made)
+    _check_size(sqs, params, made)
     if queue.endswith(_FIFO):
-        _check_fifo(sqs, ask, [entry for _, entry, _ in made])
+        _check_fifo(sqs, params, [entry for _, entry, _ in made])
     answers = await sqs.queues.send(queue, [entry for _, entry, _ in made], via="sqs")
     successful = []
     for (each, entry, attributes), answer in zip(made, answers, strict=True):
@@ -93,19 +93,19 @@ async def send_message_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> di
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
 
 
-def _check_size(sqs: SqsService, ask: Any, made: Sequence[tuple[Any, Entry, Mapping[str, Attribute]]]) -> None:
+def _check_size(sqs: SqsService, params: Any, made: Sequence[tuple[Any, Entry, Mapping[str, Attribute]]]) -> None:
     chars = sum([len(entry.body) for _, entry, _ in made])
     if chars * _CHAR_BYTES_MAX <= BATCH_BYTES_MAX and not any(attributes for _, _, attributes in made):
         return
     size = sum(_bytes(entry, attributes) for _, entry, attributes in made)
     if size > BATCH_BYTES_MAX:
-        sqs.settings(ask.QueueUrl)
+        sqs.settings(params.QueueUrl)
         raise aws_errors.batch_request_too_long(size, BATCH_BYTES_MAX)
 
 
-def _check_fifo(sqs: SqsService, ask: Any, entries: Sequence[Entry]) -> None:
+def _check_fifo(sqs: SqsService, params: Any, entries: Sequence[Entry]) -> None:
     """A missing group or deduplication id refuses the whole batch."""
-    content_dedup = sqs.settings(ask.QueueUrl).content_dedup
+    content_dedup = sqs.settings(params.QueueUrl).content_dedup
     for entry in entries:
         if entry.group is None:
             raise aws_errors.invalid_parameter_value("The request must contain the parameter MessageGroupId.")
@@ -116,32 +116,32 @@ def _check_fifo(sqs: SqsService, ask: Any, entries: Sequence[Entry]) -> None:
             )
 
 
-def _entry(ask: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]:
-    """The entry an ask describes, and its attributes as the client wrote them.
+def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]:
+    """The entry that a request describes, and its attributes as the client wrote them.
 
     Args:
         trace: of the request; a message that names its own has that.
     """
-    given = ask.MessageAttributes
-    system = ask.MessageSystemAttributes
-    delay_s = ask.DelaySeconds
+    given = params.MessageAttributes
+    system = params.MessageSystemAttributes
+    delay_s = params.DelaySeconds
     if given is None and system is None and delay_s is None:
         plain = Entry(
-            body=ask.MessageBody,
-            group=ask.MessageGroupId,
-            dedup_id=_dedup_id(ask.MessageDeduplicationId),
+            body=params.MessageBody,
+            group=params.MessageGroupId,
+            dedup_id=_dedup_id(params.MessageDeduplicationId),
             trace=trace,
             trusted=False,
         )
         return plain, {}
     attributes = {name: _attribute(name, value) for name, value in (given or {}).items()}
     entry = Entry(
-        body=ask.MessageBody,
+        body=params.MessageBody,
         attributes={name: _stored(attribute) for name, attribute in attributes.items()},
         # A FIFO queue takes zero only, and its own delay holds all the same (recorded).
         delay_ms=None if delay_s is None else delay_s * limits.SECOND_MS,
-        group=ask.MessageGroupId,
-        dedup_id=_dedup_id(ask.MessageDeduplicationId),
+        group=params.MessageGroupId,
+        dedup_id=_dedup_id(params.MessageDeduplicationId),
         trace=_trace(system or {}) or trace,
         trusted=False,
     )
@@ -149,7 +149,7 @@ def _entry(ask: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribute]]
 
 
 def _dedup_id(given: str | None) -> str | None:
-    """A stranger's deduplication id: never one of those that onefold derives on the file itself."""
+    """A client's deduplication id: never one of those that onefold derives on the file itself."""
     if given is not None and given.startswith(DERIVED_DEDUP) and _DERIVED.fullmatch(given, len(DERIVED_DEDUP)):
         return f"strangers.{given}"
     return given
@@ -207,14 +207,14 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
 
 
 def _accepted(
-    ask: Any, entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]
+    params: Any, entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]
 ) -> dict[str, Any]:
     """The answer to one accepted message, added to what it begins with."""
     found["MessageId"] = message_uuid(answer.message_id)
     found["MD5OfMessageBody"] = identifiers.body_md5(entry.body)
     if attributes:
         found["MD5OfMessageAttributes"] = identifiers.attributes_md5(attributes) or ""
-    if ask.MessageSystemAttributes and entry.trace is not None:  # not for a trace of the request
+    if params.MessageSystemAttributes and entry.trace is not None:  # not for a trace of the request
         found["MD5OfMessageSystemAttributes"] = identifiers.trace_md5(entry.trace) or ""
     if answer.sequence is not None:
         found["SequenceNumber"] = sequence_number(answer.sequence)
@@ -234,31 +234,31 @@ VISIBILITY_S_MAX: Final = limits.VISIBILITY_MS_MAX // limits.SECOND_MS
 _EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
 
 
-async def receive_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def receive_message(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """ReceiveMessage."""
-    queue = sqs.queue(ask.QueueUrl)
-    count_max = _within(ask.MaxNumberOfMessages, "MaxNumberOfMessages", 1, limits.BATCH_ENTRIES_MAX) or 1
-    wait_s = _within(ask.WaitTimeSeconds, "WaitTimeSeconds", 0, WAIT_S_MAX)
-    visible_s = _within(ask.VisibilityTimeout, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
+    queue = sqs.queue(params.QueueUrl)
+    count_max = _within(params.MaxNumberOfMessages, "MaxNumberOfMessages", 1, limits.BATCH_ENTRIES_MAX) or 1
+    wait_s = _within(params.WaitTimeSeconds, "WaitTimeSeconds", 0, WAIT_S_MAX)
+    visible_s = _within(params.VisibilityTimeout, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
     wait_ms = sqs.metadata(queue).wait_ms if wait_s is None else wait_s * limits.SECOND_MS
     visible_ms = None if visible_s is None else visible_s * limits.SECOND_MS
-    attempt_id = ask.ReceiveRequestAttemptId
+    attempt_id = params.ReceiveRequestAttemptId
     if attempt_id is not None and queue.endswith(_FIFO):
-        found = await _attempt(sqs, ask, queue, attempt_id, count_max, visible_ms, wait_ms, caller)
+        found = await _attempt(sqs, params, queue, attempt_id, count_max, visible_ms, wait_ms, caller)
     else:
         found = await sqs.queues.receive(
             queue, count_max, visible_ms=visible_ms, wait_ms=wait_ms, via="sqs", gone=caller.gone
         )
     if not found:
         return {}
-    system = frozenset((*(ask.AttributeNames or ()), *(ask.MessageSystemAttributeNames or ())))
-    chosen = ask.MessageAttributeNames or ()
+    system = frozenset((*(params.AttributeNames or ()), *(params.MessageSystemAttributeNames or ())))
+    chosen = params.MessageAttributeNames or ()
     return {"Messages": [_message(sqs, delivery, system, chosen) for delivery in found]}
 
 
 async def _attempt(
     sqs: SqsService,
-    ask: Any,
+    params: Any,
     queue: str,
     attempt_id: str,
     count_max: int,
@@ -273,7 +273,7 @@ async def _attempt(
             "ReceiveRequestAttemptId",
             "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length.",
         )
-    hidden_ms = sqs.settings(ask.QueueUrl).visibility_ms if visible_ms is None else visible_ms
+    hidden_ms = sqs.settings(params.QueueUrl).visibility_ms if visible_ms is None else visible_ms
     known = sqs.attempts.recall(queue, attempt_id, sqs.queues.timers.now_ms())
     if known is not None:
         await sqs.queues.set_visible_in(queue, [(one.receipt, RetryIn(hidden_ms)) for one in known], via="sqs")
@@ -294,7 +294,7 @@ def _within(value: int | None, parameter: str, least: int, most: int) -> int | N
     raise aws_errors.invalid_value(value, parameter, f"Must be {bounds}, if provided.")
 
 
-# -- a message on the wire ---------------------------------------------------------------------------------------------
+# -- a message in an answer --------------------------------------------------------------------------------------------
 
 
 def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen: Sequence[str]) -> dict[str, Any]:
@@ -360,21 +360,21 @@ def _is_chosen(name: str, chosen: Sequence[str]) -> bool:
 # -- delete ------------------------------------------------------------------------------------------------------------
 
 
-async def delete_message(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - as every operation
+async def delete_message(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - all operations have these parameters
     """DeleteMessage."""
-    queue, handle = sqs.queue(ask.QueueUrl), ask.ReceiptHandle
-    receipt = _receipt(sqs, ask.QueueUrl, handle)
+    queue, handle = sqs.queue(params.QueueUrl), params.ReceiptHandle
+    receipt = _receipt(sqs, params.QueueUrl, handle)
     (done,) = await sqs.queues.delete(queue, (receipt,), via="sqs")
     sqs.attempts.touched(queue, receipt)
     if not done:
         raise aws_errors.invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
 
 
-async def delete_message_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def delete_message_batch(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """DeleteMessageBatch."""
-    queue = sqs.queue(ask.QueueUrl)
-    check_entries(ask.Entries)
-    good, failed = _receipts(sqs, ask, lambda entry: entry.ReceiptHandle)
+    queue = sqs.queue(params.QueueUrl)
+    check_entries(params.Entries)
+    good, failed = _receipts(sqs, params, lambda entry: entry.ReceiptHandle)
     answers = await sqs.queues.delete(queue, [receipt for _, receipt in good], via="sqs") if good else []
     successful = []
     for (entry, receipt), done in zip(good, answers, strict=True):
@@ -390,23 +390,23 @@ def _receipt(sqs: SqsService, url: str, handle: str) -> str:
     try:
         return receipt_of(handle, sqs.queue(url))
     except AwsError:
-        sqs.settings(url)  # a queue that is not there is the greater mistake
+        sqs.settings(url)  # a queue that does not exist is reported first
         raise
 
 
 def _receipts(
-    sqs: SqsService, ask: Any, handle_in: Callable[[Any], str]
+    sqs: SqsService, params: Any, handle_in: Callable[[Any], str]
 ) -> tuple[list[tuple[Any, str]], list[dict[str, Any]]]:
     """The entries whose handle is one of this queue, with the receipt, and the others as failures."""
     good: list[tuple[Any, str]] = []
     failed: list[dict[str, Any]] = []
-    for entry in ask.Entries:
+    for entry in params.Entries:
         try:
-            good.append((entry, _receipt(sqs, ask.QueueUrl, handle_in(entry))))
+            good.append((entry, _receipt(sqs, params.QueueUrl, handle_in(entry))))
         except AwsError as error:
             failed.append(error.entry(entry.Id))
     if not good:
-        sqs.settings(ask.QueueUrl)
+        sqs.settings(params.QueueUrl)
     return good, failed
 
 
@@ -419,10 +419,10 @@ def _answer(successful: list[dict[str, Any]], failed: list[dict[str, Any]]) -> d
 # -- visibility --------------------------------------------------------------------------------------------------------
 
 
-async def change_message_visibility(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def change_message_visibility(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """ChangeMessageVisibility."""
-    queue, handle, seconds = sqs.queue(ask.QueueUrl), ask.ReceiptHandle, ask.VisibilityTimeout
-    receipt = _receipt(sqs, ask.QueueUrl, handle)
+    queue, handle, seconds = sqs.queue(params.QueueUrl), params.ReceiptHandle, params.VisibilityTimeout
+    receipt = _receipt(sqs, params.QueueUrl, handle)
     _within(seconds, "VisibilityTimeout", 0, VISIBILITY_S_MAX)
     (done,) = await sqs.queues.set_visible_in(queue, [(receipt, RetryIn(seconds * limits.SECOND_MS))], via="sqs")
     sqs.attempts.touched(queue, receipt)
@@ -430,11 +430,11 @@ async def change_message_visibility(sqs: SqsService, ask: Any, caller: SqsCaller
         raise await _why_not(sqs, queue, handle, receipt, seconds)
 
 
-async def change_message_visibility_batch(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def change_message_visibility_batch(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ChangeMessageVisibilityBatch."""
-    queue = sqs.queue(ask.QueueUrl)
-    check_entries(ask.Entries)
-    good, failed = _receipts(sqs, ask, lambda entry: entry.ReceiptHandle)
+    queue = sqs.queue(params.QueueUrl)
+    check_entries(params.Entries)
+    good, failed = _receipts(sqs, params, lambda entry: entry.ReceiptHandle)
     ready = []
     for entry, receipt in good:
         seconds = 0 if entry.VisibilityTimeout is None else entry.VisibilityTimeout
@@ -458,7 +458,7 @@ async def change_message_visibility_batch(sqs: SqsService, ask: Any, caller: Sqs
 
 
 async def _why_not(sqs: SqsService, queue: str, handle: str, receipt: str, seconds: int) -> AwsError:
-    """Why a visibility was not changed."""
+    """The error that says why a visibility was not changed."""
     admin = sqs.queues.engine.queues
     (standing,) = await sqs.queues.call(lambda: admin.open(queue).standing([receipt]), synced=False)
     if standing == "in-flight" or (standing == "superseded" and not queue.endswith(_FIFO)):

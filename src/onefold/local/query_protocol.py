@@ -8,7 +8,7 @@ what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of 
 
 An answer is XML, or JSON for a client that accepts that first.
 
-What does not belong here: HTTP beyond the headers of one answer, what an operation does.
+Not here: HTTP beyond the headers of one answer, what an operation does.
 Invariants: `decode` returns a struct with all required members, or raises AwsError, whatever the bytes are; the XML written
 here has only characters that XML 1.0 allows; every list and map of the service model is in one of the tables.
 
@@ -109,13 +109,13 @@ _Tree = dict[str, Any]  # by part of a name: text, or another tree when dots fol
 
 
 def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tuple[SqsOperation, Any]:
-    """The operation and the ask of a request.
+    """The operation and the parameters of a request.
 
     Args:
         model: the operations there are.
         form: the body, form-encoded; empty for GET.
         path: the path, decoded; its last part names the queue when there is no `QueueUrl`.
-        query_string: what stands after the `?`. A parameter of the body wins over it.
+        query_string: the part after the `?`. A parameter of the body wins over it.
 
     Raises:
         NoAction: no action is named.
@@ -126,15 +126,15 @@ def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tupl
     action = tree.get("Action")
     if not isinstance(action, str) or not action:
         raise NoAction
-    operation = model.operation(action)
+    operation = model.get(action)
     if operation is None or (action in _OF_ACCOUNT and _QUEUE_PATH.fullmatch(path)):
         raise aws_errors.unknown_operation(action)
     members = _members(operation.input, tree)
     if "QueueUrl" in operation.input.members and "QueueUrl" not in members:
         members["QueueUrl"] = path if region_of_url(path) else path.rstrip("/").rpartition("/")[2] or None
-    ask = operation.input_type(**members)
-    operation.check(ask, query=True)
-    return operation, ask
+    params = operation.input_type(**members)
+    operation.check(params, query=True)
+    return operation, params
 
 
 class NoAction(AwsError):

@@ -2,14 +2,14 @@
 
 `apply` reads the attributes of CreateQueue and SetQueueAttributes, `shown` writes those of GetQueueAttributes. Every
 value is text on the wire. What has no effect here (policies, keys, encryption) is checked for its form, stored, and
-given back.
+returned.
 
 `QueueMetadata` is what AWS keeps of a queue and the engine does not: creation time, tags, wait time, attributes without
 effect. It is one JSON value of the engine's state, so it is as durable as the queue, and it is cached in this process
 once it was read: one server has a data file to itself. A queue that an app declared has no metadata until somebody asks
 for it.
 
-What does not belong here: whether a queue exists. Invariants: what `apply` takes, `shown` gives back with the same
+Not here: whether a queue exists. Invariants: what `apply` takes, `shown` returns with the same
 meaning; metadata is cached only after it was written.
 
 Sources: SQS API reference, CreateQueue and SetQueueAttributes; texts as recorded from AWS.
@@ -40,15 +40,16 @@ _DROPPED = "wire/dropped/"
 
 
 class QueueMetadata(Struct, frozen=True, kw_only=True):
-    """One queue's card.
+    """What SQS keeps of one queue beside the engine's settings.
 
     Args:
         created_at_ms, changed_at_ms: by the server's clock.
         wait_ms: ReceiveMessageWaitTimeSeconds.
         by_group: FifoThroughputLimit is `perMessageGroupId`.
-        kept: attributes that are stored and given back: Policy, the KMS settings, SqsManagedSseEnabled.
+        kept: attributes that are stored and returned, without effect: Policy, the KMS settings, SqsManagedSseEnabled.
         tags: by key.
-        region: whose client made it; empty for one of every region: made by an app, a template, or an unsigned request.
+        region: of the client that made it; empty for a queue of every region: made by an app, a template, or an unsigned
+            request.
     """
 
     created_at_ms: int
@@ -61,10 +62,10 @@ class QueueMetadata(Struct, frozen=True, kw_only=True):
 
 
 class QueueMetadataStore:
-    """The cards of one engine.
+    """The metadata of all queues of one engine.
 
     Args:
-        state: where they are kept.
+        state: where it is stored.
     """
 
     def __init__(self, state: State) -> None:
@@ -72,11 +73,11 @@ class QueueMetadataStore:
         self._known: dict[str, QueueMetadata] = {}
 
     def known(self, queue: str) -> QueueMetadata | None:
-        """The card of a queue, if it was read before."""
+        """The metadata of a queue, if it was read before."""
         return self._known.get(queue)
 
     def of(self, queue: str, now_ms: int) -> QueueMetadata:
-        """The card of a queue that exists."""
+        """The metadata of a queue that exists."""
         known = self._known.get(queue)
         if known is None:
             (found,) = self._state.get([_METADATA + queue])
@@ -87,26 +88,26 @@ class QueueMetadataStore:
         return known
 
     def write(self, queue: str, metadata: QueueMetadata) -> None:
-        """Store a card; inside an engine call. `keep` it once the call is done."""
+        """Store metadata; inside an engine call. `keep` it once the call is done."""
         self._put(_METADATA + queue, msgspec.json.encode(metadata))
         self._put(_DROPPED + queue, None)
 
     def keep(self, queue: str, metadata: QueueMetadata) -> None:
-        """From now on this is the queue's card."""
+        """Cache the metadata of a queue: it was written."""
         self._known[queue] = metadata
 
     def drop(self, queue: str, now_ms: int) -> None:
-        """The queue is gone; inside an engine call. Its name is remembered with the time."""
+        """Remove the metadata of a deleted queue; inside an engine call. Its name is remembered with the time."""
         self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, msgspec.json.encode(now_ms))
 
     def erase(self, queue: str) -> None:
-        """As if there had never been such a queue; inside an engine call. `forget` it once the call is done."""
+        """Remove every trace of a queue; inside an engine call. `forget` it once the call is done."""
         self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, None)
 
     def forget(self, queue: str) -> None:
-        """The queue is gone, and the call that said so is done."""
+        """Forget the cached metadata of a deleted queue: the call that removed it is done."""
         self._known.pop(queue, None)
 
     def dropped_at_ms(self, queue: str) -> int | None:
@@ -149,7 +150,7 @@ def apply(base: WantedQueue, attributes: Mapping[str, str], address: QueueAddres
     """The queue with these attributes changed.
 
     Args:
-        base: as it stands; for a queue to be created, its defaults.
+        base: the queue as it is; for a queue to be created, its defaults.
         creates: for CreateQueue, where the type is chosen.
 
     Raises:
@@ -311,7 +312,7 @@ def _redrive_allow(wanted: WantedQueue, value: str, address: QueueAddresses) -> 
         raise aws_errors.invalid_value(value, name, f"sourceQueueArns must hold 1 to {REDRIVE_SOURCES_MAX} ARNs.")
     names = [address.name_of_arn(str(arn)) for arn in arns]
     if None in names:
-        raise aws_errors.invalid_value(value, name, "sourceQueueArns holds what is no ARN of a queue here.")
+        raise aws_errors.invalid_value(value, name, "sourceQueueArns has an entry that is not the ARN of a queue here.")
     return _set(wanted, redrive_allow=permission, redrive_sources=tuple(names))
 
 

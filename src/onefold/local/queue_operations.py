@@ -1,8 +1,8 @@
 """The operations on queues: create, delete, find, list, attributes, purge, tags, permissions, message move tasks.
 
-Tags and permissions change nothing here: there are no users, and what was stored is given back as it was. Move tasks
-are carried forward by the engine's maintenance; a task handle on the wire names the engine's task and its source.
-What does not belong here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
+Tags and permissions change nothing here: there are no users, and what was stored is returned as it was. Move tasks
+are carried forward by the engine's maintenance; the handle of a task names the engine's task and its source.
+Not here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
 written when the request is refused; the handle of a move task is shown while the task runs, and only then.
 
 Sources: SQS API reference, the operation of the function's name; developer guide, tag and policy quotas; texts as
@@ -29,21 +29,23 @@ from onefold.local.identifiers import name_of_url
 from onefold.local.queue_attributes import QueueMetadata, WantedQueue
 from onefold.local.sqs_service import SqsCaller, SqsService
 
-OWN_DEAD_LETTERS: Final = "It is its own dead-letter queue: messages that nobody deletes are given again without end."
+OWN_DEAD_LETTERS: Final = (
+    "It is its own dead-letter queue: messages that nobody deletes are delivered again without end."
+)
 RECREATE_MS: Final = 60 * limits.SECOND_MS  # SQS CreateQueue: wait 60 seconds after deleting a queue of that name
 PAGE_MAX: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 
-async def create_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def create_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """CreateQueue."""
-    name: str = ask.QueueName
-    given: Mapping[str, str] = ask.Attributes or {}
+    name: str = params.QueueName
+    given: Mapping[str, str] = params.Attributes or {}
     fifo = _type_of(name, given)
-    check_tags(ask.tags or {})
+    check_tags(params.tags or {})
     now_ms = sqs.queues.timers.now_ms()
     name = sqs.queue(name)
-    blank = QueueMetadata(created_at_ms=now_ms, changed_at_ms=now_ms, tags=ask.tags or {}, region=caller.region)
+    blank = QueueMetadata(created_at_ms=now_ms, changed_at_ms=now_ms, tags=params.tags or {}, region=caller.region)
     wanted = queue_attributes.apply(
         WantedQueue(QueueSettings(name=name, fifo=fifo), blank), given, sqs.addresses, creates=True
     )
@@ -60,7 +62,7 @@ async def create_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str
         _refuse_differences(sqs, stored, wanted, given)
         return False
 
-    if await _told_as_redrive(sqs, create, given):
+    if await _as_redrive_errors(sqs, create, given):
         sqs.metadata_store.keep(name, wanted.metadata)
         sqs.forget_names()
     return {"QueueUrl": sqs.addresses.queue_url(name, caller.host)}
@@ -93,14 +95,14 @@ def _check_recreation(sqs: SqsService, name: str, now_ms: int) -> None:
 def _refuse_differences(sqs: SqsService, stored: QueueSettings, wanted: WantedQueue, given: Mapping[str, str]) -> None:
     """The same name again: fine unless an attribute that was given differs from what the queue has."""
     has = queue_attributes.shown(stored, sqs.metadata(stored.name), sqs.addresses, None)
-    asks = queue_attributes.shown(wanted.settings, wanted.metadata, sqs.addresses, None)
+    entries_given = queue_attributes.shown(wanted.settings, wanted.metadata, sqs.addresses, None)
     for attribute in given:
-        if has.get(attribute) != asks.get(attribute):
+        if has.get(attribute) != entries_given.get(attribute):
             raise aws_errors.queue_name_exists(attribute)
 
 
-async def _told_as_redrive(sqs: SqsService, run: Any, given: Mapping[str, str]) -> Any:
-    """Make an engine call; what it says of a dead-letter queue is an error of the redrive policy."""
+async def _as_redrive_errors(sqs: SqsService, run: Any, given: Mapping[str, str]) -> Any:
+    """Make an engine call; what the engine refuses about a dead-letter queue becomes an error of the redrive policy."""
     policy = given.get("RedrivePolicy", "")
     try:
         return await sqs.queues.call(run)
@@ -117,9 +119,9 @@ async def _told_as_redrive(sqs: SqsService, run: Any, given: Mapping[str, str]) 
         raise aws_errors.invalid_value(policy, "RedrivePolicy", reason) from error
 
 
-async def delete_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
+async def delete_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
     """DeleteQueue."""
-    name = sqs.queue(ask.QueueUrl)
+    name = sqs.queue(params.QueueUrl)
     now_ms = sqs.queues.timers.now_ms()
 
     def drop() -> None:
@@ -132,19 +134,19 @@ async def delete_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  #
     sqs.queues.dropped(name)
 
 
-async def get_queue_url(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def get_queue_url(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """GetQueueUrl."""
-    owner = ask.QueueOwnerAWSAccountId
+    owner = params.QueueOwnerAWSAccountId
     if owner is not None and owner != sqs.addresses.account:
         raise aws_errors.queue_does_not_exist(query=caller.query)
-    name = sqs.settings(ask.QueueName).name
+    name = sqs.settings(params.QueueName).name
     return {"QueueUrl": sqs.addresses.queue_url(name, caller.host)}
 
 
-async def get_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def get_queue_attributes(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """GetQueueAttributes."""
-    names: Sequence[str] = ask.AttributeNames or ()
-    settings = sqs.settings(ask.QueueUrl)
+    names: Sequence[str] = params.AttributeNames or ()
+    settings = sqs.settings(params.QueueUrl)
     depth = None
     if queue_attributes.counts(names):
         depth = await sqs.queues.call(lambda: sqs.queues.engine.queues.depth(settings.name), synced=False)
@@ -152,10 +154,10 @@ async def get_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> 
     return {"Attributes": found} if found else {}
 
 
-async def set_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def set_queue_attributes(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """SetQueueAttributes."""
-    given: Mapping[str, str] = ask.Attributes or {}
-    stored = sqs.settings(ask.QueueUrl)
+    given: Mapping[str, str] = params.Attributes or {}
+    stored = sqs.settings(params.QueueUrl)
     base = WantedQueue(stored, sqs.metadata(stored.name))
     wanted = queue_attributes.apply(base, given, sqs.addresses, creates=False)
     metadata = structs.replace(wanted.metadata, changed_at_ms=sqs.queues.timers.now_ms())
@@ -165,18 +167,18 @@ async def set_queue_attributes(sqs: SqsService, ask: Any, caller: SqsCaller) -> 
             sqs.queues.engine.queues.change(wanted.settings, advised=False)
         sqs.metadata_store.write(stored.name, metadata)
 
-    await _told_as_redrive(sqs, change, given)
+    await _as_redrive_errors(sqs, change, given)
     if wanted.settings.dead_letter == stored.name != stored.dead_letter:
         sys.stderr.write(f"onefold: queue {stored.name}: {OWN_DEAD_LETTERS}\n")
     sqs.metadata_store.keep(stored.name, metadata)
     sqs.queues.changed(stored.name)
 
 
-async def list_queues(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def list_queues(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """ListQueues."""
-    prefix = ask.QueueNamePrefix or ""
+    prefix = params.QueueNamePrefix or ""
     names = [name for name in _names(sqs) if name.startswith(prefix)]
-    page, token = paged(names, ask.MaxResults, ask.NextToken)
+    page, token = paged(names, params.MaxResults, params.NextToken)
     found: dict[str, Any] = {}
     if page:
         found["QueueUrls"] = [sqs.addresses.queue_url(sqs.queue(name), caller.host) for name in page]
@@ -196,11 +198,11 @@ def _names(sqs: SqsService) -> list[str]:
     return sorted(own.union(name for name in plain if sqs.is_everywhere(name)))
 
 
-async def list_dead_letter_source_queues(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:
+async def list_dead_letter_source_queues(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
     """ListDeadLetterSourceQueues."""
-    target = sqs.settings(ask.QueueUrl).name
+    target = sqs.settings(params.QueueUrl).name
     names = [one.name for one in sqs.queues.engine.queues.settings() if one.dead_letter == target]
-    page, token = paged(names, ask.MaxResults, ask.NextToken)
+    page, token = paged(names, params.MaxResults, params.NextToken)
     found: dict[str, Any] = {"queueUrls": [sqs.addresses.queue_url(name, caller.host) for name in page]}
     if token is not None:
         found["NextToken"] = token
@@ -229,9 +231,9 @@ def paged(names: Sequence[str], count_max: int | None, token: str | None) -> tup
     return page, b64encode(page[-1].encode()).decode()
 
 
-async def purge_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def purge_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """PurgeQueue."""
-    name = sqs.settings(ask.QueueUrl).name
+    name = sqs.settings(params.QueueUrl).name
     try:
         await sqs.queues.call(lambda: sqs.queues.engine.queues.purge(name))
     except errors.NotFoundError:
@@ -292,50 +294,50 @@ def check_tags(tags: Mapping[str, str]) -> None:
             )
 
 
-async def tag_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
+async def tag_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
     """TagQueue."""
-    queue = sqs.settings(ask.QueueUrl).name
-    if not ask.Tags:
+    queue = sqs.settings(params.QueueUrl).name
+    if not params.Tags:
         raise aws_errors.missing_parameter("Tags")
     metadata = sqs.metadata(queue)
-    tags = {**metadata.tags, **ask.Tags}
+    tags = {**metadata.tags, **params.Tags}
     check_tags(tags)
     await _write(sqs, queue, structs.replace(metadata, tags=tags))
 
 
-async def untag_queue(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def untag_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """UntagQueue."""
-    queue = sqs.settings(ask.QueueUrl).name
-    if not ask.TagKeys:
+    queue = sqs.settings(params.QueueUrl).name
+    if not params.TagKeys:
         raise aws_errors.invalid_parameter_value("Tag keys must be between 1 and 128 characters in length.")
     metadata = sqs.metadata(queue)
-    left = {key: value for key, value in metadata.tags.items() if key not in ask.TagKeys}
+    left = {key: value for key, value in metadata.tags.items() if key not in params.TagKeys}
     await _write(sqs, queue, structs.replace(metadata, tags=left))
 
 
-async def list_queue_tags(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def list_queue_tags(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ListQueueTags."""
-    tags = sqs.metadata(sqs.settings(ask.QueueUrl).name).tags
+    tags = sqs.metadata(sqs.settings(params.QueueUrl).name).tags
     return {"Tags": dict(tags)} if tags else {}
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 
-async def add_permission(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def add_permission(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """AddPermission."""
-    queue = sqs.settings(ask.QueueUrl).name
-    _check_permission(ask)
+    queue = sqs.settings(params.QueueUrl).name
+    _check_permission(params)
     metadata = sqs.metadata(queue)
     policy = _policy(metadata) or {"Version": "2008-10-17", "Id": f"{sqs.addresses.arn(queue)}/SQSDefaultPolicy"}
     statements = list(policy.get("Statement", []))
-    if any(statement.get("Sid") == ask.Label for statement in statements):
-        raise aws_errors.invalid_value(ask.Label, "Label", "Already exists.")
-    principals = [f"arn:aws:iam::{account}:root" for account in ask.AWSAccountIds]
-    actions = [f"SQS:{action}" for action in ask.Actions]
+    if any(statement.get("Sid") == params.Label for statement in statements):
+        raise aws_errors.invalid_value(params.Label, "Label", "Already exists.")
+    principals = [f"arn:aws:iam::{account}:root" for account in params.AWSAccountIds]
+    actions = [f"SQS:{action}" for action in params.Actions]
     statements.append(
         {
-            "Sid": ask.Label,
+            "Sid": params.Label,
             "Effect": "Allow",
             "Principal": {"AWS": principals[0] if len(principals) == 1 else principals},
             "Action": actions[0] if len(actions) == 1 else actions,
@@ -345,35 +347,35 @@ async def add_permission(sqs: SqsService, ask: Any, caller: SqsCaller) -> None: 
     await _write(sqs, queue, _with_policy(metadata, {**policy, "Statement": statements}))
 
 
-def _check_permission(ask: Any) -> None:
-    if not _LABEL.fullmatch(ask.Label):
+def _check_permission(params: Any) -> None:
+    if not _LABEL.fullmatch(params.Label):
         reason = "Label can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
-        raise aws_errors.invalid_value(ask.Label, "Label", reason)
-    if not ask.AWSAccountIds:
+        raise aws_errors.invalid_value(params.Label, "Label", reason)
+    if not params.AWSAccountIds:
         raise aws_errors.missing_parameter("AWSAccountIds")
-    if not ask.Actions:
+    if not params.Actions:
         raise aws_errors.missing_parameter("Actions")
-    if len(ask.Actions) > ACTIONS_MAX:
-        raise aws_errors.over_limit(f"{len(ask.Actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
-    for account in ask.AWSAccountIds:
+    if len(params.Actions) > ACTIONS_MAX:
+        raise aws_errors.over_limit(f"{len(params.Actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
+    for account in params.AWSAccountIds:
         if not _ACCOUNT.fullmatch(account):
             raise aws_errors.invalid_value(account, "PrincipalId", "Unable to verify.")
-    for action in ask.Actions:
+    for action in params.Actions:
         if action not in _ACTIONS:
             reason = "Only the queue owner is allowed to invoke this action."
             raise aws_errors.invalid_value(f"SQS:{action}", "ActionName", reason)
 
 
-async def remove_permission(sqs: SqsService, ask: Any, caller: SqsCaller) -> None:  # noqa: ARG001
+async def remove_permission(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001
     """RemovePermission."""
-    queue = sqs.settings(ask.QueueUrl).name
+    queue = sqs.settings(params.QueueUrl).name
     metadata = sqs.metadata(queue)
     policy = _policy(metadata)
     statements = list(policy.get("Statement", []))
-    left = [statement for statement in statements if statement.get("Sid") != ask.Label]
+    left = [statement for statement in statements if statement.get("Sid") != params.Label]
     if len(left) == len(statements):  # AWS has two texts for it (recorded)
         raise aws_errors.invalid_value(
-            ask.Label, "Label", f"can't find label{' on existing policy' if policy else ''}."
+            params.Label, "Label", f"can't find label{' on existing policy' if policy else ''}."
         )
     await _write(sqs, queue, _with_policy(metadata, {**policy, "Statement": left} if left else {}))
 
@@ -402,11 +404,11 @@ class _Handle(Struct, frozen=True, rename="camel"):
     source_arn: str
 
 
-async def start_message_move_task(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def start_message_move_task(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """StartMessageMoveTask."""
-    source = _queue(sqs, ask.SourceArn, "SourceArn")
-    target = None if ask.DestinationArn is None else _queue(sqs, ask.DestinationArn, "DestinationArn")
-    rate = ask.MaxNumberOfMessagesPerSecond
+    source = _queue(sqs, params.SourceArn, "SourceArn")
+    target = None if params.DestinationArn is None else _queue(sqs, params.DestinationArn, "DestinationArn")
+    rate = params.MaxNumberOfMessagesPerSecond
     if rate is not None and not 1 <= rate <= limits.MOVE_PER_SECOND_MAX:
         reason = f"Must be between 1 and {limits.MOVE_PER_SECOND_MAX}, if provided."
         raise aws_errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
@@ -449,10 +451,10 @@ def _handle_of(uuid: str) -> str:
     return handle if _uuid(handle) == uuid else ""
 
 
-async def list_message_move_tasks(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def list_message_move_tasks(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """ListMessageMoveTasks."""
-    source = _queue(sqs, ask.SourceArn, "SourceArn")
-    count_max = 1 if ask.MaxResults is None else ask.MaxResults
+    source = _queue(sqs, params.SourceArn, "SourceArn")
+    count_max = 1 if params.MaxResults is None else params.MaxResults
     if not 1 <= count_max <= LIST_MAX:
         raise aws_errors.invalid_value(count_max, "MaxResults", f"Must be between 1 and {LIST_MAX}, if provided.")
     admin = sqs.queues.engine.queues
@@ -479,10 +481,10 @@ def _shown(sqs: SqsService, task: MoveTask) -> dict[str, Any]:
     return found
 
 
-async def cancel_message_move_task(sqs: SqsService, ask: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
+async def cancel_message_move_task(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:  # noqa: ARG001
     """CancelMessageMoveTask."""
     try:
-        given = msgspec.json.decode(b64decode(ask.TaskHandle, validate=True), type=_Handle)
+        given = msgspec.json.decode(b64decode(params.TaskHandle, validate=True), type=_Handle)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise aws_errors.invalid_parameter_value("Value for parameter TaskHandle is invalid.") from None
     _queue(sqs, given.source_arn, "SourceArn")

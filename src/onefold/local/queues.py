@@ -12,7 +12,7 @@ is carried forward every 50 ms, expired messages are looked for every second. Ot
 thread waits for their wake-ups and passes them to the loop; what they change without one (a release, a delete) is
 noticed once a second.
 
-What does not belong here: HTTP, AWS's shapes, functions. Invariants: what a verb answers has happened and is as durable
+Not here: HTTP, AWS's shapes, functions. Invariants: what a verb answers has happened and is as durable
 as it was asked to be (or a fault that says so was injected); a message received for a caller who has left is released
 uncounted; a change made by another process is seen within a second. Used on the loop's thread only, but for the one
 thread.
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 class GroupCommit:
-    """The one way from a loop to an engine.
+    """Makes the engine calls of one loop; the calls of one turn share a transaction.
 
     Args:
         engine: an opened engine, used by this process on this loop's thread only.
         loop: the loop.
 
     Attributes:
-        is_alone: whether nobody but the caller can be about to make a call; False unless somebody who knows says otherwise.
+        is_alone: whether nobody but the caller can be about to make a call; False unless the server replaces it.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,10 +69,10 @@ class GroupCommit:
         Args:
             call: engine verbs, nothing that waits.
             synced: False for what a power cut may take back without harm (a receive).
-            undo: called with the answer when the one who waits for it was cancelled after the call was made.
+            undo: called with the result when the caller was cancelled after the call was made.
 
         Raises:
-            StorageBusy, StorageError: nothing of the turn was written.
+            StorageBusy, StorageError: nothing of this turn was written.
             Exception: what `call` raised; nothing of it was written.
         """
         if self._at_once or (not self._waiting and self.is_alone()):
@@ -99,7 +99,7 @@ class GroupCommit:
             else:
                 synced = any(each[1] for each in batch)
                 answers = self._engine.together([each[0] for each in batch], synced=synced)
-        except Exception as error:  # noqa: BLE001 - raised again where the answer is waited for
+        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
             answers = [error] * len(batch)
         for (_, _, future), answer in zip(batch, answers, strict=True):
             if future.cancelled():
@@ -111,7 +111,9 @@ class GroupCommit:
 
 
 UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
-UPKEEP_MANUAL_MS = 60_000  # the same on a manual clock: weeks pass in one go, and whoever moves it ends with `hurry`
+UPKEEP_MANUAL_MS = (
+    60_000  # the same on a manual clock, where weeks pass in one go; whoever moves it ends with `maintain_now`
+)
 MOVING_MS = 50  # the same while a move task runs
 NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
 _FOREIGN_WAIT_S = 3_600.0
@@ -122,8 +124,8 @@ class Upkeep:
     """The upkeep of one engine on one loop.
 
     Args:
-        engine: what is kept up.
-        pace: time, and the loop.
+        engine: the engine to maintain.
+        timers: time, and the loop.
         changed: called after anything changed that no verb of this process changed.
     """
 
@@ -136,7 +138,7 @@ class Upkeep:
         self._bundle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; the first piece is done now."""
+        """Begin; the first piece of maintenance is done now."""
         if self._engine.shared:
             self._bridge = _Bridge(self._engine, self._timers.loop, self._changed)
         self._keep_up()
@@ -154,13 +156,13 @@ class Upkeep:
             self._bridge = None
 
     def maintain_now(self) -> None:
-        """A move task was started: do the next piece now."""
+        """Do the next piece of maintenance now."""
         if self._next is not None:
             self._next.cancel()
             self._keep_up()
 
     def notify(self) -> None:
-        """Messages were sent: wake workers of other processes, once for everything sent in a moment."""
+        """Messages were sent: wake the workers of other processes, once for everything sent within 2 ms."""
         if self._bridge is not None and self._bundle is None:
             self._bundle = self._timers.loop.call_later(NOTIFY_S, self._notify)
 
@@ -214,8 +216,8 @@ class LocalQueues:
 
     Args:
         engine: used by nobody else in this process.
-        pace: time, on the loop that everything here runs on.
-        history: told what happens.
+        timers: time, on the loop that everything here runs on.
+        history: records what happens.
         faults: asked around every verb.
     """
 
@@ -226,9 +228,9 @@ class LocalQueues:
         self.faults = faults
         self.group_commit = GroupCommit(engine, timers.loop)
         self._open: dict[str, Queue] = {}
-        self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight cap
+        self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight limit
         self._waiters = Waiters(timers, self._receive_for, engine.queues.next_ready_ms, self._release)
-        self._upkeep = Upkeep(engine, timers, self._look_everywhere)
+        self._upkeep = Upkeep(engine, timers, self._changed_elsewhere)
         self._releases: set[asyncio.Task[None]] = set()
 
     # -- verbs -------------------------------------------------------------------------------------------------------
@@ -237,14 +239,14 @@ class LocalQueues:
         """Accept messages; as `Queue.send`.
 
         Args:
-            via: who asks, for the history.
+            via: who calls, for the history.
 
         Raises:
             NotFoundError: no such queue. StorageBusy: nothing was accepted.
         """
         plans: list[OnSend | None] = []
         if self.faults.active:
-            entries, plans = self.faults.sending(queue, entries, self._delay_ms(queue))
+            entries, plans = self.faults.sending(queue, entries, self.engine.queues.setting(queue).delay_ms)
         answers = await self.group_commit.run(lambda: self._queue(queue).send(entries))
         if self._record_sent(queue, entries, answers, plans, via):
             self.changed(queue)
@@ -259,7 +261,7 @@ class LocalQueues:
         plans: Sequence[OnSend | None],
         via: str,
     ) -> bool:
-        """Tell what became of entries; whether one was accepted."""
+        """Record what happened to each entry; return whether one was accepted."""
         now_ms, record = self.timers.now_ms(), self.history.record
         plain = [
             answer.message_id
@@ -302,17 +304,17 @@ class LocalQueues:
     ) -> list[Delivery]:
         """Receive up to `count_max` messages, waiting up to `wait_ms` for a first one.
 
-        Receivers that wait are served in the order they came. Cancelling loses nothing: what was received is given back.
+        Receivers are served in the order in which they came. Cancelling loses nothing: what was received is released.
 
         Args:
             visible_ms: how long the messages are hidden; None: the queue's setting.
             wait_ms: 0 asks once.
-            via: who asks, for the history.
-            gone: whether the caller has left; asked before a message is received for it, and before it is handed over.
+            via: who calls, for the history.
+            gone: whether the caller has left; checked before a message is received for it, and before it is returned.
 
         Raises:
             NotFoundError: no such queue, also when it is dropped while the caller waits.
-            OverLimitError: standard queue at its in-flight cap, with `wait_ms` 0; with a wait it waits.
+            OverLimitError: a standard queue is at its in-flight limit, and `wait_ms` is 0; otherwise the receive waits.
             UsageError: `count_max` or `visible_ms` out of range.
         """
         answer: asyncio.Future[list[Delivery]] = self.timers.loop.create_future()
@@ -323,7 +325,7 @@ class LocalQueues:
         elif not self._waiters.has(queue):
             found = await self._receive_for(queue, waiter)
         if wait_ms and not found:
-            found = await self._waiters.join(queue, waiter, wait_ms)
+            found = await self._waiters.wait(queue, waiter, wait_ms)
         if found and gone is not None and gone():  # it left while the answer was on its way
             self._release(queue, found)
             return []
@@ -366,7 +368,7 @@ class LocalQueues:
                 standing = self._queue(queue).standing([receipts[index]])[0]
                 self.history.record(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
         if queue.endswith(_FIFO) or queue in self._full or any(plans):
-            self.changed(queue)  # the next of a group, room under the cap, or a message that a fault gave back
+            self.changed(queue)  # the next of a group, room under the limit, or a message that a fault made visible
         return answers
 
     async def set_visible_in(self, queue: str, changes: Sequence[tuple[str, RetryIn]], *, via: str = "") -> list[bool]:
@@ -385,7 +387,7 @@ class LocalQueues:
                 self.history.record(queue, message_id, "released", at_ms=now_ms, via=via)
             elif queue.endswith(_FIFO) or self._queue(queue).standing([receipt]) != ["visible"]:  # else: no effect
                 self.history.record(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
-            self._waiters.look_by(queue, now_ms + change.delay_ms)
+            self._waiters.retry_at(queue, now_ms + change.delay_ms)
         return answers
 
     async def call(self, run: Callable[[], T], *, synced: bool = True) -> T:
@@ -404,7 +406,7 @@ class LocalQueues:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     async def _receive_for(self, queue: str, waiter: WaitingReceiver) -> list[Delivery]:
-        """A receive for somebody who may wait: the in-flight cap is a reason to wait, as on SQS."""
+        """One receive for a receiver that may wait: it waits at the in-flight limit too, as on SQS."""
         try:
             found = await self._receive_once(queue, waiter)
         except errors.OverLimitError:
@@ -465,12 +467,12 @@ class LocalQueues:
         self.changed(queue)
 
     def _release(self, queue: str, deliveries: Sequence[Delivery]) -> None:
-        """Nobody is there any more for whom these were received: as if they had not been."""
+        """Release messages whose receiver has left, without counting the receive."""
 
         async def release() -> None:
             with suppress(
                 errors.OnefoldError
-            ):  # the queue is gone or the file cannot be written: they come back in time
+            ):  # the queue is gone or the file cannot be written: their visibility will end
                 changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
                 await self.set_visible_in(queue, changes, via="left before the answer")
 
@@ -479,7 +481,7 @@ class LocalQueues:
         task.add_done_callback(self._releases.discard)
 
     def _record_transfers(self) -> None:
-        """What went from queue to queue since last asked: dead letters of receives, and what was moved."""
+        """Record what went from queue to queue since the last call: dead letters of receives, and moved messages."""
         for moved in self.engine.queues.take_transfers():
             now_ms = self.timers.now_ms()
             if moved.new_message_id is None:
@@ -514,25 +516,25 @@ class LocalQueues:
     # -- what changes ------------------------------------------------------------------------------------------------
 
     def changed(self, queue: str) -> None:
-        """Something may be receivable sooner: let those who wait look.
+        """Something may be receivable sooner: let the receivers that wait try again.
 
-        The verbs here do so themselves; call it after a change of settings, and after other verbs of the engine.
+        The verbs here call it themselves; call it after a change of settings, and after other verbs of the engine.
         """
-        self._waiters.look(queue)
+        self._waiters.retry(queue)
 
-    def _look_everywhere(self) -> None:
+    def _changed_elsewhere(self) -> None:
         self._record_transfers()
-        self._waiters.look_everywhere()
+        self._waiters.retry_all()
 
     def dropped(self, queue: str) -> None:
-        """The queue is gone: those who wait are told, and so is everybody after them."""
+        """The queue was deleted: receivers that wait get NotFoundError, and so do later ones."""
         self._open.pop(queue, None)
         self._full.discard(queue)
         self.faults.forget(queue)
         gone = errors.NotFoundError(
             f"Queue {queue!r} was deleted while a receive waited.", todo="Create it again, or stop polling it."
         )
-        self._waiters.fail(queue, gone)
+        self._waiters.fail_all(queue, gone)
 
     def waiting(self) -> Mapping[str, int]:
         """How many receivers wait, by queue."""
@@ -544,9 +546,6 @@ class LocalQueues:
             found = self._open[queue] = self.engine.queues.open(queue)
         return found
 
-    def _delay_ms(self, queue: str) -> int:
-        return self.engine.queues.setting(queue).delay_ms
-
     # -- upkeep and other processes ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -554,12 +553,12 @@ class LocalQueues:
         self._upkeep.start()
 
     async def stop(self) -> None:
-        """End upkeep; everybody who waits is answered with nothing. The engine stays open."""
-        self._waiters.end()
+        """End upkeep; receivers that wait get an empty answer. The engine stays open."""
+        self._waiters.close()
         while self._releases:
             await asyncio.wait(self._releases)
         self._upkeep.stop()
 
     def maintain_now(self) -> None:
-        """A move task was started: carry it forward now."""
+        """Run the engine's maintenance now, for instance because a move task was started."""
         self._upkeep.maintain_now()

@@ -4,7 +4,7 @@ SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or
 with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. An exception that is not
 is a bug of ours: it is answered InternalFailure, and its traceback goes to standard error.
 
-What does not belong here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
+Not here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
 Invariants: an operation runs only for a request that was signed as this server demands; a page of another site in the
 user's browser can request nothing; `OPERATIONS` has exactly the operations of botocore's model.
 """
@@ -80,7 +80,7 @@ class RequestHandler:
     """Answers all requests of one server.
 
     Args:
-        desk: what operations work on.
+        sqs: what operations work on.
         model: SQS's operations.
         key: the key that requests must be signed with; None takes any request.
         parts: what answers other paths, by how they begin: `LAMBDA`, `OURS`; called with the request and its id.
@@ -130,10 +130,10 @@ class RequestHandler:
             if path.startswith(LAMBDA):
                 return await self._parts[LAMBDA](request, request_id)
             if target is not None:
-                operation, ask = self._json(request, target)
+                operation, params = self._json(request, target)
             else:
-                operation, ask = self._query(request)
-            return await self._perform(operation, ask, request, request_id)
+                operation, params = self._query(request)
+            return await self._perform(operation, params, request, request_id)
         except query_protocol.NoAction as nothing:
             return Response(nothing.status, nothing.BODY, _XML, request_id)
         except AwsError as error:
@@ -159,12 +159,14 @@ class RequestHandler:
 
     # -------------------------------------------------------------------------------------------- one operation
 
-    async def _perform(self, operation: SqsOperation, ask: Any, request: Request, request_id: str) -> Response | None:
+    async def _perform(
+        self, operation: SqsOperation, params: Any, request: Request, request_id: str
+    ) -> Response | None:
         name = operation.name
         query = b"x-amz-target" not in request.headers
         region = signing.region_of(request.headers, request.query)
-        sqs = self._in_region(region, getattr(ask, "QueueUrl", None))
-        plan = self._plan(sqs, name, ask) if sqs.queues.faults.active else None
+        sqs = self._in_region(region, getattr(params, "QueueUrl", None))
+        plan = self._plan(sqs, name, params) if sqs.queues.faults.active else None
         if plan is not None and plan.before is not None:
             raise aws_errors.internal_failure() if plan.before == "error" else aws_errors.request_throttled()
         gone = trace = None
@@ -173,11 +175,9 @@ class RequestHandler:
             gone = self._gone_of(request)
         elif name in _SENDS:
             trace = _trace(request.headers.get(b"x-amzn-trace-id"))
-        caller = SqsCaller(
-            protocol="query" if query else "json", host=request.header(b"host"), gone=gone, trace=trace, region=region
-        )
+        caller = SqsCaller(query=query, host=request.header(b"host"), gone=gone, trace=trace, region=region)
         try:
-            result = await OPERATIONS[name](sqs, ask, caller)
+            result = await OPERATIONS[name](sqs, params, caller)
         except errors.OnefoldError as error:
             raise aws_error(error, query=query) from error
         if plan is not None:
@@ -193,7 +193,7 @@ class RequestHandler:
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
     def _in_region(self, region: str, url: str | None) -> SqsService:
-        """The desk of the region that a request is for: its signature's, or that of the queue's URL where it has none."""
+        """SQS of the region that a request is for: its signature's, or that of the queue's URL where it is unsigned."""
         named = region_of_url(url) if url else ""
         if named and region and named != region:
             raise aws_errors.invalid_address(str(url))
@@ -202,9 +202,9 @@ class RequestHandler:
     def _gone_of(self, request: Request) -> Callable[[], bool]:
         return lambda: request.gone or self._stopping.is_set()
 
-    def _plan(self, sqs: SqsService, name: str, ask: Any) -> OnRequest | None:
-        """What a fault does to this request; told to the history."""
-        url = getattr(ask, "QueueUrl", None) or getattr(ask, "QueueName", None) or ""
+    def _plan(self, sqs: SqsService, name: str, params: Any) -> OnRequest | None:
+        """What a fault does to this request; recorded in the history."""
+        url = getattr(params, "QueueUrl", None) or getattr(params, "QueueName", None) or ""
         queue = sqs.queue(url) if url else ""
         plan = sqs.queues.faults.requested(name, queue)
         if plan is not None:
@@ -229,8 +229,7 @@ class RequestHandler:
     # ------------------------------------------------------------------------------------------------ who asks
 
     def _check_signature(self, request: Request, key: signing.Key) -> None:
-        signed = signing.SignedRequest(request.method, request.path, request.query, request.headers, request.body)
-        signing.verify(signed, key, self._sqs.queues.timers.now_ms())
+        signing.verify(request, key, self._sqs.queues.timers.now_ms())
 
     def _check_origin(self, request: Request) -> None:
         """Refuse what a page of another site makes the user's browser send: no key is needed here to delete a queue."""
@@ -256,17 +255,15 @@ class RequestHandler:
     # ------------------------------------------------------------------------------------------ when all else fails
 
     def refused(self, status: int, why: str) -> Response:
-        """The answer to what is no request, or too much of one."""
+        """The answer to bytes that are not a request, or to one that is too large or too slow."""
         shape = {408: "RequestTimeout", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
         return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id=self._request_id())
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer to a request whose handling raised: a defect, with its traceback on standard error."""
+        """The answer to a request whose handling raised: a bug, with its traceback on standard error."""
         request_id = self._request_id()
         trace = "".join(traceback.format_exception(error))
-        sys.stderr.write(
-            f"onefold: InternalFailure, request {request_id}: a defect of onefold, please report it\n{trace}"
-        )
+        sys.stderr.write(f"onefold: InternalFailure, request {request_id}: a bug in onefold, please report it\n{trace}")
         return _error(
             aws_errors.internal_failure(), query=b"x-amz-target" not in request.headers, request_id=request_id
         )
@@ -312,10 +309,10 @@ def _is_in_127(host: str) -> bool:
 
 
 def aws_error(error: errors.OnefoldError, *, query: bool) -> AwsError:
-    """What an error of onefold is on AWS's wire, where an operation has not said it better.
+    """The AWS error for an error of onefold, where an operation has not chosen a better one.
 
     Raises:
-        OnefoldError: `error` itself, where it is a defect.
+        OnefoldError: `error` itself, where it is a bug.
     """
     if isinstance(error, errors.NotFoundError):
         return aws_errors.queue_does_not_exist(query=query)

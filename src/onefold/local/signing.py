@@ -1,10 +1,10 @@
 """AWS Signature Version 4, the server's side: was this request signed with this key, and not too long ago?
 
-Both forms: the `Authorization` header, and a presigned query (`X-Amz-Signature=...`). The steps and their names are those of
-the IAM user guide, "Create a signed AWS API request". Written out instead of taken from botocore.auth, which costs 90 ms to
-import and leaves out header fields that other SDKs sign.
+Both forms: the `Authorization` header, and a presigned query (`X-Amz-Signature=...`). The steps and their names are
+those of the IAM user guide, "Create a signed AWS API request". Written out instead of taken from botocore.auth, which
+costs 90 ms to import and leaves out header fields that other SDKs sign.
 
-Never here: whether a server asks for signatures at all, what a key may do. Invariant: a signature is compared in constant
+Not here: whether a server asks for signatures at all, what a key may do. Invariant: a signature is compared in constant
 time, and nothing of a request is trusted before it matched.
 """
 
@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.local import aws_errors
+from onefold.local.connection import Request
 
 SKEW_MS = 15 * limits.MINUTE_MS  # IAM user guide, troubleshoot SigV4: within 15 minutes of the request's time stamp
 _PRESIGNED_S_MAX = 7 * 24 * 3600  # same guide, X-Amz-Expires: 1 s to 7 days
@@ -37,23 +38,6 @@ class Key(Struct, frozen=True):
 
     access_key: str
     secret_key: str
-
-
-class SignedRequest(Struct, frozen=True):
-    """What has been signed: the request as it came.
-
-    Args:
-        method: for example `POST`.
-        path, query: as sent, percent signs and all.
-        headers: names in lower case.
-        body: all of it.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[bytes, bytes]
-    body: bytes
 
 
 def region_of(headers: Mapping[bytes, bytes], query: str) -> str:
@@ -85,7 +69,7 @@ class _Claim(Struct, frozen=True):
     expires_ms: int | None = None  # of a presigned query
 
 
-def verify(request: SignedRequest, key: Key, now_ms: int) -> None:
+def verify(request: Request, key: Key, now_ms: int) -> None:
     """Return when the request was signed with `key` at most 15 minutes from `now_ms` (a presigned one: until it expires).
 
     Raises:
@@ -202,7 +186,7 @@ def _stamp(at_ms: int) -> str:
 # ----------------------------------------------------------------------------------------------- the canonical request
 
 
-def _canonical(request: SignedRequest, parameters: list[tuple[str, str]], names: list[str]) -> str:
+def _canonical(request: Request, parameters: list[tuple[str, str]], names: list[str]) -> str:
     query = sorted((_encoded(name), _encoded(value)) for name, value in parameters if name != "X-Amz-Signature")
     fields = "".join(f"{name}:{_field(request.headers, name)}\n" for name in names)
     return "\n".join(

@@ -1,12 +1,12 @@
 """The operations of SQS as types, compiled from the service model that botocore carries.
 
-The model says which members an operation takes and answers with, of which types; every structure becomes a msgspec struct,
-so that a request is parsed and checked in one pass. Members are always optional (None): what is required is asked
-afterwards (`Operation.check`), because AWS answers that with another error. botocore is a source of data here: importing its
-modules would cost more than the rest of the start.
+The model says which members an operation takes and answers with, of which types; every structure becomes a msgspec
+struct, so that a request is parsed and checked in one pass. Members are always optional (None): what is required is
+checked afterwards (`Operation.check`), because AWS answers that with another error. botocore is a source of data here:
+importing its modules would cost more than the rest of the start.
 
-Never here: ranges and rules of values (`queue_operations`, `message_operations`), a protocol.
-Invariant: a struct of an ask has exactly the members of the model, under the model's names.
+Not here: ranges and rules of values (`queue_operations`, `message_operations`), a protocol.
+Invariant: the struct of a request has exactly the members of the model, under the model's names.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class SqsOperation(Struct, frozen=True):
     input_type: type[Struct]
     decoder: msgspec.json.Decoder[Any]
 
-    def check(self, ask: Struct, *, query: bool = False) -> None:
-        """Refuse an ask that lacks what it must have, in itself or in the entries of a batch.
+    def check(self, params: Struct, *, query: bool = False) -> None:
+        """Refuse a request that lacks a required member, itself or in an entry of a batch.
 
         Args:
-            ask: an `input_type`.
+            params: an `input_type`.
             query: the query protocol asks; some texts differ.
 
         Raises:
@@ -78,7 +78,7 @@ class SqsOperation(Struct, frozen=True):
                 recorded), EmptyBatchRequest without entries, MissingParameter for any other member.
         """
         for name in self.input.required:
-            value = getattr(ask, name)
+            value = getattr(params, name)
             if value is None:
                 raise _missing(name, self.input.members[name], query=query)
             if name == _ENTRIES:
@@ -108,20 +108,7 @@ def _check_entries(entries: list[Struct], shape: Shape) -> None:
                 raise aws_errors.missing_parameter(f"{entry_shape.name}.{number}.{name}")
 
 
-class SqsModel:
-    """All operations, by name."""
-
-    def __init__(self, operations: Mapping[str, SqsOperation]) -> None:
-        self._operations = operations
-
-    def operation(self, name: str) -> SqsOperation | None:
-        """The operation of that name, or None."""
-        return self._operations.get(name)
-
-    @property
-    def operations(self) -> Mapping[str, SqsOperation]:
-        """All of them."""
-        return self._operations
+SqsModel = Mapping[str, SqsOperation]  # by the operation's name
 
 
 # ---------------------------------------------------------------------------------------------- the model's file
@@ -185,7 +172,8 @@ def compile_model(data: bytes) -> SqsModel:
     try:
         text = zlib.decompress(data, _GZIP) if data.startswith(b"\x1f\x8b") else data
         file = msgspec.json.decode(text, type=_File)
-        return SqsModel(_Compiler(file.shapes).operations(file.operations))
+        compiler = _Compiler(file.shapes)
+        return {name: compiler.operation(name, raw) for name, raw in file.operations.items()}
     except (zlib.error, msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise UsageError(
             f"The SQS service model cannot be read: {error}.",
@@ -201,10 +189,7 @@ class _Compiler:
         self._raw = raw
         self._shapes: dict[str, Shape] = {}
 
-    def operations(self, raw: Mapping[str, _RawOperation]) -> dict[str, SqsOperation]:
-        return {name: self._operation(name, operation) for name, operation in raw.items()}
-
-    def _operation(self, name: str, raw: _RawOperation) -> SqsOperation:
+    def operation(self, name: str, raw: _RawOperation) -> SqsOperation:
         taken = self._shape(raw.input.shape)
         return SqsOperation(
             name=name,

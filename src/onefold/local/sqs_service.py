@@ -3,7 +3,7 @@
 A receive attempt of a FIFO queue: the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, under
 the same handles, as long as their visibility lasts and none of them was deleted or changed. So a client whose answer
 was lost can ask once more. Attempts are in memory: after a restart an attempt is a new receive.
-What does not belong here: an operation, a protocol. Invariants: an operation sees nothing of the server but
+Not here: an operation, a protocol. Invariants: an operation sees nothing of the server but
 `SqsService`; an attempt is forgotten as soon as anything happened to one of its messages.
 
 Source: SQS API reference, ReceiveMessage, ReceiveRequestAttemptId.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -41,7 +41,7 @@ class ReceiveAttempts:
         self._of_receipt: dict[tuple[str, str], tuple[str, str]] = {}
 
     def recall(self, queue: str, attempt_id: str, now_ms: int) -> list[Delivery] | None:
-        """What the attempt received; None when it is new, too old, or over."""
+        """What the attempt received; None when it is new, too old, or no longer valid."""
         found = self._made.get((queue, attempt_id))
         if found is None:
             return None
@@ -75,43 +75,38 @@ class ReceiveAttempts:
             self._forget(key)
 
 
-_REGIONS_MAX: Final = 64  # of which a desk is kept; one for a further region is made anew each time
-SENDER_ID = "AIDAONEFOLDLOCAL00000"  # the form of an IAM user's id; there are no users here
+_REGIONS_MAX: Final = 64  # whose view is kept; one for a further region is made anew each time
+SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this server has no users
 
 
 class SqsCaller(Struct, frozen=True):
     """One request.
 
     Args:
-        protocol: what it is written in; a few texts differ.
+        query: whether it speaks the older protocol; a few error texts differ.
         host: the host that the client called.
         gone: whether the client has hung up.
         region: that its signature names; empty for an unsigned one.
         trace: the X-Ray trace that the request belongs to; None where it names none.
     """
 
-    protocol: Literal["json", "query"] = "json"
+    query: bool = False
     host: str = ""
     gone: Callable[[], bool] | None = None
     trace: str | None = None
     region: str = ""
 
-    @property
-    def query(self) -> bool:
-        """Whether it speaks the older protocol."""
-        return self.protocol == "query"
-
 
 class SqsService:
-    """One server's queues in one region, as operations see them.
+    """SQS of one server in one region.
 
     In the server's own region queues have their names in the engine too. One that a client makes in another region is
     `region/name` there. Queues that no client of a certain region made are in every region under their names.
 
     Args:
         queues: the queues.
-        addresses: how they are named on the wire.
-        cards: what is kept of them beside their settings.
+        addresses: their URLs and ARNs.
+        metadata_store: what is kept of them beside their settings.
         sender_id: the SenderId of every message.
         recreate_wait: a name may be used again 60 seconds after its queue was deleted, as on AWS.
     """
@@ -152,7 +147,7 @@ class SqsService:
         return name if self.addresses.resolve is None else self.resolve(name)
 
     def resolve(self, name: str) -> str:
-        """The engine's name of a queue of another region than the server's own, there or not."""
+        """The engine's name of a queue of another region than the server's own, whether or not it exists."""
         region = self.addresses.region
         known = self._names.get((region, name))
         if known is not None:
@@ -176,7 +171,7 @@ class SqsService:
         return self.metadata(name).region in ("", self.addresses.region)
 
     def forget_names(self) -> None:
-        """A queue was made, or is gone: names may mean others now."""
+        """Forget resolved names, because a queue was created or deleted."""
         self._names.clear()
 
     def settings(self, url: str) -> QueueSettings:
@@ -188,10 +183,10 @@ class SqsService:
         return self.queues.engine.queues.setting(self.queue(url))
 
     def metadata(self, queue: str) -> QueueMetadata:
-        """The card of a queue.
+        """The metadata of a queue.
 
         Raises:
-            NotFoundError: there is no such queue (of one whose card is known this is not asked again).
+            NotFoundError: there is no such queue (not checked again once its metadata is cached).
         """
         known = self.metadata_store.known(queue)
         if known is None:

@@ -1,9 +1,9 @@
 """Time for one event loop: timers at instants of a clock, real or manual.
 
-On the system clock a timer is the loop's own. On a manual clock nothing passes by itself: `moved` fires what has come due,
-in the order of time, after somebody advanced the clock; `next_at_ms` says how far the next step may go.
-Never here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
-Used on the loop's thread only.
+On the system clock a timer is the loop's own. On a manual clock no time passes by itself: `moved` fires the timers that
+are due, in the order of time, after the clock was advanced; `next_at_ms` says how far the next step may go.
+Not here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled. Used on
+the loop's thread only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Timer:
         self.real: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Never call it; harmless when it was called already."""
+        """Forget the call; harmless when it was made already."""
         self._call = None
         if self.real is not None:
             self.real.cancel()

@@ -1,10 +1,10 @@
-"""Receivers that wait for a message, in the order they came: one line per queue, no busy loop, no herd.
+"""Receivers that wait for a message, in the order in which they came, without a busy loop and without waking a herd.
 
-A line is looked at when something changed in its queue, and at the next instant at which time makes a message visible. Then
-the first in line receives, and the next, until a receive comes back empty. So a thousand receivers cost nothing while
+When something changed in a queue, and at the next instant at which time makes a message visible, the first receiver of
+that queue tries a receive, then the next, until a receive comes back empty. So a thousand receivers cost nothing while
 nothing happens, and one message wakes one of them.
-Never here: how a receive is made (it is handed in). Invariant: a message received for somebody who has left is given back.
-Used on the loop's thread only.
+Not here: how a receive is made (a function that is passed in). Invariant: a message received for a receiver that has
+left is released. Used on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from onefold import errors
 from onefold.contracts.queue import Delivery
 from onefold.local.timers import Timer, Timers
 
-_AFTER_END_MS = 50  # not 0: who asks again and again must not keep the loop busy
+_AFTER_END_MS = 50  # not 0: a client that polls again and again must not keep the loop busy
 
 
 class WaitingReceiver:
-    """One receiver in a line.
+    """One receiver that waits.
 
     Args:
         answer: what it gets.
         count_max, visible_ms: what it asked for.
         via: who it is, for the history.
-        gone: whether it has left without saying so; None: it says so.
+        gone: whether it has hung up; None: it cancels its wait instead.
     """
 
     __slots__ = ("answer", "count_max", "ends", "gone", "via", "visible_ms")
@@ -48,8 +48,8 @@ class WaitingReceiver:
         self.ends: tuple[Timer | asyncio.TimerHandle, ...] = ()
 
 
-class _QueueOfWaiters:
-    """The receivers of one queue, and when it is looked at again."""
+class _QueueWaiters:
+    """The receivers of one queue, and when the first of them tries again."""
 
     __slots__ = ("again", "alarm", "task", "waiters")
 
@@ -61,13 +61,13 @@ class _QueueOfWaiters:
 
 
 class Waiters:
-    """All lines of one engine.
+    """The waiting receivers of all queues of one engine.
 
     Args:
-        pace: time.
-        receive: makes one receive for a place, without waiting.
+        timers: time.
+        receive: makes one receive for a receiver, without waiting.
         next_ready_ms: the next instant at which time alone makes something receivable in a queue.
-        give_back: makes messages visible again that were received for somebody who has left.
+        release: makes messages visible again that were received for a receiver that has left.
     """
 
     def __init__(
@@ -75,25 +75,25 @@ class Waiters:
         timers: Timers,
         receive: Callable[[str, WaitingReceiver], Awaitable[list[Delivery]]],
         next_ready_ms: Callable[[str], int | None],
-        give_back: Callable[[str, list[Delivery]], None],
+        release: Callable[[str, list[Delivery]], None],
     ) -> None:
         self._timers = timers
         self._receive = receive
         self._next_ready_ms = next_ready_ms
-        self._release = give_back
-        self._waiters: dict[str, _QueueOfWaiters] = {}
+        self._release = release
+        self._waiters: dict[str, _QueueWaiters] = {}
         self._ended = False
 
     def waiting(self) -> dict[str, int]:
         """How many wait, by queue; queues without a receiver are left out."""
-        return {queue: len(line.waiters) for queue, line in self._waiters.items()}
+        return {queue: len(waiting_here.waiters) for queue, waiting_here in self._waiters.items()}
 
     def has(self, queue: str) -> bool:
-        """Whether somebody waits there."""
+        """Whether a receiver waits there."""
         return queue in self._waiters
 
-    async def join(self, queue: str, waiter: WaitingReceiver, wait_ms: int) -> list[Delivery]:
-        """Stand in line until there is a message, or until the time is over: then an empty answer.
+    async def wait(self, queue: str, waiter: WaitingReceiver, wait_ms: int) -> list[Delivery]:
+        """Wait until there is a message, or until the time is over: then the answer is empty.
 
         `wait_ms` is real time. On a manual clock it also ends after as much of that clock, whichever is first: a client that
         waits for its own answer before it moves the clock cannot hang.
@@ -103,13 +103,13 @@ class Waiters:
         """
         if self._ended:
             wait_ms = min(wait_ms, _AFTER_END_MS)
-        line = self._waiters.setdefault(queue, _QueueOfWaiters())
-        line.waiters[waiter] = None
-        over = partial(self._over, queue, waiter)
+        waiting_here = self._waiters.setdefault(queue, _QueueWaiters())
+        waiting_here.waiters[waiter] = None
+        over = partial(self._answer, queue, waiter, [])
         waiter.ends = (self._timers.loop.call_later(wait_ms / 1000, over),)
         if self._timers.is_manual:
             waiter.ends += (self._timers.call_at(self._timers.now_ms() + wait_ms, over),)
-        self.look(queue)
+        self.retry(queue)
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -120,11 +120,8 @@ class Waiters:
         finally:
             self._leave(queue, waiter)
 
-    def _over(self, queue: str, waiter: WaitingReceiver) -> None:
-        self._answer(queue, waiter, [])
-
     def _answer(self, queue: str, waiter: WaitingReceiver, answer: list[Delivery] | Exception) -> None:
-        """Give the answer, and the place up."""
+        """Answer a receiver, which no longer waits."""
         self._leave(queue, waiter)
         if waiter.answer.done():
             return
@@ -134,67 +131,67 @@ class Waiters:
             waiter.answer.set_result(answer)
 
     def _leave(self, queue: str, waiter: WaitingReceiver) -> None:
-        line = self._waiters.get(queue)
-        if line is None or waiter not in line.waiters:
+        waiting_here = self._waiters.get(queue)
+        if waiting_here is None or waiter not in waiting_here.waiters:
             return
-        del line.waiters[waiter]
+        del waiting_here.waiters[waiter]
         for end in waiter.ends:
             end.cancel()
-        if not line.waiters:
-            if line.alarm is not None:
-                line.alarm.cancel()
+        if not waiting_here.waiters:
+            if waiting_here.alarm is not None:
+                waiting_here.alarm.cancel()
             del self._waiters[queue]
 
-    def look(self, queue: str) -> None:
-        """Something may be receivable: let those in line receive."""
-        line = self._waiters.get(queue)
-        if line is None:
+    def retry(self, queue: str) -> None:
+        """Something may be receivable: let the receivers of this queue try again."""
+        waiting_here = self._waiters.get(queue)
+        if waiting_here is None:
             return
-        line.again = True
-        if line.task is None:
-            line.task = self._timers.loop.create_task(self._serve(queue, line))
+        waiting_here.again = True
+        if waiting_here.task is None:
+            waiting_here.task = self._timers.loop.create_task(self._serve(queue, waiting_here))
 
-    def look_by(self, queue: str, at_ms: int) -> None:
-        """Something becomes receivable at an instant, perhaps sooner than was known: look then."""
-        line = self._waiters.get(queue)
-        if line is None:
+    def retry_at(self, queue: str, at_ms: int) -> None:
+        """Something becomes receivable at an instant, perhaps sooner than was known: try again then."""
+        waiting_here = self._waiters.get(queue)
+        if waiting_here is None:
             return
         if at_ms <= self._timers.now_ms():
-            self.look(queue)
-        elif line.alarm is None or line.alarm.cancelled or line.alarm.at_ms > at_ms:
-            self._set_alarm(queue, line, at_ms)
+            self.retry(queue)
+        elif waiting_here.alarm is None or waiting_here.alarm.cancelled or waiting_here.alarm.at_ms > at_ms:
+            self._set_alarm(queue, waiting_here, at_ms)
 
-    def look_everywhere(self) -> None:
-        """Somebody else changed something: look at every line."""
+    def retry_all(self) -> None:
+        """Another process changed something: let the receivers of every queue try again."""
         for queue in list(self._waiters):
-            self.look(queue)
+            self.retry(queue)
 
-    def fail(self, queue: str, error: Exception) -> None:
-        """Answer everybody in line with an error: the queue is gone."""
-        line = self._waiters.get(queue)
-        for waiter in list(line.waiters) if line is not None else ():
+    def fail_all(self, queue: str, error: Exception) -> None:
+        """Raise an error in every receiver of a queue that was deleted."""
+        waiting_here = self._waiters.get(queue)
+        for waiter in list(waiting_here.waiters) if waiting_here is not None else ():
             self._answer(queue, waiter, error)
 
-    def end(self) -> None:
-        """Answer everybody with nothing: the server stops. Who comes later waits a moment only."""
+    def close(self) -> None:
+        """Give all receivers an empty answer, because the server stops. Later ones wait only a moment."""
         self._ended = True
-        for queue, line in list(self._waiters.items()):
-            for waiter in list(line.waiters):
+        for queue, waiting_here in list(self._waiters.items()):
+            for waiter in list(waiting_here.waiters):
                 self._answer(queue, waiter, [])
 
-    async def _serve(self, queue: str, line: _QueueOfWaiters) -> None:
+    async def _serve(self, queue: str, waiting_here: _QueueWaiters) -> None:
         try:
-            while line.again:
-                line.again = False
-                await self._serve_once(queue, line)
-        except Exception as error:  # noqa: BLE001 - the queue or the file is gone: it is the answer of all who wait
-            self.fail(queue, error)
+            while waiting_here.again:
+                waiting_here.again = False
+                await self._serve_once(queue, waiting_here)
+        except Exception as error:  # noqa: BLE001 - the queue or the file is gone: every receiver gets this error
+            self.fail_all(queue, error)
         finally:
-            line.task = None
+            waiting_here.task = None
 
-    async def _serve_once(self, queue: str, line: _QueueOfWaiters) -> None:
-        while line.waiters:
-            waiter = next(iter(line.waiters))
+    async def _serve_once(self, queue: str, waiting_here: _QueueWaiters) -> None:
+        while waiting_here.waiters:
+            waiter = next(iter(waiting_here.waiters))
             if waiter.answer.done() or (waiter.gone is not None and waiter.gone()):
                 self._answer(queue, waiter, [])
                 continue
@@ -203,24 +200,24 @@ class Waiters:
             except errors.UsageError as error:
                 if isinstance(error, (errors.NotFoundError, errors.StorageError)):
                     raise
-                self._answer(queue, waiter, error)  # it asked for what cannot be; the others did not
+                self._answer(queue, waiter, error)  # its own request is invalid; the others are not concerned
                 continue
             if not deliveries:
-                self._arm(queue, line)
+                self._arm(queue, waiting_here)
                 return
-            if waiter.answer.done():  # left while the receive was under way
+            if waiter.answer.done():  # it left while the receive was running
                 self._release(queue, deliveries)
             self._answer(queue, waiter, deliveries)
 
-    def _arm(self, queue: str, line: _QueueOfWaiters) -> None:
-        """Look again when time brings something; only while somebody waits."""
-        at_ms = self._next_ready_ms(queue) if line.waiters else None
-        if line.alarm is None or line.alarm.cancelled or line.alarm.at_ms != at_ms:
-            self._set_alarm(queue, line, at_ms)
+    def _arm(self, queue: str, waiting_here: _QueueWaiters) -> None:
+        """Try again when time makes something visible; only while somebody waits."""
+        at_ms = self._next_ready_ms(queue) if waiting_here.waiters else None
+        if waiting_here.alarm is None or waiting_here.alarm.cancelled or waiting_here.alarm.at_ms != at_ms:
+            self._set_alarm(queue, waiting_here, at_ms)
 
-    def _set_alarm(self, queue: str, line: _QueueOfWaiters, at_ms: int | None) -> None:
-        if line.alarm is not None:
-            line.alarm.cancel()
-            line.alarm = None
+    def _set_alarm(self, queue: str, waiting_here: _QueueWaiters, at_ms: int | None) -> None:
+        if waiting_here.alarm is not None:
+            waiting_here.alarm.cancel()
+            waiting_here.alarm = None
         if at_ms is not None:
-            line.alarm = self._timers.call_at(at_ms, partial(self.look, queue))
+            waiting_here.alarm = self._timers.call_at(at_ms, partial(self.retry, queue))

@@ -74,7 +74,7 @@ class Counter:
             Refused: the error that a client would see.
         """
         query = self.protocol == "query"
-        caller = SqsCaller(protocol="query" if query else "json")
+        caller = SqsCaller(query=query)
         try:
             if query:
                 body = aws_side.query_request(operation, params)
