@@ -12,7 +12,7 @@ import pytest
 import onefold
 from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
 from onefold.contracts.store import RecordKey
-from onefold.service import dead_letters, editing, groups, held, queues, redrive
+from onefold.service import dead_letters, editing, groups, held, queues, redrive, stories
 from onefold.service.dead_letters import Select
 from onefold.service.redrive import Redrive, Tally
 from tests.faces.office import ACTOR, Office, Open, Order
@@ -379,10 +379,49 @@ def test_a_group_that_fails_again_stops_again_in_order(there: Open) -> None:
 
 def test_part_of_a_stopped_group_is_refused(there: Open) -> None:
     stop_group(there)
-    with pytest.raises(onefold.UsageError, match="of its 4 dead letters 3 are not selected") as caught:
+    with pytest.raises(onefold.UsageError, match="3 of its 4 dead letters are not selected") as caught:
         begin(there, Select(key="l-1"))
     assert "--group c-1" in caught.value.todo
     assert there.world.depth("lines-dead.fifo").visible == 4
+
+
+def test_a_dry_run_refuses_what_the_run_refuses(there: Open) -> None:
+    stop_group(there)
+    for select in (Select(reason="group-stopped"), Select(key="l-1")):
+        messages = list(dead_letters.find(there.desk, select))
+        with pytest.raises(onefold.UsageError, match="not selected") as caught:
+            redrive.foresee(there.desk, messages, select=select)
+        assert "--group c-1" in caught.value.todo
+    with pytest.raises(onefold.UsageError, match="1 of its 4 dead letters is not selected"):
+        redrive.foresee(there.desk, list(dead_letters.find(there.desk, Select(group="c-1")))[1:])
+    whole = redrive.foresee(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
+    assert [one.forecast.fate for one in whole] == ["run"] * 4
+
+
+def test_what_is_recommended_for_a_stopped_group_is_not_refused(there: Open) -> None:
+    stop_group(there)
+    failures = dead_letters.failures(there.desk, Select())
+    assert [(one.reason, one.count, one.redrive) for one in failures] == [
+        ("permanent", 1, "onefold dlq redrive --group c-1"), ("group-stopped", 3, "onefold dlq redrive --group c-1")
+    ]  # fmt: skip
+    for key in ("l-1", "l-2"):
+        message = dead_letters.one_of(there.desk, Select(key=key))
+        assert dead_letters.show(there.desk, message).redrive == "onefold dlq redrive --group c-1"
+        (story,) = stories.why(there.desk, key).stories
+        assert story.todo[-2:] == ("onefold dlq redrive --group c-1 --dry-run", "onefold dlq redrive --group c-1")
+    edited = editing.edit(there.desk, message, assignments=['city="Oslo"'], dry_run=True)
+    assert edited.redrive == "onefold dlq redrive --group c-1"
+
+
+def test_behind_a_held_message_settling_is_recommended(there: Open) -> None:
+    there.office.ill["l-1"] = onefold.OutcomeUnknown("no answer")
+    there.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(3))
+    there.world.run()
+    messages = list(dead_letters.find(there.desk, Select(group="c-1")))
+    assert messages
+    with pytest.raises(onefold.UsageError, match="which is held"):
+        redrive.foresee(there.desk, messages)
+    assert all(one.redrive.startswith("onefold held list ") for one in dead_letters.failures(there.desk, Select()))
 
 
 def test_what_should_not_run_is_deleted_and_the_rest_goes_on(there: Open) -> None:

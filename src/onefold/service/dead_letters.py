@@ -20,6 +20,7 @@ from onefold.contracts.store import Record
 from onefold.service import groups, reading, stories
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast, Reading
+from onefold.watch.telling import alone
 from onefold.watch.timeline import Line
 from onefold.watch.wording import counted, instant
 
@@ -92,6 +93,7 @@ class Failure(Struct, frozen=True, kw_only=True):
         oldest_at_ms, newest_at_ms: when the first and the last of them failed.
         expires_in_ms: until the first of them is gone.
         summary, message_id: of the newest.
+        redrive: the command that sends them back, or what has to be done before.
     """
 
     queue: str
@@ -105,6 +107,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     expires_in_ms: int
     summary: str
     message_id: str
+    redrive: str
 
 
 class Detail(Struct, frozen=True, kw_only=True):
@@ -116,10 +119,12 @@ class Detail(Struct, frozen=True, kw_only=True):
         record: state of its operation's record in a few words; what stands there in figures is `why`'s.
         forecast: what a redrive would do now.
         history: what its operation's ledger holds, oldest first; the last dozen rows.
+        redrive: the command that sends it back, or what has to be done before.
         trace: where the last run's exception was raised, frames without locals; None where none is known.
     """
 
     letter: DeadLetter
+    redrive: str
     body: str
     attributes: dict[str, str]
     record: str
@@ -289,10 +294,14 @@ def _owner(desk: Desk, message: Peeked, job: str | None) -> str | None:
 
 
 def failures(desk: Desk, select: Select) -> list[Failure]:
-    """The selected dead letters grouped by how they failed, the most numerous first."""
+    """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last."""
     grouped: dict[tuple[str, str, str | None, str | None], list[DeadLetter]] = {}
+    way_back = groups.ways_back(desk)
+    ways: dict[tuple[str, str, str | None, str | None], str] = {}  # that of a message whose group is stopped, if any
     for message in find(desk, select):
         one = letter(desk, message)
+        if (way := way_back(message)) != alone(message):
+            ways[one.queue, one.reason, one.error, one.job] = way
         grouped.setdefault((one.queue, one.reason, one.error, one.job), []).append(one)
     found = []
     for (queue, reason, error, job), letters in grouped.items():
@@ -310,9 +319,12 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
                 expires_in_ms=min(one.expires_in_ms for one in letters),
                 summary=newest.summary,
                 message_id=newest.message_id,
+                redrive=ways.get((queue, reason, error, job), f"onefold dlq redrive --reason {reason}"),
             )
         )
-    return sorted(found, key=lambda failure: (-failure.count, failure.queue, failure.reason, failure.error or ""))
+    return sorted(
+        found, key=lambda one: (one.reason == "group-stopped", -one.count, one.queue, one.reason, one.error or "")
+    )
 
 
 def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
@@ -325,6 +337,7 @@ def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> De
     record = reading.record_of(desk, told)
     return Detail(
         letter=letter(desk, message),
+        redrive=groups.ways_back(desk)(message),
         body=message.body,
         attributes={
             name: one.value if isinstance(one.value, str) else f"({len(one.value)} bytes)"

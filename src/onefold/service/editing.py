@@ -17,7 +17,7 @@ from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import AMENDS_ATTRIBUTE, CLAIMS, Attribute
-from onefold.service import payloads, reading
+from onefold.service import groups, payloads, reading
 from onefold.service.desk import Desk
 from onefold.service.reading import Forecast, Reading
 
@@ -31,6 +31,7 @@ class Edited(Struct, frozen=True, kw_only=True):
         key_before, key_after: the business key; None where it cannot be told.
         amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
         forecast: what a redrive would do now.
+        redrive: the command that sends it back, or what has to be done before.
         written: False in a dry run.
     """
 
@@ -40,6 +41,7 @@ class Edited(Struct, frozen=True, kw_only=True):
     key_after: str | None
     amends: str | None
     forecast: Forecast
+    redrive: str
     written: bool
 
 
@@ -110,6 +112,7 @@ def edit(
         key_after=after.key.key if after.key is not None else None,
         amends=amends,
         forecast=reading.foresee(desk, final, record),
+        redrive=groups.ways_back(desk)(message),
         written=not dry_run,
     )
 

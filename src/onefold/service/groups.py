@@ -16,8 +16,9 @@ nothing newer overtakes it.
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -29,6 +30,7 @@ from onefold.contracts.store import RecordKey
 from onefold.run.finishing import group_flag
 from onefold.service import reading
 from onefold.service.desk import Desk
+from onefold.watch.telling import alone
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all
 _PAUSE_MS = 5
@@ -56,6 +58,27 @@ def stopped(desk: Desk, queue: str | None = None) -> list[Stopped]:
         if value is not None:
             found.append(Stopped(queue=source, group=group, by=value.value.decode()))
     return found
+
+
+def ways_back(desk: Desk) -> Callable[[Peeked], str]:
+    """What sends a dead letter back, as a command: alone, or with its stopped group, which goes as a whole.
+
+    Returns:
+        A function of a dead letter. Which groups are stopped is asked now, once.
+    """
+    standing = {(one.queue, one.group): one.by for one in stopped(desk)}
+    held = {one.held for one in desk.settings().values() if standing and one.held is not None}
+
+    def way_back(message: Peeked) -> str:
+        by = standing.get((message.source or "", message.group or ""))
+        if by is None:
+            return alone(message)
+        named = desk.engine.queues.find([by])[0]
+        if named is not None and named.queue in held:
+            return "onefold held list   (its group is stopped by a held message: settle that one first)"
+        return f"onefold dlq redrive --group {shlex.quote(message.group or '')}"
+
+    return way_back
 
 
 def check_can_start(desk: Desk, queue: str, group: str, *, idle: bool) -> None:

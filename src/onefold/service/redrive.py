@@ -24,6 +24,7 @@ from onefold.service import dead_letters, groups, reading
 from onefold.service.dead_letters import DeadLetter, Select, letter, of_scheduler
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast
+from onefold.watch.wording import counted
 
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5
@@ -69,11 +70,17 @@ class Tally(Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...] = ()
 
 
-def foresee(desk: Desk, messages: Sequence[Peeked]) -> list[Foreseen]:
-    """What sending each message back would do now; nothing is changed.
+def foresee(
+    desk: Desk, messages: Sequence[Peeked], *, select: Select | None = None, idle: bool = False
+) -> list[Foreseen]:
+    """What sending each message back would do now; nothing is changed. Arguments as `Redrive`.
+
+    Raises:
+        UsageError: what `Redrive` refuses.
 
     The second message of one operation is answered from the record if the first one is done by then, and is foreseen so.
     """
+    _units(desk, messages, select, idle=idle)
     found = []
     first: dict[tuple[RecordKey, str | None], str] = {}
     for message, told in zip(messages, reading.forecast(desk, messages), strict=True):
@@ -349,9 +356,10 @@ def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked],
         )
     if left:
         missing = [one.message_id for one in left]
+        named = f"{', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}"
         raise errors.UsageError(
-            f"Group {group!r} of {queue} is stopped, and of its {len(members)} dead letters {len(missing)} are not "
-            f"selected: {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}.",
+            f"Group {group!r} of {queue} is stopped, and {len(missing)} of its {counted(len(members), 'dead letter')} "
+            f"{'is' if len(missing) == 1 else 'are'} not selected: {named}.",
             meaning="The group goes back as a whole and in order, or its order would be lost. Nothing was moved.",
             todo=f"Select it with --group {group}; what should not run, delete first with `onefold dlq purge ID`.",
         )

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record, RecordKey
-from onefold.service import jobs, reading
+from onefold.service import groups, jobs, reading
 from onefold.service.desk import Desk, roles
 from onefold.watch.standing import Place, standing
-from onefold.watch.telling import Evidence
+from onefold.watch.telling import Evidence, alone
 from onefold.watch.timeline import Line, left_out, lines
 from onefold.watch.wording import age, instant, pause
 
@@ -129,6 +129,7 @@ def _evidence(
         paused_until_ms=paused.get(key.job),
         owner_dead=record is not None and record.owner in desk.engine.dead([record.owner]),
         say=say,
+        way_back=groups.ways_back(desk) if any(one.queue in kinds.dead for one in messages) else alone,
     )
 
 

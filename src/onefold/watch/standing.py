@@ -187,10 +187,14 @@ def _dead(message: Peeked, evidence: Evidence) -> Standing:
         todo=(
             f"onefold dlq show {message.message_id}",
             f"onefold dlq edit {message.message_id} --set field=value   (where the payload is wrong)",
-            f"onefold dlq redrive {message.message_id} --dry-run",
-            f"onefold dlq redrive {message.message_id}",
+            *both(evidence.way_back(message)),
         ),
     )
+
+
+def both(redrive: str) -> tuple[str, ...]:
+    """A redrive as next steps: first what it would do; other advice as it is."""
+    return (f"{redrive} --dry-run", redrive) if redrive.startswith("onefold dlq redrive") else (redrive,)
 
 
 def _gone(record: Record | None, evidence: Evidence) -> Standing:

@@ -23,6 +23,11 @@ Detail = Mapping[str, Number]
 Told = tuple[str, str]  # what happened, and what decided it
 
 
+def alone(message: Peeked) -> str:
+    """The command that sends back a dead letter of no stopped group."""
+    return f"onefold dlq redrive {message.message_id}"
+
+
 class Evidence(Struct, frozen=True, kw_only=True):
     """Everything that is known of one operation.
 
@@ -38,6 +43,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         owner_dead: the process that has the record is known to have ended.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
+        way_back: the command that sends a dead letter back, or what has to be done before.
     """
 
     key: RecordKey
@@ -52,6 +58,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     paused_until_ms: int | None = None
     owner_dead: bool = False
     say: Callable[[int], str] = instant
+    way_back: Callable[[Peeked], str] = alone
 
 
 def told(row: Row, evidence: Evidence) -> Told:

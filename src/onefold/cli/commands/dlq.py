@@ -24,6 +24,8 @@ from onefold.errors import UsageError
 from onefold.service import dead_letters as service
 from onefold.service import editing
 from onefold.service.dead_letters import Select
+from onefold.service.reading import Forecast
+from onefold.watch.standing import both
 from onefold.watch.wording import counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
@@ -92,10 +94,17 @@ def _draw_failures(failures: list[service.Failure], found: target.Target) -> Non
     render.todo(
         [
             f"onefold dlq show {failures[0].message_id}",
-            f"onefold dlq redrive --reason {failures[0].reason} --dry-run",
+            _first_step(failures[0]),
         ],
         found.words,
     )
+
+
+def _first_step(one: service.Failure) -> str:
+    """What to try of a kind of failure, without doing it yet."""
+    if one.reason == "conflict":  # as it is, it would be refused again
+        return f"onefold dlq edit {one.message_id} --set field=value"
+    return both(one.redrive)[0]
 
 
 def _draw_letters(letters: list[service.DeadLetter], limit: int, now_ms: int) -> None:
@@ -163,7 +172,7 @@ def _draw_detail(detail: service.Detail, found: target.Target) -> None:
         ("expires in", ago(one.expires_in_ms)),
         ("owner", one.owner or render.NOTHING),
         ("record", detail.record),
-        ("a redrive", f"{selection.FATES[detail.forecast.fate]} {detail.forecast.why}"),
+        ("a redrive", _foreseen(detail.forecast, detail.redrive)),
     ]
     for name, text in facts:
         line(f"  {name:<12}{text}")
@@ -181,12 +190,20 @@ def _draw_detail(detail: service.Detail, found: target.Target) -> None:
     line()
     line("Next:")
     commands = [
-        f"onefold dlq redrive {one.message_id}",
+        detail.redrive,
         f"onefold dlq edit {one.message_id} --set field=value",
     ]
     if one.key is not None:
         commands.insert(0, f"onefold why {shlex.quote(one.key)}")
     render.todo(commands, found.words)
+
+
+def _foreseen(forecast: Forecast, way_back: str) -> str:
+    """What a redrive would do, and of how much."""
+    if not way_back.startswith("onefold dlq redrive"):
+        return "is refused: its group is stopped by a held message."
+    whole = "of its whole group, which is stopped: this one " if " --group " in way_back else ""
+    return f"{whole}{selection.FATES[forecast.fate]} {forecast.why}"
 
 
 def _runs(one: service.DeadLetter) -> str:
@@ -279,9 +296,9 @@ def _draw_edited(edited: editing.Edited, found: target.Target) -> None:
         line(f"  key: {edited.key_before or '(none)'} -> {edited.key_after or '(cannot be told)'}", "yellow")
     if edited.amends is not None:
         line(f"  replaces the payload {edited.amends[:12]} that its record knows")
-    line(f"  a redrive {selection.FATES[edited.forecast.fate]} {edited.forecast.why}")
+    line(f"  a redrive {_foreseen(edited.forecast, edited.redrive)}")
     if edited.written:
-        render.todo([f"onefold dlq redrive {edited.message_id}"], found.words)
+        render.todo([edited.redrive], found.words)
 
 
 # -- purge -----------------------------------------------------------------------------------------------------------

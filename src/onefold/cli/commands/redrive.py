@@ -66,7 +66,7 @@ def command(
     """
     found, messages, wanted = selection.chosen(words, url, select, everything=everything)
     if dry_run:
-        foreseen = service.foresee(found.desk, messages)
+        foreseen = service.foresee(found.desk, messages, select=wanted, idle=idle)
         return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
     work = service.Redrive(
         found.desk,
