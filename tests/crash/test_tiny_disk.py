@@ -43,6 +43,23 @@ tiny.app.close()
 print("\\n".join(accepted))
 """
 
+FILL_WITH_SMALL = """
+from onefold import errors
+from tests.crash import tiny_disk_app as tiny
+number = refused = 0
+while refused < 20:
+    orders = [{"id": f"o-{number}-{place}", "body": "x" * 150} for place in range(10)]
+    try:
+        tiny.pick.send_many(orders)
+    except errors.StorageBusy:
+        refused += 1
+    else:
+        number += 1
+tiny.app.close()
+print(number * 10)
+"""
+READ = "SELECT job, status, count(*) FROM onefold_record GROUP BY 1, 2 ORDER BY 1"
+
 
 class Disk:
     """A folder on a small disk, and processes that work there."""
@@ -64,6 +81,10 @@ class Disk:
     def fill(self, least: int, most: int, seed: int) -> list[str]:
         """Send until twenty messages were refused; what was accepted."""
         return self._run(FILL, str(least), str(most), str(seed)).split("\n")[:-1]
+
+    def fill_with_small(self) -> int:
+        """Send small messages until twenty calls were refused; how many were accepted."""
+        return int(self._run(FILL_WITH_SMALL))
 
     def drain(self) -> None:
         """A worker, as a user starts it, until nothing is left."""
@@ -104,5 +125,17 @@ def test_a_full_disk_is_worked_off_and_filled_again(disk: Disk, least: int, most
         disk.drain()
         assert sorted(disk.shipped()) == sorted(accepted)
     with closing(sqlite3.connect(disk.folder / "tiny.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("SELECT count(*) FROM onefold_message").fetchone() == (0,)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_small_messages_whose_records_take_more_than_they_did_are_all_finished(disk: Disk) -> None:
+    accepted = disk.fill_with_small()
+    assert accepted > 3_000, "it refused too early"  # some 500 bytes each, which is a fifth of the disk
+    disk.drain()
+    with closing(sqlite3.connect(disk.folder / "tiny.db")) as connection:
+        assert connection.execute(READ).fetchall() == [("label", 1, accepted), ("pick", 1, accepted)]
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("SELECT count(*) FROM onefold_message").fetchone() == (0,)

@@ -87,7 +87,7 @@ class Engine:
             self._seen_version: int | None = _data_version(self._opened)  # None: opened again since
             self._file.note()
             self._log = Log(None if self.in_memory else self._file.log)
-            self._space = Space(self._opened, self.place, settings.log_bytes)
+            self._space = Space(self._opened, path, self.place, settings.log_bytes)
             forks.register(self)
 
     # -- the writer --------------------------------------------------------------------------------------------------
@@ -119,12 +119,14 @@ class Engine:
             with self._writer.engine_time():
                 return self._in_savepoint(run)
         self.clock.now_ms()  # which notices that the wall clock was set
+        if adds and self._space.is_tight:
+            run = self._space.leaving_room(run)
         try:
             return self._write(run, synced, early)
         except DiskFull:
             if self.in_memory:
                 raise
-        self._with_writer(lambda _: self._space.make_room(reserved=not adds))
+        self._with_writer(lambda _: self._space.make_room())
         return self._write(run, synced, early)
 
     def _write(self, run: Run[T], synced: bool, early: bool) -> T:
@@ -555,7 +557,7 @@ class Engine:
             _data_version(writer)
             self._file.note()
             self._log = Log(self._file.log)  # what was committed to an older one is on disk if that is gone
-            self._space = Space(writer, self.place, self._settings.log_bytes)
+            self._space = Space(writer, self.path, self.place, self._settings.log_bytes)
             self._opened = writer
 
     # -- opening and closing -------------------------------------------------------------------------------------------
