@@ -143,17 +143,31 @@ bench: $(READY) $(TOOLS)/.ready ## Measure against bare programs and goals; writ
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold
 	$(BIN)/python -m benchmarks.peers --date $$(date +%F) $(ARGS)
 
+# The program that makes the locks is locked too: by the one that the last `make lock` wrote.
+define lock_program
+$(find_python); rm -rf build/lock; "$$python" -m venv build/lock; \
+$(call install,build/lock,constraints-lock.txt)
+endef
+
 .PHONY: lock
-lock: ## Renew constraints.txt and constraints-tools.txt: the newest of everything, each file with its hash
-	@$(find_python); rm -rf build/lock; "$$python" -m venv build/lock
-	@build/lock/bin/python $(PIP_INSTALL) uv
+lock: ## Renew constraints*.txt: the newest of everything, each file with its hash
+	@$(lock_program)
 	@printf '%s\n' pip setuptools >build/lock/base.in
 	@printf '%s\n' pip setuptools $(TOOL_PACKAGES) >build/lock/tools.in
+	@echo uv >build/lock/lock.in
 	@$(UV_LOCK) --extra all --group dev pyproject.toml build/lock/base.in --output-file build/lock/constraints.txt
 	@$(UV_LOCK) build/lock/tools.in --output-file build/lock/constraints-tools.txt
-	@mv build/lock/constraints.txt build/lock/constraints-tools.txt .
+	@$(UV_LOCK) build/lock/lock.in --output-file build/lock/constraints-lock.txt
+	@mv build/lock/constraints*.txt .
 	@rm -rf build/lock
 	@echo "constraints.txt: $$(grep --count == constraints.txt) packages, for Python $(LOCK_PYTHON_VERSION) and later"
+
+.PHONY: lock-peers
+lock-peers: ## Renew benchmarks/peers-constraints.txt likewise; then measure anew: other versions, other figures
+	@$(lock_program)
+	@$(UV_LOCK) benchmarks/peers.in --output-file build/lock/peers-constraints.txt
+	@mv build/lock/peers-constraints.txt benchmarks/
+	@rm -rf build/lock
 
 .PHONY: clean
 clean: ## Remove what the targets above wrote, except the environments and the benchmarks' results

@@ -21,11 +21,7 @@ from benchmarks.trials import ROOT, TrialFailed, wait_until
 VENV = ROOT / ".venv-peers"
 PYTHON = str(VENV / "bin" / "python")
 CONSTRAINTS = ROOT / "benchmarks" / "peers-constraints.txt"
-PACKAGES = (
-    "huey", "taskiq", "taskiq-redis", "celery[redis]", "dbos", "aws-lambda-powertools", "boto3", "ministack", "moto[server]",
-    "croniter", "cronsim",
-)  # fmt: skip
-"""boto3 because Powertools' idempotency module imports it."""
+PACKAGES = ROOT / "benchmarks" / "peers.in"  # boto3 because Powertools' idempotency module imports it
 IN_MEMORY = ("--save", "", "--appendonly", "no")
 EVERY_WRITE_SYNCED = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
 
@@ -36,16 +32,17 @@ def installed() -> bool:
 
 
 def wanted() -> str:
-    return hashlib.sha256(CONSTRAINTS.read_bytes() + repr(PACKAGES).encode()).hexdigest()
+    return hashlib.sha256(CONSTRAINTS.read_bytes()).hexdigest()
 
 
 def install() -> None:
     """Makes `.venv-peers` and, when no Redis server program is found, installs Debian's; does nothing when all is there."""
     if not installed():
-        say(f"installing {', '.join(PACKAGES)} into {VENV.name}")
+        say(f"installing {', '.join(PACKAGES.read_text().split())} into {VENV.name}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
         pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-c", str(CONSTRAINTS), *PACKAGES], check=True)
+        locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--requirement", str(CONSTRAINTS)]
+        subprocess.run([*pip, *locked], check=True)
         (VENV / "installed").write_text(wanted())
     if redis_program() is None:
         install_redis()

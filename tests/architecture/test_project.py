@@ -42,6 +42,13 @@ def test_the_lock_of_the_tools_is_plain_and_has_what_is_installed_first() -> Non
     )
 
 
+def test_the_locks_of_what_locks_and_of_what_is_compared_are_plain_and_whole() -> None:
+    """What locks runs with the rights of whoever renews a lock, and the other queues with those of whoever measures."""
+    assert set(locked_names("constraints-lock.txt")) == {"uv"}
+    asked = {normal(each) for each in (ROOT / "benchmarks" / "peers.in").read_text().split()}
+    assert asked <= set(locked_names("benchmarks/peers-constraints.txt")), "run `make lock-peers`"
+
+
 def locked_names(lock: str) -> list[str]:
     """The packages of a lock, of which each line names a version with the hashes of its files, and nothing else."""
     text = (ROOT / lock).read_text()
@@ -59,7 +66,6 @@ def test_what_is_installed_is_what_was_locked() -> None:
     assert [line.split("$(PIP_INSTALL)")[1].strip() for line in installs] == [
         "--require-hashes --no-deps --only-binary :all: --requirement $(2)",
         "--no-deps --no-build-isolation --no-index --editable .",
-        "uv",  # by `make lock`, which chooses anew
     ]
 
 

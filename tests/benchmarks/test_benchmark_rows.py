@@ -13,6 +13,7 @@ from benchmarks import raw, report
 from benchmarks.aws import rows as aws_rows
 from benchmarks.batches import rows as batches_rows
 from benchmarks.harness import run_pair
+from benchmarks.peers import environment
 from benchmarks.rows import Bench, Pair, Planned, above, below, pairs, ratio_at_least, ratio_at_most
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import Figures, TrialFailed
@@ -125,3 +126,24 @@ def test_bodies_are_200_bytes_of_json() -> None:
     for key, body in raw.bodies(2, first=999_999):
         assert len(body) == 200
         assert json.loads(body)["order_id"] == key
+
+
+def test_the_other_queues_are_installed_from_a_lock_with_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "redis_program", lambda: "redis-server")
+
+    def run(command: list[str], *, check: bool) -> None:
+        assert check
+        ran.append(command)
+
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    environment.install()
+    (installs,) = [command for command in ran if "install" in command]
+    assert installs[-6:] == [
+        "--require-hashes", "--no-deps", "--only-binary", ":all:", "--requirement", str(environment.CONSTRAINTS),
+    ]  # fmt: skip
+    environment.install()
+    assert len(ran) == 2, "what is installed is not installed again"
