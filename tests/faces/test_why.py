@@ -167,6 +167,57 @@ def test_a_purge_is_told_of_each_message(there: Open, queue: str) -> None:
     assert row.detail == {"reason_text": "a mistake"}
 
 
+def test_a_purge_is_told_of_every_message_however_many_they_are(there: Open) -> None:
+    """Deleted with their rows in bounded transactions: nobody waits for the file until all of them are gone."""
+    there.office.book.send_many([Order(f"a-{number}") for number in range(5_001)])
+    transactions: list[int] = []
+    removes, purges = there.desk.engine.queues.remove, there.desk.engine.queues.purge
+
+    def counted(message_ids: list[str]) -> list[bool]:
+        transactions.append(len(message_ids))
+        return removes(message_ids)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(there.desk.engine.queues, "remove", counted)
+        assert queues.purge(there.desk, "orders", reason_text="a mistake") == 5_001
+    assert transactions == [1_000] * 5
+    assert there.desk.engine.queues.depth("orders").visible == 0
+    for number in (0, 999, 1_000, 4_999, 5_000):
+        row = there.desk.engine.ledger.of_key(RecordKey("", "book", f"a-{number}"))[-1]
+        assert (row.event, row.actor, row.detail) == ("removed", "person:ada", {"reason_text": "a mistake"})
+    assert story(there, "a-5000").place == "gone"
+    (row,) = [
+        row for row in there.desk.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
+    ]
+    assert row.detail == {"count": 5_001, "reason_text": "a mistake"}
+    there.office.book.send_many([Order(f"b-{number}") for number in range(1_001)])
+    with pytest.raises(onefold.UsageError, match="Only one PurgeQueue operation"):
+        queues.purge(there.desk, "orders")
+    assert there.desk.engine.queues.depth("orders").visible == 1_001, "a purge that is refused deletes nothing"
+    there.clock.advance(60_000)
+    assert purges("orders", only_ask=True) == 0
+    assert there.desk.engine.queues.depth("orders").visible == 1_001
+
+
+def test_a_purge_counts_what_has_no_row_of_its_own(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages sent while it goes on, more than one transaction takes: no endless pursuit, and no silence."""
+    monkeypatch.setattr(queues, "_NOTED_AT_ONCE", 2)
+    there.office.book.send_many([Order(f"a-{number}") for number in range(2)])
+    removes = there.desk.engine.queues.remove
+
+    def busy(message_ids: list[str]) -> list[bool]:
+        there.clock.advance(1)
+        there.office.book.send_many([Order(f"late-{number}") for number in range(5)])
+        return removes(message_ids)
+
+    monkeypatch.setattr(there.desk.engine.queues, "remove", busy)
+    assert queues.purge(there.desk, "orders") == 7
+    (row,) = [
+        row for row in there.desk.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
+    ]
+    assert row.detail == {"count": 7, "not_noted": 3}
+
+
 def test_a_run_after_a_settlement_as_not_done_is_told(there: Open) -> None:
     there.office.ill["p"] = onefold.OutcomeUnknown("no answer")
     there.office.pay.send(Order("p"))

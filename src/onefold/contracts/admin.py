@@ -236,8 +236,11 @@ class QueueAdmin(Protocol):
         """
         ...
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
         """Delete every message and, on FIFO, the deduplication memory; how many there were.
+
+        Args:
+            only_ask: change nothing and answer 0, or raise what a purge would; SQS cannot be asked.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).

@@ -16,13 +16,15 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.admin import MoveTask, Peeked
+from onefold.contracts.ledger import Row
 from onefold.contracts.settings import QueueSettings, differences
+from onefold.contracts.store import RecordKey
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
 from onefold.service.wiring import differing
 
 _STEP_MS = 200  # between two steps of a move task that this process carries
-_PURGED_NOTED_MAX = 1_000  # messages whose own history says that they were purged
+_NOTED_AT_ONCE = 1_000  # messages of a purge that one transaction deletes and writes rows of
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
@@ -147,30 +149,53 @@ def count(desk: Desk, queue: str) -> int:
 def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
     """Delete every message of a queue, those in flight included; how many there were. Groups nothing is left of go on.
 
-    The histories of the first 1,000 messages say so, on an engine of one file; the row of the purge counts all.
+    On an engine of one file the history of each message says so: they are deleted in transactions of 1,000 with their rows,
+    the oldest first, and at the end in one with what was sent meanwhile, whose first 1,000 have rows. Ended in between, what
+    is left is still in the queue. The row of the purge counts all, and those without a row of their own (`not_noted`).
 
     Raises:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
     # On SQS a look takes messages from its consumers, so that only an engine of our own says which ones they were.
-    looked = islice(desk.every(queue), _PURGED_NOTED_MAX) if desk.engine.commit is not None else ()
-    found = [
-        (replace(one, body=""), reading.read(desk, one).key) for one in looked
-    ]  # users' functions: no lock is held
-    messages = [one for one, _ in found]
+    says_which = desk.engine.commit is not None
+    desk.engine.queues.purge(queue, only_ask=True)
+    began_ms, removed, noted = desk.now_ms(), 0, 0
 
-    def write() -> int:
-        standing = desk.engine.queues.find([one.message_id for one in messages]) if messages else []
-        purged = desk.engine.queues.purge(queue)
+    def look() -> list[tuple[Peeked, RecordKey | None]]:
+        some = islice(desk.every(queue), _NOTED_AT_ONCE) if says_which else ()
+        return [
+            (replace(one, body=""), reading.read(desk, one).key) for one in some
+        ]  # users' functions: no lock is held
+
+    def still() -> tuple[list[str], list[Row]]:
+        """The messages that were found and are in the queue still, and the rows of those whose key is known."""
+        now = desk.engine.queues.find([one.message_id for one, _ in found]) if found else []
+        there = [pair for pair, one in zip(found, now, strict=True) if one is not None and one.queue == queue]
         rows = [
-            desk.row("removed", key=key, message=one, reason_text=reason_text)
-            for (one, key), there in zip(found, standing, strict=True)
-            if there is not None and there.queue == queue and key is not None
+            desk.row("removed", key=key, message=one, reason_text=reason_text) for one, key in there if key is not None
         ]
-        desk.engine.ledger.append([*rows, desk.row("purge", queue=queue, count=purged, reason_text=reason_text)])
-        return purged
+        return [one.message_id for one, _ in there], rows
 
-    purged = desk.together(write)
+    def remove() -> tuple[int, int]:
+        message_ids, rows = still()
+        gone = sum(desk.engine.queues.remove(message_ids))
+        desk.engine.ledger.append(rows)
+        return gone, len(rows)
+
+    def finish() -> int:
+        _, rows = still()
+        total = desk.engine.queues.purge(queue) + removed
+        without = total - noted - len(rows) if says_which else 0
+        row = desk.row("purge", queue=queue, count=total, not_noted=without or None, reason_text=reason_text)
+        desk.engine.ledger.append([*rows, row])
+        return total
+
+    found = look()
+    while len(found) == _NOTED_AT_ONCE and found[-1][0].sent_at_ms <= began_ms:  # a busy sender is not run after
+        gone, written = desk.together(remove)
+        removed, noted = removed + gone, noted + written
+        found = look()
+    purged = desk.together(finish)
     kinds = roles(desk.settings())
     for source in (queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())):
         if source in kinds.sources:

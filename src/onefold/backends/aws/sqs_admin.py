@@ -183,14 +183,19 @@ class SqsQueues:
         """As Queue.depth."""
         return self.open(queue).depth()
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
         """Delete every message; about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
+
+        Args:
+            only_ask: change nothing and answer 0; whether SQS would refuse cannot be known.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
         """
-        depth = self.depth(queue)
         url = self._catalogue.url(queue)
+        if only_ask:
+            return 0
+        depth = self.depth(queue)
         with self._catalogue.calling("PurgeQueue", queue) as client:
             client.purge_queue(QueueUrl=url)
         self._looker.forget(queue)

@@ -186,10 +186,13 @@ class SqliteQueues:
         """As Queue.depth."""
         return self.open(queue).depth()
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
         """Delete every message, in flight, delayed and scheduled ones too; how many there were.
 
         On FIFO the deduplication memory goes with them, as on SQS.
+
+        Args:
+            only_ask: change nothing and answer 0, or raise what a purge would.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
@@ -206,6 +209,8 @@ class SqliteQueues:
                     meaning=f"It was purged {(now_ms - purged_at_ms) // limits.SECOND_MS} s ago. Nothing was deleted.",
                     todo="Wait, then purge again.",
                 )
+            if only_ask:
+                return 0
             connection.execute("UPDATE onefold_queue SET purged_at_ms = ? WHERE id = ?", (now_ms, row.id))
             return _empty(connection, row.id)
 
