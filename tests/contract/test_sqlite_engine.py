@@ -27,7 +27,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
-from onefold.testing.engine_contract import EngineContract
+from onefold.testing.engine_contract import EngineContract, OwnersContract
 from onefold.testing.records import KEPT_MS, NOW, ask
 
 
@@ -49,6 +49,43 @@ class TestInMemory(EngineContract):
         self.engine = opened(":memory:")
         yield
         self.engine.close()
+
+
+class TestOwnersInAFile(OwnersContract):
+    owner = "me"
+
+    @pytest.fixture(autouse=True)
+    def open_engine(self, tmp_path: Path) -> Iterator[None]:
+        self.path = str(tmp_path / "engine.db")
+        self.engine = opened(self.path)
+        yield
+        self.engine.close()
+
+    def ended(self) -> str:
+        program = (
+            "import os, sys\n"
+            "from onefold.backends.sqlite.engine import SqliteEngine\n"
+            "from onefold.clock import SystemClock\n"
+            "from onefold.entropy import SystemEntropy\n"
+            "path = sys.argv[1]\n"
+            "SqliteEngine(path, clock=SystemClock(), entropy=SystemEntropy(), owner='another', url=path).appear()\n"
+            "os._exit(1)\n"
+        )
+        assert subprocess.run([sys.executable, "-c", program, self.path], check=False, timeout=60).returncode == 1
+        return "another"
+
+
+class TestOwnersInMemory(OwnersContract):
+    owner = "me"
+
+    @pytest.fixture(autouse=True)
+    def open_engine(self) -> Iterator[None]:
+        self.engine = opened(":memory:")
+        yield
+        self.engine.close()
+
+    def ended(self) -> None:
+        """Nobody else can have it open."""
 
 
 def test_what_another_process_writes_is_seen_once(tmp_path: Path) -> None:

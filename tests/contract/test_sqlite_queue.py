@@ -19,7 +19,7 @@ class TestInAFile(QueueContract):
     def open_queues(self, tmp_path: Path) -> Iterator[None]:
         self.clock = ManualClock()
         engine = Engine(str(tmp_path / "queues.db"), self.clock)
-        self.queues = SqliteQueues(engine, entropy=SeededEntropy(1))
+        self.queues = SqliteQueues(engine, owner="me", entropy=SeededEntropy(1))
         yield
         engine.close()
 
@@ -29,6 +29,6 @@ class TestInMemory(QueueContract):
     def open_queues(self) -> Iterator[None]:
         self.clock = ManualClock()
         engine = Engine(":memory:", self.clock)
-        self.queues = SqliteQueues(engine, entropy=SeededEntropy(1))
+        self.queues = SqliteQueues(engine, owner="me", entropy=SeededEntropy(1))
         yield
         engine.close()

@@ -156,6 +156,26 @@ class CommitContract(CommitHarness):
         self.clock.advance(1)
         assert [again.receive_count for again in self.queues.open(WORK).receive(1)] == [2]
 
+    def test_what_waits_for_its_next_run_can_be_woken_and_nothing_else(self) -> None:
+        """`QueueAdmin.wake`: what was settled by hiding it is in nobody's hand."""
+        waiting, in_hand = self.begin("waiting"), self.begin("in hand")
+        self.settle(self.settlement(*waiting, fail(), RetryIn(60_000)))
+        ids = [in_hand[0].message_id, waiting[0].message_id]
+        assert self.queues.wake(ids) == [False, True]
+        assert self.queues.wake(ids) == [False, False], "it is visible already"
+        (again,) = self.queues.open(WORK).receive(2)
+        assert (again.message_id, again.receive_count) == (waiting[0].message_id, 2)
+        assert self.queues.wake(ids) == [False, False], "it is in a hand again"
+
+    def test_a_woken_message_keeps_its_place_in_its_group(self) -> None:
+        first = self.begin("first", FIFO)
+        self.queues.open(FIFO).send([Entry(body="second", group="g", dedup_id="second")])
+        self.settle(self.settlement(*first, fail(), RetryIn(60_000)))
+        second = self.queues.peek(FIFO)[1]
+        assert self.queues.open(FIFO).receive(2) == []
+        assert self.queues.wake([second.message_id, first[0].message_id]) == [False, True]
+        assert [one.body for one in self.queues.open(FIFO).receive(2)][:1] == ["first"]
+
     def test_a_buried_message_stands_in_the_dead_letter_queue_with_its_reason(self) -> None:
         delivery, hold = self.begin("w")
         reason = Reason(kind="permanent", summary="no such address", attempts=1)

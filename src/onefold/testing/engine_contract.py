@@ -1,6 +1,7 @@
 """What every Engine must do with calls made together, as tests.
 
-Subclass `EngineContract` and set `self.engine` (an opened Engine without any queue) before each test.
+Subclass `EngineContract` and set `self.engine` (an opened Engine without any queue) before each test; `OwnersContract`
+likewise, for an engine whose process has not appeared yet.
 Never here: what the calls are. Invariant: what a call wrote is there as a whole or not at all.
 """
 
@@ -112,3 +113,42 @@ class EngineContract:
         self._send("a")
         assert self.engine.queues.depth("q").visible == 1
         assert not self.engine.changed_elsewhere()
+
+
+class OwnersContract:
+    """Which owners' processes have ended."""
+
+    engine: Engine
+    owner: str
+    """That the engine was opened with."""
+
+    def ended(self) -> str | None:
+        """An owner that appeared on this engine and whose process has ended since; None where an engine cannot know."""
+        raise NotImplementedError
+
+    def test_nobody_is_taken_for_dead_on_no_evidence(self) -> None:
+        """An owner nobody knows may work on another host; names are a record's word, and may be anything."""
+        strange = ["elsewhere", "", ".", "..", "../elsewhere", "a/b", "x" * 5_000, "a\0b", "é"]
+        assert self.engine.dead([]) == frozenset()
+        assert self.engine.dead([self.owner, *strange]) == frozenset()
+
+    def test_whoever_works_is_alive(self) -> None:
+        """As long as the engine is open."""
+        self.engine.appear()
+        assert self.engine.dead([self.owner]) == frozenset()
+        self.engine.maintain(lambda _: None)
+        assert self.engine.dead([self.owner]) == frozenset()
+
+    def test_who_has_ended_is_dead_before_and_after_it_is_noticed(self) -> None:
+        """Asking changes nothing: maintenance tells of each once."""
+        self.engine.appear()
+        ended = self.ended()
+        for _ in range(2):
+            assert self.engine.dead([self.owner, ended or "elsewhere"]) == frozenset([ended] if ended else [])
+        told: list[str] = []
+        self.engine.maintain(told.append)
+        assert told == ([ended] if ended else [])
+        for _ in range(2):
+            assert self.engine.dead(iter([ended or "elsewhere", self.owner])) == frozenset([ended] if ended else [])
+        self.engine.maintain(told.append)
+        assert told == ([ended] if ended else [])

@@ -417,3 +417,34 @@ class QueueContract(DeadLetterContract, FifoContract, ServingContract):
         assert queue.depth().oldest_age_ms == 2 * SECOND
         self.delete(queue, *[delivery for delivery in held if delivery.body == "a"])
         assert queue.depth().oldest_age_ms == SECOND
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    def test_what_is_in_hand_delayed_visible_or_gone_is_not_woken(self) -> None:
+        """A rule of onefold: nobody's run begins beside itself, no message comes early. What is woken: `commit_contract`."""
+        queue = self.queue()
+        gone, held = self.send(queue, "gone", "held")
+        received = {one.message_id: one for one in self.receive(queue)}
+        self.delete(queue, received[gone.message_id])
+        self.hide(queue, received[held.message_id], HOUR)  # who is at work with it extends it
+        (later,) = self.send(queue, "later", delay_ms=MINUTE)
+        (there,) = self.send(queue, "there")
+        ids = [held.message_id, later.message_id, there.message_id, gone.message_id, "no such id"]
+        before = self.counts(queue)
+        assert self.queues.wake(ids) == [False] * 5
+        assert self.queues.wake([]) == []
+        assert self.counts(queue) == before == (1, 1, 1)
+        assert self.bodies(queue) == ["there"]
+
+    def test_a_purge_that_is_only_asked_for_deletes_nothing(self) -> None:
+        """A rule of onefold: what would be refused can be known before anything is deleted, where the queue says so."""
+        queue = self.queue()
+        self.send(queue, "a")
+        assert self.queues.purge(queue.name, only_ask=True) == 0
+        assert self.counts(queue) == (1, 0, 0)
+        self.raises(errors.NotFoundError, lambda: self.queues.purge("nowhere", only_ask=True))
+        assert self.queues.purge(queue.name) == 1
+        if queue.capabilities.inspectable:
+            self.raises(errors.UsageError, lambda: self.queues.purge(queue.name, only_ask=True))
+        self.later(MINUTE)
+        assert self.queues.purge(queue.name, only_ask=True) == 0

@@ -27,7 +27,7 @@ from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.backends.sqlite.refusals import translate
 from onefold.contracts.ledger import Row
 
-_OWNER: Final = re.compile(r"[A-Za-z0-9_-]+")
+_OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")  # the name of a file; a record may name anything
 _UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner
 
 
