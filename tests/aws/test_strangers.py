@@ -229,7 +229,7 @@ def test_nor_on_the_file_that_the_server_serves(tmp_path: Path) -> None:
         thread.stop()
 
 
-def test_who_may_not_read_the_secret_sends_all_the_same() -> None:
+def test_who_may_not_read_the_secret_sends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[int] = []
     clock, allowed = ManualClock(0), False
 
@@ -243,11 +243,19 @@ def test_who_may_not_read_the_secret_sends_all_the_same() -> None:
         signer = signing.Signer(state, clock=clock, entropy=SeededEntropy(1), environment={})
         assert [signer.disguised("a") for _ in range(3)] == ["a", "a", "a"]
         assert asked == [0], "it is not asked again for each message"
+        clock.advance(60_000)
+        assert signer.disguised("a") == "a"
+        (warned,) = [record for record in caplog.records if record.name == "onefold"]
+        assert warned.levelname == "WARNING"
+        assert "deduplication ids that can be foretold" in warned.getMessage()
+        assert "Set ONEFOLD_SECRET" in warned.getMessage()
+        assert "AccessDeniedException" in warned.getMessage()
         allowed = True
         clock.advance(60_000)
         assert signer.disguised("a") != "a"
         assert signer.disguised("a") == signer.disguised("a") != signer.disguised("b")
-        assert asked == [0, 60_000]
+        assert asked == [0, 60_000, 120_000]
+        assert len(caplog.records) == 1, "it is said once"
 
 
 def test_an_amendment_of_a_stranger_does_not_pass_the_conflict_check(bank: Bank, stranger: Stranger) -> None:

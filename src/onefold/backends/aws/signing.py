@@ -104,12 +104,15 @@ class Signer:
     def disguised(self, text: str) -> str:
         """The same text for the same text, which nobody foretells who does not know the secret.
 
-        A process that may not read the secret gets the text as it is: what it sends is only easier to foretell.
+        A process that cannot read the secret gets the text as it is, and is warned once: a sender that is refused is one
+        that does not work, and what it sends is as good as before, only easier to foretell.
         """
         if self._denied_at_ms is None or self._clock.monotonic_ms() - self._denied_at_ms >= _AGAIN_MS:
             try:
                 secret = self._secrets(make=True)[0]
-            except (errors.UsageError, errors.TransientError):
+            except (errors.UsageError, errors.TransientError) as error:
+                if self._denied_at_ms is None:
+                    _warn(error)
                 self._denied_at_ms = self._clock.monotonic_ms()
             else:
                 return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
@@ -165,6 +168,19 @@ def _signature(secret: str, attributes: Mapping[str, Attribute], body: str) -> s
     values = [attributes[name].value if name in attributes else None for name in _SIGNED]
     text = msgspec.json.encode([_FORM, *values, hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()])
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+
+
+def _warn(error: errors.OnefoldError) -> None:
+    import logging  # a cold start has no use for it
+
+    logging.getLogger("onefold").warning(
+        "This process sends to FIFO queues under deduplication ids that can be foretold, because it cannot read the app's "
+        "secret. Whoever else may send to such a queue can send an operation's id first, and SQS then drops the operation's "
+        "own message for five minutes, although send() succeeded. Set %s to the app's secret in this process, or allow "
+        "it to read and write the record backend. %s",
+        SECRET_VARIABLE,
+        error.what,
+    )
 
 
 def _configured(text: str) -> tuple[str, ...]:
