@@ -400,7 +400,7 @@ def test_no_file_and_no_resources(tmp_path: Path) -> None:
         collect_template(tmp_path / "none.yaml", parameters={}, account="1", region="r")
     with pytest.raises(UsageError, match="has no Resources"):
         collect(tmp_path, "Outputs: {}\n")
-    with pytest.raises(UsageError, match="Resources is no mapping"):
+    with pytest.raises(UsageError, match="Resources is not a mapping"):
         collect(tmp_path, "Resources: [1]\n")
 
 

@@ -104,7 +104,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     done = demo("--keep", str(tmp_path))
     assert done.returncode == 1
-    assert "is no empty folder" in done.stderr
+    assert "is not an empty folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

@@ -38,7 +38,7 @@ def test_a_folder_that_holds_something_is_no_place_for_a_demo(
     (tmp_path / "mine").touch()
     assert main.run(["demo", name, *DEMOS[name][2], "--keep", str(tmp_path)]) == 1
     said = capsys.readouterr().err
-    assert f"error: --keep {tmp_path} exists and is no empty folder." in said
+    assert f"error: --keep {tmp_path} exists and is not an empty folder." in said
     assert [one.name for one in tmp_path.iterdir()] == ["mine"]
 
 

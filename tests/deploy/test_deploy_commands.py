@@ -302,7 +302,7 @@ def test_a_package_that_was_built_before_is_taken(shop: Shop) -> None:
         (("--bucket", "no-such-bucket-here"), "does not exist"),
         (("--stack", "under_score"), "cannot be the name of a stack"),
         (("--package", "gone.zip"), "There is no package gone.zip"),
-        (("--package", "shop.py"), "is no zip"),
+        (("--package", "shop.py"), "is not a zip"),
         (("--alarm-topic", "pages"), "is no ARN of an SNS topic"),
         ((), "Nobody is there to ask"),
     ],

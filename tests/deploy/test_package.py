@@ -302,7 +302,7 @@ def test_source_that_is_not_python_is_named(root: Path) -> None:
 
 def test_a_broken_link_is_named(root: Path) -> None:
     (root / "prices" / "gone").symlink_to("nowhere")
-    with pytest.raises(errors.UsageError, match="is no regular file"):
+    with pytest.raises(errors.UsageError, match="is not a regular file"):
         build(root)
 
 

@@ -143,7 +143,7 @@ def test_the_order_of_declarations_changes_nothing() -> None:
         (Function(sends_to=["order"]), {}, ["'order'", "Did you mean 'orders'?"]),
         (Function(environment={"AWS_REGION": "x"}), {}, ["reserved", "AWS_REGION"]),
         (Function(environment={"ONEFOLD_URL": "x"}), {}, ["ONEFOLD_URL"]),
-        (Function(environment={"PORT": 1}), {}, ["no text"]),  # type: ignore[dict-item]
+        (Function(environment={"PORT": 1}), {}, ["not text"]),  # type: ignore[dict-item]
         (Function(memory_mb="512"), {}, ["memory_mb='512'"]),  # type: ignore[arg-type]
         (Function(batch=True), {}, ["batch=True", "whole number"]),
         (Function(policies="arn:aws:iam::aws:policy/x"), {}, ["policies=", "list"]),

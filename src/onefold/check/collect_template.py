@@ -58,7 +58,7 @@ def collect_template(
     Raises:
         NotFoundError: no such file.
         StorageError: it cannot be read.
-        UsageError: it is no template (see documents.read_document), or a parameter is unknown or not allowed.
+        UsageError: it is not a template (see documents.read_document), or a parameter is unknown or not allowed.
     """
     document = read_document(path)
     scope = Scope(document, parameters=parameters, account=account, region=region, endpoint=endpoint)
@@ -118,7 +118,7 @@ class _Collection:
             self._leave_out(path, kind, "only queues, functions and their mappings are served")
 
     def finish(self) -> None:
-        """What can be told only when all resources are known: names used twice, mappings without an end, macros."""
+        """What is known only when all resources are read: names used twice, mappings without an end, macros."""
         self.queues = self._once(self.queues, QUEUE)
         self.functions = self._once(self.functions, "function")
         for mapping in self.mappings:

@@ -113,7 +113,7 @@ def _text(path: Path) -> str:
 def _mapping(data: Any, file: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(
-            f"{file} is no template: its top level is no mapping.",
+            f"{file} is not a template: its top level is not a mapping.",
             todo="A template has the sections Resources, Parameters and so on at the top.",
         )
     return data
@@ -139,9 +139,9 @@ def _from_json(path: Path, text: str) -> Any:
         data = json.loads(text, object_pairs_hook=once)
         json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is a ValueError here, and nowhere later
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno} is no JSON: {error.msg}.", todo="Correct the line.") from None
+        raise UsageError(f"{path}:{error.lineno} is not JSON: {error.msg}.", todo="Correct the line.") from None
     except (RecursionError, ValueError) as error:
-        raise UsageError(f"{path} is no template: {error}.", todo="Nest less; write long numbers as text.") from None
+        raise UsageError(f"{path} is not a template: {error}.", todo="Nest less; write long numbers as text.") from None
     level, depth = [data], 0
     while level:
         level = [inner for item in level for inner in _inside(item)]
@@ -202,7 +202,7 @@ class _Reader:
         merged: list[yaml.Node] = []
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._refused(key, "has a key that is no text")
+                raise self._refused(key, "has a key that is not text")
             if key.tag == f"{_YAML}merge":
                 merged += item.value if isinstance(item, yaml.SequenceNode) else [item]
             elif key.value in own:
@@ -212,7 +212,7 @@ class _Reader:
                 own[key.value] = item
         for source in merged:
             if not isinstance(source, yaml.MappingNode):
-                raise self._refused(source, "merges something that is no mapping")
+                raise self._refused(source, "merges something that is not a mapping")
             self._count(source, depth)
             self._values += len(source.value)
             for key, item in self._pairs(source, depth + 1):

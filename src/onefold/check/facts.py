@@ -90,7 +90,7 @@ class LocalCode(msgspec.Struct, frozen=True):
 
 
 class InlineCode(msgspec.Struct, frozen=True):
-    """Code that stands in the template; to run it, write `text` to a file of this name (`index.py`)."""
+    """Code that is written in the template; to run it, write `text` to a file of this name (`index.py`)."""
 
     text: str
     file_name: str

@@ -1,9 +1,9 @@
 """CloudFormation's intrinsic functions, evaluated on plain data.
 
-Only the functions live here: what a name stands for (parameters, pseudo parameters, resources) is asked of a `NameResolver`.
+Only the functions live here: what a name refers to (parameters, pseudo parameters, resources) is asked of a `NameResolver`.
 `resolve` never raises for what a template says: a function that cannot be evaluated gives Unresolved(why), and inside a
 list or mapping the others are still evaluated. A function of an unresolved argument is unresolved for the same reason.
-NO_VALUE (AWS::NoValue) removes the property or item it stands for.
+NO_VALUE (AWS::NoValue) removes the property or item where it is written.
 Source: CloudFormation user guide, intrinsic function reference; pseudo parameters reference.
 """
 
@@ -34,7 +34,7 @@ _DYNAMIC: Final = re.compile(r"\{\{resolve:([^:}]+):")
 
 
 class NameResolver(Protocol):
-    """What names stand for."""
+    """What names refer to."""
 
     def ref(self, name: str) -> Any:
         """Value of `Ref name`: a parameter, pseudo parameter or resource."""

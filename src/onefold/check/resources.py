@@ -47,7 +47,7 @@ class Properties:
         scope: the names of the template.
         kind: the resource's type, for what is left out.
         logical_id: the resource.
-        path: where in the document `raw` stands.
+        path: where in the document `raw` is.
         raw: the mapping as written; anything else counts as empty and is noted.
     """
 
@@ -67,7 +67,7 @@ class Properties:
         self.raw: dict[str, Any] = found
 
     def place(self, *parts: str | int) -> TemplateLocation:
-        """Where the resource, or a property of it, stands."""
+        """Where the resource, or a property of it, is."""
         path = (*self.path, *parts)
         document = self.scope.document
         return TemplateLocation(document.file, document.line(path), self.logical_id, ".".join(map(str, path)))
@@ -363,7 +363,7 @@ IGNORED_BY_MAPPINGS: Final = {
 def mapping_of(
     properties: Properties, *, source_key: str = "EventSourceArn", function: str | None = None
 ) -> MappingFacts:
-    """The facts of a mapping. SAM's events call the ARN `Queue`, and their function is known by where they stand."""
+    """The facts of a mapping. SAM's events call the ARN `Queue`, and their function is known from where they are written."""
     for key, reason in IGNORED_BY_MAPPINGS.items():
         properties.leave_out(key, reason)
     arn = properties.text(source_key, "")
@@ -389,7 +389,7 @@ def mapping_of(
 
 
 def of_another_service(arn: str) -> str | None:
-    """The service an event source belongs to, None for SQS or when it cannot be told."""
+    """The service an event source belongs to, None for SQS or when it is not known."""
     parts = arn.split(":")
     return parts[2] if len(parts) >= 6 and parts[0] == "arn" and parts[2] != "sqs" else None
 

@@ -1,4 +1,4 @@
-"""What names in a template stand for: parameters, pseudo parameters, conditions, tables, names and ARNs of resources.
+"""What names in a template refer to: parameters, pseudo parameters, conditions, tables, names and ARNs of resources.
 
 Never here: what a queue or function consists of. A resource gets the name its template gives it, or its logical id
 (CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs, whatever else
@@ -57,7 +57,7 @@ class Scope:
         """A section of the template, empty when it has none.
 
         Raises:
-            UsageError: the section is no mapping.
+            UsageError: the section is not a mapping.
         """
         found = self.document.data.get(name)
         if found is None:
@@ -65,7 +65,7 @@ class Scope:
         if not isinstance(found, dict):
             line = self.document.line((name,))
             raise UsageError(
-                f"{self.document.file}:{line} section {name} is no mapping.", todo="Correct it; nothing was read."
+                f"{self.document.file}:{line} section {name} is not a mapping.", todo="Correct it; nothing was read."
             )
         return found
 

@@ -91,7 +91,7 @@ class Month(Struct, frozen=True, kw_only=True):
 
 
 class BillingOutcome(Struct, frozen=True, kw_only=True):
-    """What became of the year.
+    """The outcome of the year.
 
     Args:
         kills: of workers and schedulers. interrupted: dispatches that began again after a kill.

@@ -80,14 +80,14 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
 
 
 class CloudOutcome(Struct, frozen=True, kw_only=True):
-    """What became of a run; without `faults` it passed.
+    """The outcome of a run; without `faults` it passed.
 
     Args:
         messages: sent; again: of those, for the second time. seconds: until the queue was empty.
         requests: for a booking, that the partner had; repeated: of those, for an operation that it had booked already.
         expected: bookings that there must be; bookings: that were made; twice, never: invoices.
         dead_letters: rows of the file by reason. calls, met: of the faulty wire.
-        redriven: the key of the dead letter that was mended; None when there was none.
+        redriven: the key of the dead letter that was corrected; None when there was none.
     """
 
     messages: int
@@ -119,7 +119,7 @@ def find_emulator() -> str:
     if found is None:
         raise NotFoundError(
             "The emulator ministack is not installed.",
-            meaning="It stands for CloudFormation, SQS, Lambda, DynamoDB and S3 on this machine.",
+            meaning="It emulates CloudFormation, SQS, Lambda, DynamoDB and S3 on this machine.",
             todo="Run: pip install ministack   or name the program with --emulator.",
         )
     return found
@@ -165,10 +165,10 @@ def perform(
             dead = [dead_letter_of(one) for one in shop.app.runtime().engine.queues.peek("invoices-dead", limit=_ALL)]
             run("status", "shop:app")
             run("dlq", "list", "shop:app")
-            redriven = _mended(run, shop, dead)
+            redriven = _corrected(run, shop, dead)
     ledger = read_ledger(folder / LEDGER)
-    mended = {redriven} if redriven is not None else set()
-    bookings = [one for one in ledger.bookings if one.order.reference not in mended]
+    corrected = {redriven} if redriven is not None else set()
+    bookings = [one for one in ledger.bookings if one.order.reference not in corrected]
     effects = judge_effects(expected, bookings)
     letters = judge_dead_letters(expected, bookings, dead)
     words = {judged: kind for kind, judged in IN_JUDGES_WORDS.items()}
@@ -328,8 +328,8 @@ def _sent(shop: Any, chunk: list[Any]) -> None:
 # -- afterwards ------------------------------------------------------------------------------------------------------
 
 
-def _mended(run: Command, shop: Any, dead: list[JudgedDeadLetter]) -> str | None:
-    """Mend one refused invoice in the dead-letter queue, redrive it, and tell its story; its number."""
+def _corrected(run: Command, shop: Any, dead: list[JudgedDeadLetter]) -> str | None:
+    """Correct one refused invoice in the dead-letter queue, redrive it, and show its `why`; returns its number."""
     refused = next((one for one in dead if one.reason == IN_JUDGES_WORDS["permanent"] and one.quantity < 0), None)
     if refused is None:
         return None

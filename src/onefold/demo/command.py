@@ -191,7 +191,7 @@ def _document(settings: DemoSettings, found: Sequence[RunOutcome], passed: bool)
 
 
 LINE_S = 5
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 RATE_S = 3
 """The rate looks back so far."""
 
@@ -211,7 +211,7 @@ class BookingRate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def per_second(self, now: DemoProgress) -> int:
-        """The rate, given how the run stands now."""
+        """The rate, given the state of the run now."""
         self._seen.append((now.seconds, now.bookings))
         while now.seconds - self._seen[0][0] > RATE_S:
             self._seen.popleft()
@@ -220,7 +220,7 @@ class BookingRate:
 
 
 def progress_line(now: DemoProgress, per_second: int) -> str:
-    """How a run stands, in a line."""
+    """The state of a run, in a line."""
     if now.held:
         return f"a person settles {now.held:,} held, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
     done = f"{now.bookings:,} of {now.expected:,} fulfilled, {per_second:,}/s"
@@ -229,7 +229,7 @@ def progress_line(now: DemoProgress, per_second: int) -> str:
 
 @contextmanager
 def shown(label: str, console: Console) -> Iterator[Told]:
-    """Show the progress of one run; the value hears how it stands."""
+    """Show the progress of one run; the value is called with its state."""
     rate = BookingRate()
     if not console.is_terminal:
         yield _lines(label, console, rate)

@@ -87,7 +87,7 @@ def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path,
     Args:
         expected: the figures of the rows that are sent.
         folder: of this run alone; is made, and holds the engine's file, the partner's ledger and the logs.
-        told: hears some times a second how it stands.
+        told: called some times a second with the state.
 
     Raises:
         OnefoldError: the run came to no end: a worker or the partner ended by itself, or nothing moved any more.

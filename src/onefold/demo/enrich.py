@@ -75,7 +75,7 @@ class EnrichSettings(Struct, frozen=True, kw_only=True):
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """How the run stood at the end of a round: its status, its counts, and the records in its result files."""
+    """The state of the run at the end of a round: its status, its counts, and the records in its result files."""
 
     name: str
     status: str
@@ -89,7 +89,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class EnrichOutcome(Struct, frozen=True, kw_only=True):
-    """What became of it all.
+    """The outcome of both rounds.
 
     Args:
         expected, made: invoices in the table. twice, never, unexpected: of these. wrong: with another amount.
@@ -193,7 +193,7 @@ def _opened(variables: Mapping[str, str]) -> Iterator[onefold.App]:
 
 
 def _make_table(file: Path) -> None:
-    """The job's own table, in the same file: nothing in it keeps an invoice from standing there twice."""
+    """The job's own table, in the same file: nothing in it keeps an invoice from being there twice."""
     with closing(sqlite3.connect(file)) as link:
         link.execute("CREATE TABLE enriched (number TEXT, day TEXT, country TEXT, amount TEXT)")
         link.commit()

@@ -2,7 +2,7 @@
 
 Each invoice gets its amount and its country's code; the row it writes commits together with its record. The table of
 countries is a file that somebody else keeps: what is missing there fails, until it is put in.
-Never here: processes, kills, judging. Invariant: nothing in the table keeps an invoice from standing in it twice.
+Never here: processes, kills, judging. Invariant: nothing in the table keeps an invoice from being in it twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UnknownCountryError(onefold.PermanentError):
 
 
 class BadDebtError(onefold.PermanentError):
-    """A negative price is an adjustment of the books, and no invoice."""
+    """A negative price is an adjustment of the books, not an invoice."""
 
 
 class CatalogueBusyError(onefold.TransientError):
@@ -48,7 +48,7 @@ class NightlyInvoice(Struct, frozen=True, kw_only=True):
 
 
 def business_key(invoice: NightlyInvoice) -> str:
-    """Number and date: 43 numbers stand twice in the file. With the fault built in, each round has keys of its own."""
+    """Number and date: 43 numbers occur twice in the file. With the fault built in, each round has keys of its own."""
     salt = os.environ.get("ONEFOLD_DEMO_ROUND", "") if _PLANTED == "salted-key" else ""
     return f"{invoice.InvoiceNo} {invoice.InvoiceDate}{salt}"
 

@@ -88,11 +88,11 @@ class Courier:
         return self._answer("POST", "/bookings", json.dumps(order).encode(), headers)
 
     def fence(self, reference: str, fence: int) -> PartnerAnswer:
-        """Have every request of `reference` below `fence` refused from now on, and be told what was booked before."""
+        """Have every request of `reference` below `fence` refused from now on; answers what was booked before."""
         return self._answer("POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)})
 
     def look(self, reference: str) -> PartnerAnswer:
-        """Be told what was booked for `reference` by now; more may be on its way."""
+        """Ask what was booked for `reference` by now; more may be on its way."""
         return self._answer("GET", f"/bookings?reference={quote(reference)}", None, {})
 
     def health(self) -> Health:
@@ -145,7 +145,7 @@ Kind = Literal["ship", "ship-free", "refund"]
 
 
 class Invoice(Struct, frozen=True, kw_only=True):
-    """The payload: one invoice as it stands in the file; the price is text, so that nothing is rounded."""
+    """The payload: one invoice as it is in the file; the price is text, so that nothing is rounded."""
 
     number: str
     invoice_date: str
@@ -198,7 +198,7 @@ def kind_of(invoice: Invoice) -> Kind:
     return "ship" if price else "ship-free"
 
 
-# How a run that ended in the middle is dealt with. What a 500 means is part of it: with a key, asking again is harmless;
+# How a run that ended in the middle is handled. What a 500 means is part of it: with a key, asking again is harmless;
 # without one, whether the booking was made is not known.
 
 Probe = Callable[[Invoice, onefold.Context], Found]
@@ -210,13 +210,13 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
 
     Args:
         setup: `keys`: the partner honours the job's key, so what is in doubt runs again; `probe`: it does not, but it can
-            be told to refuse late requests, so a probe asks; `hold`: it can do neither, so a person decides.
+            refuse late requests when asked to, so a probe asks; `hold`: it can do neither, so a person decides.
         url: of the engine.
         courier: how to reach the partner.
         probe: instead of the one that fences.
     """
     app = onefold.App("shop", url=url, history="full")
-    # Workers are killed on purpose here, over and over: an invoice that was hit several times is no poison. Elsewhere
+    # Workers are killed on purpose here, over and over: an invoice that was hit several times is not poison. Elsewhere
     # the usual three crashes and five attempts are right.
     invoices = app.queue(QUEUE, visibility="30s", dead_letter=onefold.DeadLetter(after=200))
     often = onefold.Retry(attempts=100, base="100ms", cap="2s", crashes=100)

@@ -73,7 +73,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
 
 
 class DemoProgress(Struct, frozen=True, kw_only=True):
-    """How a run stands.
+    """The state of a run.
 
     Args:
         phase: what it does. bookings: made by the partner. expected: how many there must be in the end.
@@ -166,7 +166,7 @@ def _number(row: Row, name: str) -> int:
 
 
 SHOWN_MAX = 5
-"""Faults of one kind that are told one by one; the others are counted."""
+"""Faults of one kind that are listed one by one; the others are counted."""
 IN_JUDGES_WORDS = {"permanent": REFUSED, "conflict": CONFLICT}
 """The guard's reasons for a dead letter that the figures know; any other one is a fault."""
 

@@ -8,7 +8,7 @@ prints `listening PORT` when it is ready and stops on SIGTERM or SIGINT after an
                                     Idempotency-Key, Onefold-Fence; 201 booked, 200 repeated, 409 fenced off,
                                     422 the key was used for another order
     GET  /bookings?reference=INV    200 {"bookings": [...]}: what was made so far; more may be on its way
-    POST /fence?reference=INV       header Onefold-Fence: N (from 1); cancel or tell: 200 {"bookings": [...]},
+    POST /fence?reference=INV       header Onefold-Fence: N (from 1); cancel or report: 200 {"bookings": [...]},
                                     and POSTs of it below N are refused from now on; 409 when N comes
                                     after a higher one; 404 where the mode has no fences
     GET  /health                    200 {"ready": true, "mode", "requests", "bookings", "under_way"}; no ledger row
@@ -18,7 +18,7 @@ malformed request. A request is carried out also when its caller is gone.
 
 Here: HTTP, waiting, and the order of things. Never here: a decision (`partner_books`), SQL
 (`partner_ledger`), or an import of onefold proper; the clock, waits and seed of this process are its own.
-Invariant: wait, decide, write, wait, answer, in this order: nothing is told that is not in the ledger.
+Invariant: wait, decide, write, wait, answer, in this order: nothing is answered that is not in the ledger.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REFERENCE_CHARS_MAX = 64
 BODY_BYTES_MAX = 16_384
 LOOPBACK = "127.0.0.1"
 FINISH_S_MAX = 30
-"""Seconds that a partner told to stop waits at most for what it has begun."""
+"""Seconds that a stopping partner waits at most for what it has begun."""
 CALM = Mood(0.0, 0.0)
 BROKE = PartnerDecision(500, "broke", error="something broke")
 """A 500 says no more than this, whether the booking was made or not."""
@@ -95,7 +95,7 @@ class Partner:
     Args:
         books: decides.
         weather: what goes wrong with which request.
-        ledger: where each decision is written before it is told.
+        ledger: where each decision is written before it is answered.
     """
 
     def __init__(self, books: PartnerBooks, weather: Weather, ledger: LedgerWriter) -> None:
@@ -292,7 +292,7 @@ async def served(partner: Partner, port: int) -> AsyncIterator[int]:
 
 
 async def serve(mode: Mode, temper: Temper, ledger_path: Path, port: int, *, stop_with_stdin: bool) -> int:
-    """Serve until told to stop.
+    """Serve until asked to stop.
 
     Args:
         mode: what kind of partner this is.
@@ -345,7 +345,7 @@ def _say(where: TextIO, line: str) -> None:
 def _milliseconds_range(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)-(\d+)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of milliseconds such as 200-1500")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of milliseconds such as 200-1500")
     return int(found[1]), int(found[2])
 
 

@@ -9,7 +9,7 @@ The three modes, which are three kinds of partner that exist:
 
 - `honours-keys`: a POST that repeats an Idempotency-Key is answered with the first booking; no second one is
   made.
-- `fences`: keys are ignored, each POST that is let in is a new booking, but the partner cancels or tells: a
+- `fences`: keys are ignored, each POST that is let in is a new booking, but the partner cancels or reports: a
   fence at number N answers with the bookings made so far and refuses for ever each later POST of that
   reference whose `Onefold-Fence` is below N (or missing: an unnumbered request counts as 0). Why a look alone
   is not enough: the POST of a worker that is dead may still be on its way. A look that says "nothing there"
@@ -119,12 +119,12 @@ class PartnerBooks:
         return PartnerDecision(201, "booked", made=booking, told=(booking,))
 
     def look(self, reference: str) -> PartnerDecision:
-        """Tell the bookings of `reference` made so far. Says nothing about requests still on their way."""
+        """The bookings of `reference` made so far. Says nothing about requests still on their way."""
         told = tuple(self._by_reference.get(reference, ()))
         return PartnerDecision(200, "told" if told else "nothing", told=told)
 
     def fence(self, reference: str, fence: int) -> PartnerDecision:
-        """Cancel or tell: refuse later POSTs of `reference` below `fence` (1 or more); tell what was made."""
+        """Refuse later POSTs of `reference` below `fence` (1 or more), and report what was made."""
         if self.mode != "fences":
             return PartnerDecision(
                 404, "no-fences", error=f"this partner ({self.mode}) has no fences; look with GET /bookings"

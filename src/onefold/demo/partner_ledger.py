@@ -1,9 +1,9 @@
 """The partner's ledger: every request it decided and every booking it made, in a SQLite file of its own.
 
 Here: the schema, the writer that commits what arrived together as one group, and the reader the judge uses.
-Never
-here: an import of onefold, or a decision. Invariant: a row is committed with an fsync before its request is
-answered, and a booking always stands in the same transaction as the request that made it.
+Never here: an
+import of onefold, or a decision. Invariant: a row is committed with an fsync before its request is
+answered, and a booking is always written in the same transaction as the request that made it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CREATE TABLE request (
     key TEXT,                        -- Idempotency-Key header
     fence INTEGER,                   -- Onefold-Fence header
     outcome TEXT NOT NULL,           -- what was done; the words are those of partner_books.Decision
-    status INTEGER NOT NULL,         -- what the caller was told; 500 and "booked": it cannot know
+    status INTEGER NOT NULL,         -- what the caller was answered; 500 and "booked": it cannot know
     caller_gone INTEGER NOT NULL     -- 1: the connection was closed before the decision (a killed worker)
 ) STRICT;
 CREATE TABLE booking (

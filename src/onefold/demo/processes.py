@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
-"""Kills come between these shares of the work: there is work in hand by then, and enough is left after the last one."""
+"""Kills come between these shares of the work: there is work in flight by then, and enough is left after the last one."""
 STOPS_PER_KILL = 0.25
 """How many workers are stopped with SIGTERM for each one that is killed."""
 AT_WORK_MS = 100
 """Whoever has said so long ago that it is ready has received something by now, if there was anything to receive."""
 LEAVE_S_MAX = 10
-"""Seconds that a worker told to drain may take; its slowest request takes the partner 1.5."""
+"""Seconds that a draining worker may take; its slowest request takes the partner 1.5."""
 EVIDENCE_MS_MAX = 5_000
 """After so long without a row `owner-dead` a kill is taken to have hit nothing; others notice a death within a second."""
 
@@ -57,7 +57,7 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], log: BinaryIO) -> None:
         self.owner: str | None = None
         self.ready_at_ms = 0
-        self.told_to_stop = False
+        self.stopping = False
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
             stdin=subprocess.PIPE,  # ends with this process, and the worker with it
@@ -79,8 +79,8 @@ class WorkerProcess:
         return self._process.poll()
 
     def stop(self) -> None:
-        """Tell it to drain."""
-        self.told_to_stop = True
+        """Let it drain."""
+        self.stopping = True
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -155,9 +155,9 @@ class Fire:
         self._kills_due = 0
         self._stops_due = 0
         self.hits: dict[str, int] = {}
-        """Owner -> messages it had in hand when it was killed, 1 or more."""
+        """Owner -> messages it had in flight when it was killed, 1 or more."""
         self.misses = 0
-        """Kills that hit a worker without work in hand."""
+        """Kills that hit a worker without work in flight."""
         self.stops = 0
         for _ in range(count):
             self._start()
@@ -171,7 +171,7 @@ class Fire:
         """Do what is due at this share of the work; replace who is gone.
 
         Raises:
-            WorkerFailed: a worker ended that nobody had told to.
+            WorkerFailed: a worker ended that was not asked to.
         """
         for worker in (*self._crew, *self._leaving):
             worker.listen(self._clock.monotonic_ms())
@@ -179,16 +179,16 @@ class Fire:
             if code == -signal.SIGKILL and worker in self._crew:  # somebody else has killed it: welcome
                 self._kill(worker)
             elif code is not None:
-                self._bury(worker, code)
+                self._check_end(worker, code)
         kills, stops = self._plan.due(share)
         self._kills_due += kills
         self._stops_due += stops
         if self._kills_due and (hit := self._choose()) is not None:
             self._kills_due -= 1
             self._kill(hit)
-        if self._stops_due and (told := self._choose()) is not None:
+        if self._stops_due and (chosen := self._choose()) is not None:
             self._stops_due -= 1
-            self._stop(told)
+            self._stop(chosen)
 
     def _choose(self) -> WorkerProcess | None:
         """A worker that is at work, by chance; None when there is none."""
@@ -211,8 +211,8 @@ class Fire:
         self._leaving.append(worker)
         self._start()
 
-    def _bury(self, worker: WorkerProcess, code: int) -> None:
-        if code != 0 or not worker.told_to_stop:
+    def _check_end(self, worker: WorkerProcess, code: int) -> None:
+        if code != 0 or not worker.stopping:
             raise WorkerFailed(
                 f"A worker ended with code {code}, and nobody had killed it.",
                 meaning=self._last_words(),
@@ -233,7 +233,7 @@ class Fire:
 
     @property
     def kills(self) -> int:
-        """Kills that are proved to have hit a worker with work in hand."""
+        """Kills that are proved to have hit a worker with work in flight."""
         return len(self.hits)
 
     def unproved_since_ms(self) -> int | None:
@@ -276,8 +276,8 @@ class Fire:
                 self._leaving.append(worker)
         for worker in tuple(self._leaving):
             if not worker.wait(LEAVE_S_MAX):
-                raise WorkerFailed(f"A worker told to drain was still there after {LEAVE_S_MAX} s.")
-            self._bury(worker, worker.ended() or 0)
+                raise WorkerFailed(f"A draining worker was still there after {LEAVE_S_MAX} s.")
+            self._check_end(worker, worker.ended() or 0)
 
     def close(self) -> None:
         """Kill whoever is left."""
@@ -337,7 +337,7 @@ class DemoProcesses:
                 )
 
     def close(self) -> None:
-        """End them all: told first, then killed."""
+        """End them all: with SIGTERM first, then killed."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:

@@ -41,7 +41,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         return
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UsageError(
-            f"--keep {keep} exists and is no empty folder.",
+            f"--keep {keep} exists and is not an empty folder.",
             meaning="What is kept of two runs would be mixed up. Nothing was done.",
             todo="Name a folder that does not exist yet.",
         )

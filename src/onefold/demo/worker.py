@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the worker until it is told to stop; its exit code: 0 drained, 3 with work in hand."""
+    """Run the worker until it is asked to stop; its exit code: 0 drained, 3 with work in flight."""
     parser = argparse.ArgumentParser(prog="python -m onefold.demo.worker", description="One worker of the demo.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--setup", choices=("keys", "probe", "hold"), required=True)
@@ -111,26 +111,26 @@ class NoFence:
         self._store.start([answer.hold], now_ms)
         return replace(answer, started=True, doubt=False, crashed=False, attempts=answer.attempts + 1)
 
-    def standing(self, hold: Hold) -> Hold:
+    def current(self, hold: Hold) -> Hold:
         """The hold of whoever has the record now, in place of the asker's."""
         record = self._store.read([hold.key], 0)[0]
         return hold if record is None else Hold(hold.key, record.owner, record.fence)
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """Start whoever asks."""
-        return self._store.start([self.standing(hold) for hold in holds], now_ms)
+        return self._store.start([self.current(hold) for hold in holds], now_ms)
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """Renew whoever asks."""
-        return self._store.renew([self.standing(hold) for hold in holds], lease_until_ms)
+        return self._store.renew([self.current(hold) for hold in holds], lease_until_ms)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """Believe whoever writes."""
-        return self._store.write([(self.standing(hold), outcome) for hold, outcome in writes], now_ms)
+        return self._store.write([(self.current(hold), outcome) for hold, outcome in writes], now_ms)
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the store."""
-        return self._store.clear_outbox([self.standing(hold) for hold in holds])
+        return self._store.clear_outbox([self.current(hold) for hold in holds])
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
         """As the store."""
@@ -145,7 +145,7 @@ class NoFenceCommit:
         self._store = store
 
     def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
-        """Commit with the hold that stands in place of the asker's; who comes second still has its message settled."""
+        """Commit with the record's current hold instead of the asker's; who comes second still has its message settled."""
         verdicts = self._commit.commit([self._believed(one) for one in settlements], now_ms)
         late = [place for place, verdict in enumerate(verdicts) if not verdict.written]
         settled = self._commit.commit([replace(settlements[place], write=None) for place in late], now_ms)
@@ -157,7 +157,7 @@ class NoFenceCommit:
         if settlement.write is None:
             return settlement
         hold, outcome = settlement.write
-        return replace(settlement, write=(self._store.standing(hold), outcome))
+        return replace(settlement, write=(self._store.current(hold), outcome))
 
     def effects(self, limit_ms: int) -> EffectTransaction:
         """As the real one; the demo's job is not transactional."""

@@ -9,7 +9,7 @@
     reconcile      `reconcile-failed`: a run is not as it should be; only where reconciliations run
 
 record-lost, lease-lost and reconcile are counted in the function's log by the event's name in its line (`watch/sinks.py`);
-a partial batch failure is no Lambda error, so Lambda's own metrics show none of this.
+a partial batch failure is not a Lambda error, so Lambda's own metrics show none of this.
 Never here: thresholds that depend on traffic. Invariant: no data means nothing happened, so no alarm (`notBreaching`).
 
 Sources: CloudWatch user guide, "How alarms treat missing data", "Filter pattern syntax for metric filters"; SQS developer
@@ -32,7 +32,7 @@ LOG_NAMESPACE: Final = "onefold"
 _SQS: Final = "AWS/SQS"
 _TEXT_CHARS_MAX: Final = 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescription
 _MINUTE_MS: Final = limits.MINUTE_MS
-_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: below it a wait is no news
+_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: a shorter wait is normal
 _OLDEST_VISIBILITIES: Final = 3  # ours: received, failed, received again, and still there
 _EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "completion-failed": (
@@ -92,7 +92,7 @@ class LogCount(Struct, frozen=True, kw_only=True):
 
 
 def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, owner: str | None) -> AlarmPlan:
-    """Something lies in a dead-letter or held queue.
+    """There is something in a dead-letter or held queue.
 
     Args:
         queue: its full name. role: which of the two.

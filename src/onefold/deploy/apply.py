@@ -67,7 +67,7 @@ class Deployed(Struct, frozen=True, kw_only=True):
     Args:
         status: of the stack. ok: all was done.
         outputs: of the stack. failure: what failed first, where it was not.
-        todo: what to do about where the stack stands now; may be empty.
+        todo: what to do about the state the stack is in now; may be empty.
     """
 
     stack: str
@@ -93,7 +93,7 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
             answer = error.response
             if (
                 answer["ResponseMetadata"].get("HTTPStatusCode") != 403
-            ):  # the right to list is not needed; uploading tells
+            ):  # the right to list is not needed; uploading shows it
                 raise
     # S3 says the region in its answer, also in the one to a caller without permission (S3 API, HeadBucket).
     found = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("x-amz-bucket-region", region)
@@ -125,7 +125,7 @@ def upload(
         try:
             found = s3.head_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            # Who may not list the bucket gets 403 for what is absent (S3 API, HeadObject); the upload itself tells.
+            # Who may not list the bucket gets 403 for what is absent (S3 API, HeadObject); the upload itself shows it.
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in (403, 404):
                 raise
         else:
@@ -165,7 +165,7 @@ class LiveStack:
         return self._errors(f"cloudformation:{action}", f"stack {self.name}")
 
     def standing(self) -> StackState:
-        """Where it stands; `ABSENT` when there is no such stack."""
+        """Its state; `ABSENT` when there is no such stack."""
         from botocore.exceptions import ClientError
 
         with self._asking("DescribeStacks"):
@@ -177,7 +177,7 @@ class LiveStack:
                 raise
 
     def refuse(self, before: StackState) -> None:
-        """Refuse a stack that no change set can be made for as it stands.
+        """Refuse a stack that no change set can be made for in its state.
 
         Raises:
             UsageError: somebody deploys it now, or an earlier operation failed and left it; says the way out.
@@ -190,7 +190,7 @@ class LiveStack:
         if not changes.is_deployable(before.status):
             raise errors.UsageError(
                 f"Stack {self.name} is {before.status}" + (f": {before.reason}" if before.reason else "."),
-                meaning="CloudFormation takes no change set for it as it stands; nothing was changed.",
+                meaning="CloudFormation takes no change set for it in this state; nothing was changed.",
                 todo=changes.way_out(before.status, self.name),
             )
 
@@ -204,7 +204,7 @@ class LiveStack:
             parameters: of the template; None leaves one as the stack has it. token: names the change set, fresh each time.
 
         Raises:
-            UsageError: the stack stands where it cannot be deployed to, or the template is refused.
+            UsageError: the stack is in a state in which it cannot be deployed to, or the template is refused.
             TransientError: CloudFormation was not done in time or could not be reached.
         """
         before = self.standing()
@@ -325,7 +325,7 @@ class LiveStack:
         raise self._lost_sight("It takes longer than two hours.")
 
     def _ended(self, seen: Sequence[StackEvent]) -> bool:
-        """Whether the stack itself has told an end; its status alone may still be that of before the operation."""
+        """Whether the stack itself has reported an end; its status alone may still be that of before the operation."""
         own = [one for one in seen if one.type == changes.STACK and one.logical_id == self.name]
         return bool(own) and not own[-1].status.endswith(changes.BUSY)
 

@@ -80,7 +80,7 @@ class StackFailure(Struct, frozen=True, kw_only=True):
 
 
 class StackState(Struct, frozen=True, kw_only=True):
-    """Where a stack stands.
+    """The state of a stack.
 
     Args:
         status: CloudFormation's word, or `ABSENT`.
@@ -256,7 +256,7 @@ def advice(reason: str) -> str:
 
 
 def way_out(status: str, stack: str, stuck: Sequence[str] = ()) -> str:
-    """What to do with a stack that stands in `status`, before it can be deployed to; empty where nothing is needed.
+    """What to do with a stack in `status`, before it can be deployed to; empty where nothing is needed.
 
     Args:
         stuck: logical ids that a rollback could not bring back.
@@ -341,7 +341,7 @@ def read_template(text: str | Mapping[str, Any], stack: str) -> Mapping[str, Any
     """A deployed template as a value.
 
     Raises:
-        UsageError: it is no JSON, so `onefold deploy` did not write it.
+        UsageError: it is not JSON, so `onefold deploy` did not write it.
     """
     if not isinstance(text, str):
         return text
@@ -376,7 +376,7 @@ def _values(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Whether two values are the same; 30 and "30" are told as different, though CloudFormation reads them alike."""
+    """Whether two values are the same; 30 and "30" are reported as different, though CloudFormation reads them alike."""
     return type(before) is type(after) and before == after
 
 

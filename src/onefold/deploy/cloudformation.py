@@ -89,7 +89,7 @@ def to_yaml(plan: DeployPlan) -> str:
         raise errors.UsageError(
             "YAML needs the package PyYAML, which is not installed.", todo="Run: pip install pyyaml"
         ) from None
-    # by way of JSON: a value that stands at several places would become an alias, which CloudFormation does not read
+    # by way of JSON: a value that occurs in several places would become an alias, which CloudFormation does not read
     plain = msgspec.json.decode(msgspec.json.encode(template(plan)))
     text: str = yaml.safe_dump(plain, sort_keys=True, width=120)
     return text

@@ -236,7 +236,7 @@ class SchedulePlan(Struct, frozen=True, kw_only=True):
     """A schedule as both writers write it.
 
     Args:
-        id: logical id. name, expression, zone: as Scheduler is told.
+        id: logical id. name, expression, zone: as Scheduler gets them.
         start, end: RFC 3339, UTC; None for none. window_minutes: None for none.
         input: SendMessage's parameters as JSON, a pattern (see `names.py`).
         attempts, age_s: retry policy. dead_id: of the queue for what could not be delivered; None for none.

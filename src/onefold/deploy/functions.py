@@ -37,7 +37,7 @@ from onefold.run.lambda_crew import LambdaSettings
 
 ROOM_FACTOR: Final = 2
 FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch
-MARGIN_MS: Final = LambdaSettings().margin_ms  # what `App.lambda_handler` keeps back, unless told otherwise
+MARGIN_MS: Final = LambdaSettings().margin_ms  # what `App.lambda_handler` keeps back by default
 URL_VARIABLE: Final = "ONEFOLD_URL"
 NAME_CHARS_MAX: Final = 64  # Lambda API, CreateFunction, FunctionName
 RUNTIMES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")  # Lambda developer guide, "Lambda runtimes"
@@ -79,7 +79,7 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
     """A function with its mapping, role and log group.
 
     Args:
-        id: of its logical ids. settings, mapping: as Lambda is told.
+        id: of its logical ids. settings, mapping: as Lambda gets them.
         runtime, architecture: of Python and the processor.
         queue_id: of the queue it works on. fifo, visibility_ms: of that queue.
         jobs: that run in it, sorted. owner: of these, where they have one.
@@ -236,7 +236,7 @@ def _sends_to(wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[st
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise errors.UsageError(
-                f"it sends to {name!r}, which is no queue of the app.",
+                f"it sends to {name!r}, which is not a queue of the app.",
                 todo=f"Did you mean {near[0]!r}?" if near else f"The queues are: {', '.join(known)}.",
             )
     return known if wanted is None else wanted
@@ -261,7 +261,7 @@ def _check_options(options: Function) -> None:
         )
     texts = [*options.environment, *options.environment.values()]
     if not all(isinstance(one, str) for one in texts):
-        raise errors.UsageError("its environment has a value that is no text.", todo="Write numbers as text, too.")
+        raise errors.UsageError("its environment has a value that is not text.", todo="Write numbers as text, too.")
     if URL_VARIABLE in options.environment:
         raise errors.UsageError(
             f"{URL_VARIABLE} is in its environment.",

@@ -288,7 +288,7 @@ class Uses(Struct, frozen=True, kw_only=True):
         queue: that it works on. companions: its dead-letter and held queues. sends_to: where its jobs send.
         log_group: its own.
         table: of the records; None where they are kept elsewhere.
-        jobs: whose records it writes, where the table has layout 2; empty in layout 1, in which roles cannot be told apart.
+        jobs: whose records it writes, where the table has layout 2; empty in layout 1, which cannot separate roles by job.
         payloads: `bucket/prefix`, or None.
         kms_key: ARN, or None.
         network: it runs in a VPC.

@@ -1,9 +1,10 @@
 """Names on AWS: what things are called there, their ARNs, and the logical ids of a template.
 
 Names and ids are functions of the declared names and the prefix alone, so that they are the same at every run and a new
-queue never renames an old one. ARNs are patterns: `{partition}`, `{region}` and `{account}` stand for what is known only
-where the template is applied, `{queue_url.ID}` and the like for what a resource of the same plan is called then; each writer
-puts its own expression there (`filled`).
+queue never renames an old one.
+ARNs are patterns: `{partition}`, `{region}` and `{account}` are placeholders for what is known only where the template is
+applied, `{queue_url.ID}` and the like for the name that a resource of the same plan gets there; each writer puts its own
+expression in their place (`filled`).
 Never here: which things there are. Invariant: two things of a kind never share a logical id (`by_id` refuses it).
 """
 
@@ -138,7 +139,7 @@ def log_streams_arn(log_group: str) -> str:
 
 
 def rule_arn(bus: str, rule: str) -> str:
-    """Of an EventBridge rule by its full name; rules of the default bus stand without the bus."""
+    """Of an EventBridge rule by its full name; rules of the default bus are named without it."""
     path = rule if bus == "default" else f"{bus}/{rule}"
     return f"arn:{{partition}}:events:{{region}}:{{account}}:rule/{path}"
 
@@ -189,7 +190,7 @@ def filled(text: str, expression: Callable[[str], str], literal: Callable[[str],
 
     Args:
         text: for example an ARN of this module.
-        expression: what stands for a place, by its name.
+        expression: what replaces a placeholder, by its name.
         literal: how the text between them is written, for writers whose own signs must be escaped.
     """
     parts = _PLACE.split(text)

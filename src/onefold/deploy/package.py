@@ -35,7 +35,7 @@ from onefold import errors
 from onefold.deploy.sources import IN_RUNTIME, app_sources, installed_files, onefold_sources
 
 Architecture = Literal["x86_64", "arm64"]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 ZIPPED_BYTES_MAX: Final = (
     50 * 1024 * 1024
@@ -108,11 +108,11 @@ class Built(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def build(settings: PackageSettings, tell: Tell) -> Built:
+def build(settings: PackageSettings, report: Report) -> Built:
     """Pack a function.
 
     Args:
-        tell: is told each step as it begins.
+        report: is called with each step as it begins.
 
     Raises:
         UsageError: no pip, a dependency that has no wheel for the platform, two files of one name, bytecode for another
@@ -120,19 +120,19 @@ def build(settings: PackageSettings, tell: Tell) -> Built:
         NotFoundError: a module or file that is not there.
     """
     _check(settings)
-    tell(f"reading {settings.module} in {settings.root}")
+    report(f"reading {settings.module} in {settings.root}")
     own = app_sources(settings.module, settings.root, settings.include)
     pinned = pins(settings.extras)
-    tell(f"installing {', '.join(pinned)} for Python {settings.python} on {settings.architecture}")
+    report(f"installing {', '.join(pinned)} for Python {settings.python} on {settings.architecture}")
     target = settings.build_dir / f"python{settings.python}-{settings.architecture}"
     _install(pinned, settings, target)
     dependencies = installed_files(target)
     files = _joined({"the app": own.files, "onefold": onefold_sources(), "a dependency": dependencies})
-    tell(f"packing {len(files):,} files")
+    report(f"packing {len(files):,} files")
     entries = {name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in files.items()}
     entries |= {name: (content, False) for name, content in _own_metadata().items()}
     if settings.bytecode:
-        tell(f"compiling for Python {settings.python}")
+        report(f"compiling for Python {settings.python}")
         sources = {name: content for name, (content, _) in entries.items() if name.endswith(".py")}
         made = compiled(sources, settings.python, settings.build_dir / "bytecode")
         entries |= {name: (content, False) for name, content in made.items()}
@@ -220,12 +220,12 @@ def hash_of(package: Path) -> str:
     """The SHA-256 of an archive that was built before, hexadecimal.
 
     Raises:
-        NotFoundError: there is no such file. UsageError: it is no zip.
+        NotFoundError: there is no such file. UsageError: it is not a zip.
     """
     if not package.is_file():
         raise errors.NotFoundError(f"There is no package {package}.", todo="Make it: onefold package APP -o FILE.")
     if not zipfile.is_zipfile(package):
-        raise errors.UsageError(f"{package} is no zip.", todo="Make it: onefold package APP -o FILE.")
+        raise errors.UsageError(f"{package} is not a zip.", todo="Make it: onefold package APP -o FILE.")
     return hashlib.sha256(package.read_bytes()).hexdigest()
 
 

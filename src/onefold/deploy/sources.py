@@ -58,7 +58,7 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
 
     Raises:
         NotFoundError: the module or one of `include` is not below `root`.
-        UsageError: a file to be included lies outside `root`, is no regular file, or is Python that cannot be parsed.
+        UsageError: a file to be included lies outside `root`, is not a regular file, or is Python that cannot be parsed.
     """
     own = module.partition(".")[0]
     found: dict[str, Path] = {}
@@ -171,7 +171,7 @@ def _tree(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
                 continue
             if not path.is_file():
                 raise errors.UsageError(
-                    f"{path} is no regular file.",
+                    f"{path} is not a regular file.",
                     meaning="A link that leads nowhere, a socket or a pipe cannot be packed.",
                     todo="Remove it from the folder.",
                 )

@@ -2,8 +2,8 @@
 
 A `Stack` is the choices of one deployment (a prefix per stage, the table, where large payloads go, keys, tags). An app whose
 URL is `aws://...` has made some of them there; what the command line says wins.
-Never here: what is declared in the app. Invariant: the URL names no secret and no endpoint of an emulator, because it stands
-in a template that many may read and that is meant for AWS.
+Never here: what is declared in the app. Invariant: the URL names no secret and no endpoint of an emulator, because it is
+written into a template that many may read and that is meant for AWS.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _check_records(url: str) -> None:
     if parts.password or any(name == "password" for name, _ in parse_qsl(parts.query)):
         raise errors.UsageError(
             "The URL of the records holds a password.",
-            meaning="It would stand in the template and in the function's settings for everyone who may read them.",
+            meaning="It would be written into the template and in the function's settings for everyone who may read them.",
             todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
         )
     if parts.scheme not in registry.SERVERS:

@@ -4,7 +4,7 @@
       Item         a child execution: one invocation of the function of the job's queue, retried by the names of errors
       Tell-QUEUE   what Catch leads to: the child's input and its error, on an operations queue; the child has succeeded then
 
-Retries stand in the child: a retry on the Map itself would repeat all items. The function runs each child behind the guard,
+Retries are in the child: a retry on the Map itself would repeat all items. The function runs each child behind the guard,
 under a key from its items, so a child that is started again (redrive, a lost answer) has its effect once.
 A map whose items are not in S3 has no state machine; `onefold map` runs it.
 Never here: templates, reading items. Invariant: the role reaches this map's file, results, function and queues, no more.
@@ -144,7 +144,9 @@ def as_text(value: Json) -> str:
     return _placed(names.in_json(json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)))
 
 
-_OURS: Final = "\ue000"  # stands for `{` of a place while the text is escaped; a private character, in no definition
+_OURS: Final = (
+    "\ue000"  # replaces `{` of a placeholder while the text is escaped; a private character, in no definition
+)
 
 
 def _place(name: str) -> str:
@@ -240,7 +242,7 @@ def _catcher(rule: Catcher) -> Json:
 
 
 def error_names(declared: Sequence[str]) -> list[str]:
-    """Names of errors as Step Functions sees them: Lambda tells a class without its module, and a time-out in three ways."""
+    """Names of errors as Step Functions sees them: Lambda omits a class's module, and reports a time-out in three ways."""
     found: list[str] = []
     for name in declared:
         short = name if name.startswith(("States.", "Sandbox.", "Lambda.")) else name.rpartition(".")[2]

@@ -530,7 +530,7 @@ def _text(value: str) -> str:
 
 
 def _expression(place: str) -> str:
-    """What stands for a place of `names.py`."""
+    """What replaces a placeholder of `names.py`."""
     kind, _, what = place.partition(".")
     return _REFERENCES[kind].format(resource_name(what)) if what else _PLACES[kind]
 

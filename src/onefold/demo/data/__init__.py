@@ -1,8 +1,8 @@
 """The demo's input: real invoices of a UK retailer, read row by row from the file beside this module.
 
 Here: the file's name and the one reader of it. Source, licence and what was changed: `SOURCE.md` in this
-folder. Never here: what should become of a row (that is the job's business, in `fulfilment`, and, worked out
-a second time and apart from it, the judge's, in `figures`). Invariant: a row is handed on as it stands in the
+folder. Never here: what should happen to a row (that is the job's business, in `fulfilment`, and, worked out
+a second time and apart from it, the judge's, in `figures`). Invariant: a row is passed on as it is in the
 file or not at all; nothing is cleaned, skipped or rounded on the way.
 """
 
@@ -32,9 +32,9 @@ class InvoiceRow:
     """One row of the file.
 
     Attributes:
-        line: line number in the file, 1 is the header; tells rows apart but is no part of the invoice, so it
+        line: line number in the file, 1 is the header; tells rows apart but is not part of the invoice, so it
             must not go into a payload (the same invoice sent twice would look like two different ones).
-        number: invoice number; `C...` is a cancellation. Not unique: 43 numbers stand twice.
+        number: invoice number; `C...` is a cancellation. Not unique: 43 numbers occur twice.
         invoice_date: date and time as in the file, month/day/year hour:minute, in the shop's local time.
         customer: customer number, None where the file has `(blank)`.
         country: country of the customer.
@@ -55,7 +55,7 @@ def read_invoices(path: Path = INVOICES, *, count_max: int | None = None) -> Ite
     """Stream the invoices of a gzip-compressed CSV file in the file's order; only one row is held at a time.
 
     Args:
-        path: the file; the shipped one unless told otherwise.
+        path: the file; the shipped one by default.
         count_max: stop after this many rows, 0 or more; None reads all.
 
     Raises:

@@ -31,7 +31,7 @@ invoices = app.queue(
 
 
 class ShopInvoice(Struct, frozen=True, kw_only=True):
-    """The payload: one invoice as it stands in the file; the price is text, so that nothing is rounded."""
+    """The payload: one invoice as it is in the file; the price is text, so that nothing is rounded."""
 
     number: str
     invoice_date: str
