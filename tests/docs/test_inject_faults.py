@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from onefold.decide.faults import HOLD_MS_DEFAULT, KINDS, REDRIVE_WITHIN_MS_DEFAULT, Faults, parse_faults
+from onefold.local.fault_rules import HOLD_MS_DEFAULT, KINDS, REDRIVE_WITHIN_MS_DEFAULT, Faults, parse_faults
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "inject-faults.md").read_text(encoding="utf-8")
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec import structs
 
 from onefold import errors
-from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
+from onefold.local.fault_rules import parse_faults
 from onefold.local.identifiers import QueueAddresses
 from onefold.service.functions import wire_form
 from tests.local.house import House, play, turns

@@ -12,8 +12,8 @@ from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy, SystemEntropy
+from onefold.local.fault_rules import NO_FAULTS
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues

@@ -6,8 +6,8 @@ import pytest
 
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery
-from onefold.decide.faults import NO_FAULTS, Faults, parse_faults
 from onefold.entropy import SeededEntropy
+from onefold.local.fault_rules import NO_FAULTS, Faults, parse_faults
 from onefold.local.faults import FaultInjector
 
 

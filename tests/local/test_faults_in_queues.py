@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
+from onefold.local.fault_rules import parse_faults
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues

@@ -13,8 +13,8 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
-from onefold.decide.faults import parse_faults
 from onefold.entropy import SeededEntropy
+from onefold.local.fault_rules import parse_faults
 from onefold.local.faults import FaultInjector
 from onefold.manual_clock import ManualClock
 

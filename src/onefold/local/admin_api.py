@@ -21,10 +21,10 @@ from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.contracts.admin import Peeked
-from onefold.decide.faults import Faults
 from onefold.local import history_page, signing
 from onefold.local.aws_errors import AwsError
 from onefold.local.connection import Request, Response
+from onefold.local.fault_rules import Faults
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.local.queue_operations import OWN_DEAD_LETTERS
 from onefold.local.queues import LocalQueues

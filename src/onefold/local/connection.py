@@ -29,6 +29,18 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
 
+TURNS: Final = 100  # of an idle loop: about a microsecond each
+REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
+REST_MAX: Final = 1_024
+_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below are too short to count
+_MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
+_NAME = re.compile(rb"[A-Za-z0-9-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
 
 def start_eagerly(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
     """Run until the end, or until it waits: then the task that goes on with it, which must not be cancelled in this turn.
@@ -60,11 +72,6 @@ def _rest(run: Coroutine[Any, None, None], waits_for: Any) -> Generator[Any, Non
                 waits_for = run.send(None)
     except StopIteration:
         return
-
-
-TURNS: Final = 100  # of an idle loop: about a microsecond each
-REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
-REST_MAX: Final = 1_024
 
 
 class BusyPoll:
@@ -100,11 +107,7 @@ class BusyPoll:
             self._rest_next = min(2 * self._rest_next, REST_MAX)
 
 
-_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below are too short to count
-_MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
-_NAME = re.compile(rb"[A-Za-z0-9-]+")
-_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# -- requests and answers ----------------------------------------------------------------------------------------------
 
 
 class Bounds(Struct, frozen=True, kw_only=True):

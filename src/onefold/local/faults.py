@@ -7,7 +7,7 @@ fault has a stream of chance of its own, so what a poll draws does not move what
 What has memory are the copies of `deliver`: a standard queue honours any receipt of a message, so a copy is the same
 delivery with the same receipt and one more on its receive count. At most `copies_max` wait; they die with the process.
 
-Not here: the draws (`decide/faults.py`), the history, engine calls. Used on the server's loop only: no lock.
+Not here: the draws (`fault_rules.py`), the history, engine calls. Used on the server's loop only: no lock.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from msgspec import Struct, structs
 from onefold import limits
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery
-from onefold.decide import faults as deciding
-from onefold.decide.faults import (
+from onefold.entropy import SeededEntropy
+from onefold.local import fault_rules
+from onefold.local.fault_rules import (
     NO_FAULTS,
     At,
     Chance,
@@ -36,7 +37,6 @@ from onefold.decide.faults import (
     OnRequest,
     OnSend,
 )
-from onefold.entropy import SeededEntropy
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -93,7 +93,7 @@ class FaultInjector:
         self.active = bool(live) or bool(self._copies)
 
         def at(moment: At) -> list[tuple[Fault, Chance]]:
-            return [(one.fault, one.chance) for one in live if deciding.KINDS[one.fault.kind].at == moment]
+            return [(one.fault, one.chance) for one in live if fault_rules.KINDS[one.fault.kind].at == moment]
 
         self._send, self._receive, self._delete = at("send"), at("receive"), at("delete")
         self._request, self._invoke, self._dead_letter = at("request"), at("invoke"), at("dead-letter")
@@ -119,7 +119,7 @@ class FaultInjector:
             return entries, []
         changed, plans = list(entries), list[OnSend | None]()
         for index, entry in enumerate(entries):
-            plan = deciding.on_send(self._send, queue) if entry.run_at_ms is None else None
+            plan = fault_rules.on_send(self._send, queue) if entry.run_at_ms is None else None
             plans.append(plan)
             if plan is not None:
                 asked_ms = delay_ms if entry.delay_ms is None else entry.delay_ms
@@ -137,7 +137,7 @@ class FaultInjector:
             return []
         plans = []
         for delivery in deliveries:
-            plan = deciding.on_receive(self._receive, queue, delivery.visible_ms)
+            plan = fault_rules.on_receive(self._receive, queue, delivery.visible_ms)
             plans.append(plan)
             if plan is not None:
                 self._injected(plan.by)
@@ -150,7 +150,7 @@ class FaultInjector:
             return []
         plans = []
         for _ in receipts:
-            plan = deciding.on_delete(self._delete, queue)
+            plan = fault_rules.on_delete(self._delete, queue)
             plans.append(plan)
             if plan is not None:
                 self._injected(plan.by)
@@ -158,21 +158,21 @@ class FaultInjector:
 
     def dead_lettered(self, queue: str) -> OnDeadLetter | None:
         """What happens to a message that has just come into the dead-letter queue `queue`."""
-        plan = deciding.on_dead_letter(self._dead_letter, queue) if self._dead_letter else None
+        plan = fault_rules.on_dead_letter(self._dead_letter, queue) if self._dead_letter else None
         if plan is not None:
             self._injected(plan.by)
         return plan
 
     def requested(self, operation: str, queue: str = "") -> OnRequest | None:
         """What happens to a request; `queue` empty where the operation names none."""
-        plan = deciding.on_request(self._request, operation, queue) if self._request else None
+        plan = fault_rules.on_request(self._request, operation, queue) if self._request else None
         if plan is not None:
             self._injected(plan.by)
         return plan
 
     def invoking(self, queue: str = "") -> OnInvoke | None:
         """What happens to an invocation for messages of `queue`; empty for one that somebody asked for directly."""
-        plan = deciding.on_invoke(self._invoke, queue) if self._invoke else None
+        plan = fault_rules.on_invoke(self._invoke, queue) if self._invoke else None
         if plan is not None:
             self._injected(plan.by)
         return plan

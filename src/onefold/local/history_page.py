@@ -29,6 +29,42 @@ Format = Literal["html", "json", "text"]
 LIMIT_DEFAULT = 500
 LIMIT_MAX = 10_000
 _UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "?")
+_TROUBLE = frozenset({"dead-lettered", "delete-refused", "expired", "fault"})
+_ENDS = {
+    "deleted": "deleted",
+    "released": "waiting",
+    "dead-lettered": "dead letter",
+    "purged": "purged",
+    "expired": "expired",
+}
+_CONTENT_TYPES: Mapping[Format, str] = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "text": "text/plain; charset=utf-8",
+}
+# The page needs nothing but its own style; a hostile queue name that slipped through could still load or run nothing.
+_SAFETY = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_FOLLOW_S = 2
+_TONES: Mapping[str, str] = {
+    "sent": "new",
+    "deduplicated": "quiet-tone",
+    "received": "held",
+    "hidden": "held",
+    "released": "held",
+    "deleted": "done",
+    "delete-refused": "bad",
+    "dead-lettered": "bad",
+    "moved": "new",
+    "purged": "quiet-tone",
+    "expired": "bad",
+    "invoked": "ran",
+    "answered": "ran",
+    "fault": "fault",
+}
 
 
 class HistoryQuery(Struct, frozen=True, kw_only=True):
@@ -115,8 +151,6 @@ def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int |
 
 # --------------------------------------------------------------------------------------------------- states of messages
 
-_TROUBLE = frozenset({"dead-lettered", "delete-refused", "expired", "fault"})
-
 
 def went_wrong(events: Sequence[HistoryEvent]) -> bool:
     """Whether a message was redelivered, dead-lettered, refused a delete, failed, expired, or met a fault."""
@@ -152,15 +186,6 @@ def summary(events: Sequence[HistoryEvent], now_ms: int) -> MessageSummary:
         wrong=went_wrong(events),
         last_at_ms=events[-1].at_ms,
     )
-
-
-_ENDS = {
-    "deleted": "deleted",
-    "released": "waiting",
-    "dead-lettered": "dead letter",
-    "purged": "purged",
-    "expired": "expired",
-}
 
 
 def _state(event: HistoryEvent, now_ms: int) -> str:
@@ -303,20 +328,6 @@ def since(event: HistoryEvent, events: Sequence[HistoryEvent]) -> str:
 def clock(at_ms: int) -> str:
     """Time of day with milliseconds, UTC."""
     return wording.instant(at_ms)[11:23]
-
-
-_CONTENT_TYPES: Mapping[Format, str] = {
-    "html": "text/html; charset=utf-8",
-    "json": "application/json",
-    "text": "text/plain; charset=utf-8",
-}
-# The page needs nothing but its own style; a hostile queue name that slipped through could still load or run nothing.
-_SAFETY = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
-_FOLLOW_S = 2
 
 
 class HistoryPage(Struct, frozen=True):
@@ -476,24 +487,6 @@ class _Html:
             f'<small class="quiet">{clock(event.at_ms)}</small></time>'
             f'<div><strong class="what">{event.what}</strong> {self._why(event)}<p>{rest}</p></div></li>'
         )
-
-
-_TONES: Mapping[str, str] = {
-    "sent": "new",
-    "deduplicated": "quiet-tone",
-    "received": "held",
-    "hidden": "held",
-    "released": "held",
-    "deleted": "done",
-    "delete-refused": "bad",
-    "dead-lettered": "bad",
-    "moved": "new",
-    "purged": "quiet-tone",
-    "expired": "bad",
-    "invoked": "ran",
-    "answered": "ran",
-    "fault": "fault",
-}
 
 
 def _state_mark(state: str) -> str:

@@ -35,6 +35,8 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 _SPREAD = 0x2545F4914F6CDD1D  # any odd constant: neighbouring ids should not look like neighbours of another file
 _SEQUENCE_START = 18_849_496_460_467_696_128  # sequence numbers of AWS have 20 digits
 _SEQUENCE_STEP = 256  # and are not consecutive
+_TEXT = b"\x01"  # String, Number and their labels
+_BINARY = b"\x02"
 
 
 class QueueAddresses(Struct, frozen=True):
@@ -146,8 +148,7 @@ def receipt_of(handle: str, queue: str) -> str:
     return receipt
 
 
-_TEXT = b"\x01"  # String, Number and their labels
-_BINARY = b"\x02"
+# -- digests -----------------------------------------------------------------------------------------------------------
 
 
 def body_md5(body: str) -> str:

@@ -27,6 +27,17 @@ from onefold.local.queue_attributes import WAIT_S_MAX
 from onefold.local.sqs_service import SqsCaller, SqsService
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
+_CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
+_TRACE = "AWSTraceHeader"
+_DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
+_DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
+_FIFO = ".fifo"
+VISIBILITY_S_MAX: Final = limits.VISIBILITY_MS_MAX // limits.SECOND_MS
+_EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 def check_entries(entries: Sequence[Any]) -> None:
@@ -47,12 +58,7 @@ def check_entries(entries: Sequence[Any]) -> None:
         seen.add(entry_id)
 
 
-BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
-_CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
-_TRACE = "AWSTraceHeader"
-_DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
-_DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
-_FIFO = ".fifo"
+# -- send --------------------------------------------------------------------------------------------------------------
 
 
 async def send_message(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
@@ -230,8 +236,7 @@ def refusal(refused: Refused) -> AwsError:
     return aws_errors.invalid_parameter_value(refused.message)
 
 
-VISIBILITY_S_MAX: Final = limits.VISIBILITY_MS_MAX // limits.SECOND_MS
-_EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
+# -- receive -----------------------------------------------------------------------------------------------------------
 
 
 async def receive_message(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:

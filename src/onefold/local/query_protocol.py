@@ -31,16 +31,6 @@ from onefold.local.json_protocol import Headers
 from onefold.local.sqs_model import Shape, SqsModel, SqsOperation
 
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
-
-
-class Pair(NamedTuple):
-    """How a map is written: the element around each pair, and the elements of key and value."""
-
-    element: str
-    key: str
-    value: str
-
-
 LISTS: Final[Mapping[str, str]] = {
     "AWSAccountIdList": "AWSAccountId",
     "ActionNameList": "ActionName",
@@ -61,6 +51,35 @@ LISTS: Final[Mapping[str, str]] = {
     "StringList": "StringListValue",
     "TagKeyList": "TagKey",
 }
+JSON_LISTS: Final[Mapping[str, str]] = {
+    "MessageList": "messages",
+    "QueueUrlList": "queueUrls",
+}  # recorded; else as named
+CONTENT_TYPE = b"text/xml"
+JSON_TYPE = b"application/json"
+_FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
+_DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
+_INDEX = re.compile(r"[0-9]{1,9}")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_BITS = {"integer": 31, "long": 63}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REPLACEMENT = "\ufffd"
+_HEAD = '<?xml version="1.0"?>'
+_OF_ACCOUNT = frozenset({"CreateQueue", "ListQueues"})  # actions that a queue's own URL does not answer (recorded)
+_QUEUE_PATH = re.compile(r"(?:/queue/[a-z0-9-]+)?/[0-9]{12}/[A-Za-z0-9_.-]+/?")
+_Tree = dict[str, Any]  # by part of a name: text, or another tree when dots follow
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """How a map is written: the element around each pair, and the elements of key and value."""
+
+    element: str
+    key: str
+    value: str
+
 
 MAPS: Final[Mapping[str, Pair]] = {
     "MessageBodyAttributeMap": Pair("MessageAttribute", "Name", "Value"),
@@ -71,12 +90,6 @@ MAPS: Final[Mapping[str, Pair]] = {
 }
 
 
-JSON_LISTS: Final[Mapping[str, str]] = {
-    "MessageList": "messages",
-    "QueueUrlList": "queueUrls",
-}  # recorded; else as named
-
-
 def element_of(shape: str) -> str:
     """The name of each element of a list; `member` for a list that is newer than these tables."""
     return LISTS.get(shape, "member")
@@ -85,24 +98,6 @@ def element_of(shape: str) -> str:
 def pair_of(shape: str) -> Pair:
     """How a map is written; generic names for a map that is newer than these tables."""
     return MAPS.get(shape, Pair("entry", "key", "value"))
-
-
-CONTENT_TYPE = b"text/xml"
-JSON_TYPE = b"application/json"
-
-_FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
-_DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
-_INDEX = re.compile(r"[0-9]{1,9}")
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
-_BITS = {"integer": 31, "long": 63}
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_REPLACEMENT = "\ufffd"
-_HEAD = '<?xml version="1.0"?>'
-
-_OF_ACCOUNT = frozenset({"CreateQueue", "ListQueues"})  # actions that a queue's own URL does not answer (recorded)
-_QUEUE_PATH = re.compile(r"(?:/queue/[a-z0-9-]+)?/[0-9]{12}/[A-Za-z0-9_.-]+/?")
-
-_Tree = dict[str, Any]  # by part of a name: text, or another tree when dots follow
 
 
 # ------------------------------------------------------------------------------------------------------ reading

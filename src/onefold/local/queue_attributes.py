@@ -37,6 +37,24 @@ if TYPE_CHECKING:
 
 _METADATA = "wire/queue/"
 _DROPPED = "wire/dropped/"
+WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
+POLICY_BYTES_MAX: Final = 8_192  # SQS developer guide, policy quotas
+FIFO_ONLY: Final = frozenset({"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"})
+READ_ONLY: Final = frozenset(
+    {
+        "ApproximateNumberOfMessages",
+        "ApproximateNumberOfMessagesDelayed",
+        "ApproximateNumberOfMessagesNotVisible",
+        "CreatedTimestamp",
+        "LastModifiedTimestamp",
+        "QueueArn",
+    }
+)
+_YES_NO: Final = {"true": True, "false": False}
+_COUNTS: Final = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
+
+
+# -- metadata ----------------------------------------------------------------------------------------------------------
 
 
 class QueueMetadata(Struct, frozen=True, kw_only=True):
@@ -121,19 +139,7 @@ class QueueMetadataStore:
             self._state.put([Change(name, value, 0 if found is None else found.version)])
 
 
-WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
-POLICY_BYTES_MAX: Final = 8_192  # SQS developer guide, policy quotas
-FIFO_ONLY: Final = frozenset({"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"})
-READ_ONLY: Final = frozenset(
-    {
-        "ApproximateNumberOfMessages",
-        "ApproximateNumberOfMessagesDelayed",
-        "ApproximateNumberOfMessagesNotVisible",
-        "CreatedTimestamp",
-        "LastModifiedTimestamp",
-        "QueueArn",
-    }
-)
+# -- attributes of a request -------------------------------------------------------------------------------------------
 
 
 class WantedQueue(Struct, frozen=True):
@@ -330,7 +336,6 @@ def _json(value: str) -> Any:
         return None
 
 
-_YES_NO: Final = {"true": True, "false": False}
 _CHANGES: Final[Mapping[str, AttributeChange]] = {
     "ContentBasedDeduplication": _one_of(
         "ContentBasedDeduplication", _YES_NO, lambda wanted, on: _set(wanted, content_dedup=on)
@@ -360,7 +365,6 @@ _CHANGES: Final[Mapping[str, AttributeChange]] = {
     "VisibilityTimeout": _seconds("VisibilityTimeout", "visibility_ms", 0, limits.VISIBILITY_MS_MAX),
 }
 NAMES: Final = frozenset({*_CHANGES, *FIFO_ONLY, *READ_ONLY})
-_COUNTS: Final = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
 
 
 # -- the other way ---------------------------------------------------------------------------------------------------

@@ -35,6 +35,29 @@ OWN_DEAD_LETTERS: Final = (
 RECREATE_MS: Final = 60 * limits.SECOND_MS  # SQS CreateQueue: wait 60 seconds after deleting a queue of that name
 PAGE_MAX: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
+TAGS_MAX: Final = 50  # SQS developer guide, cost allocation tags
+TAG_KEY_CHARS_MAX: Final = 128  # same
+TAG_VALUE_CHARS_MAX: Final = 256  # same
+ACTIONS_MAX: Final = 7  # SQS AddPermission: OverLimit beyond
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ACCOUNT = re.compile(r"[0-9]{12}")
+_ACTIONS: Final = frozenset(
+    {
+        "*",
+        "ChangeMessageVisibility",
+        "DeleteMessage",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+        "ReceiveMessage",
+        "SendMessage",
+    }
+)
+LIST_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10, default 1
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 
 async def create_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> dict[str, Any]:
@@ -244,27 +267,6 @@ async def purge_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None: 
     sqs.queues.history.record(name, "", "purged", at_ms=sqs.queues.timers.now_ms(), via="sqs")
 
 
-TAGS_MAX: Final = 50  # SQS developer guide, cost allocation tags
-TAG_KEY_CHARS_MAX: Final = 128  # same
-TAG_VALUE_CHARS_MAX: Final = 256  # same
-ACTIONS_MAX: Final = 7  # SQS AddPermission: OverLimit beyond
-_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ACCOUNT = re.compile(r"[0-9]{12}")
-_ACTIONS: Final = frozenset(
-    {
-        "*",
-        "ChangeMessageVisibility",
-        "DeleteMessage",
-        "GetQueueAttributes",
-        "GetQueueUrl",
-        "ListDeadLetterSourceQueues",
-        "PurgeQueue",
-        "ReceiveMessage",
-        "SendMessage",
-    }
-)
-
-
 async def _write(sqs: SqsService, queue: str, metadata: QueueMetadata) -> None:
     await sqs.queues.call(lambda: sqs.metadata_store.write(queue, metadata))
     sqs.metadata_store.keep(queue, metadata)
@@ -394,7 +396,7 @@ def _with_policy(metadata: QueueMetadata, policy: Mapping[str, Any]) -> QueueMet
     return structs.replace(metadata, kept=kept)
 
 
-LIST_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10, default 1
+# -- move tasks --------------------------------------------------------------------------------------------------------
 
 
 class _Handle(Struct, frozen=True, rename="camel"):

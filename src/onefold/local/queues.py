@@ -32,7 +32,7 @@ from onefold.contracts.admin import Transferred
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Delivery, RetryIn
-from onefold.decide.faults import OnSend
+from onefold.local.fault_rules import OnSend
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.timers import Timer, Timers
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
+UPKEEP_MANUAL_MS = (
+    60_000  # the same on a manual clock, where weeks pass in one go; whoever moves it ends with `maintain_now`
+)
+MOVING_MS = 50  # the same while a move task runs
+NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
+_FOREIGN_WAIT_S = 3_600.0
+_JOIN_S = 5.0
+_FIFO = ".fifo"  # how the names of FIFO queues end, and no other
 
 
 class GroupCommit:
@@ -108,16 +117,6 @@ class GroupCommit:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
-
-
-UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
-UPKEEP_MANUAL_MS = (
-    60_000  # the same on a manual clock, where weeks pass in one go; whoever moves it ends with `maintain_now`
-)
-MOVING_MS = 50  # the same while a move task runs
-NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
-_FOREIGN_WAIT_S = 3_600.0
-_JOIN_S = 5.0
 
 
 class Upkeep:
@@ -206,9 +205,6 @@ class _Bridge:
         self._stopped = True
         self._waiter.wake()
         self._thread.join(timeout=_JOIN_S)
-
-
-_FIFO = ".fifo"  # how the names of FIFO queues end, and no other
 
 
 class LocalQueues:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from onefold import errors
-from onefold.decide.faults import OnRequest
 from onefold.local import aws_errors, json_protocol, message_operations, query_protocol, queue_operations, signing
 from onefold.local.aws_errors import AwsError
 from onefold.local.connection import Request, Response
+from onefold.local.fault_rules import OnRequest
 from onefold.local.identifiers import region_of_url
 from onefold.local.sqs_model import SqsModel, SqsOperation
 from onefold.local.sqs_service import SqsCaller, SqsService

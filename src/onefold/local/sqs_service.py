@@ -25,6 +25,8 @@ from onefold.local.queue_attributes import QueueMetadata, QueueMetadataStore
 from onefold.local.queues import LocalQueues
 
 ATTEMPT_MS = 5 * limits.MINUTE_MS
+_REGIONS_MAX: Final = 64  # whose view is kept; one for a further region is made anew each time
+SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this server has no users
 
 
 class _Attempt(Struct):
@@ -73,10 +75,6 @@ class ReceiveAttempts:
     def _forget_old(self, now_ms: int) -> None:
         for key in [key for key, one in self._made.items() if now_ms >= one.made_at_ms + ATTEMPT_MS]:
             self._forget(key)
-
-
-_REGIONS_MAX: Final = 64  # whose view is kept; one for a further region is made anew each time
-SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this server has no users
 
 
 class SqsCaller(Struct, frozen=True):

@@ -20,13 +20,13 @@ from onefold import errors, limits, private_files
 from onefold.backends import registry
 from onefold.contracts.engine import Engine
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.faults import NO_FAULTS, Faults
 from onefold.lambdas import mapping as mappings
 from onefold.lambdas.functions import Function, FunctionStats
 from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.lambdas.records import WireForm
 from onefold.lambdas.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local import identifiers
+from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.queues import LocalQueues

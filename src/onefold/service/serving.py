@@ -23,7 +23,6 @@ from onefold.backends import registry
 from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
-from onefold.decide.faults import NO_FAULTS, Faults
 from onefold.lambdas.functions import Function
 from onefold.lambdas.lambda_api import LambdaApi
 from onefold.lambdas.outcomes import LogLine
@@ -31,6 +30,7 @@ from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local import sqs_model
 from onefold.local.admin_api import AdminApi, ServerFacts
+from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
 from onefold.local.history import EVENTS_MAX, MessageHistory
 from onefold.local.http_server import HttpServer

@@ -25,10 +25,10 @@ from msgspec import structs
 from onefold import duration
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
-from onefold.decide.faults import NO_FAULTS, parse_faults
 from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.outcomes import LogLine
+from onefold.local.fault_rules import NO_FAULTS, parse_faults
 from onefold.local.history import HistoryEvent
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.manual_clock import ManualClock

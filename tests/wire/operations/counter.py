@@ -15,10 +15,10 @@ import pytest
 
 from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.decide.faults import NO_FAULTS
 from onefold.entropy import SeededEntropy
 from onefold.local import json_protocol, query_protocol, sqs_model
 from onefold.local.aws_errors import AwsError
+from onefold.local.fault_rules import NO_FAULTS
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.identifiers import QueueAddresses

@@ -21,12 +21,12 @@ from onefold.cli import options, render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.faults import parse_faults
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy
 from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
 from onefold.lambdas.settings import FunctionSettings, MappingSettings
+from onefold.local.fault_rules import parse_faults
 from onefold.service import functions, serving
 from onefold.service.functions import RunReport, RunSettings
 

@@ -13,11 +13,11 @@ from onefold import redact
 from onefold.cli import render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
-from onefold.decide.faults import parse_faults
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
 from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
+from onefold.local.fault_rules import parse_faults
 from onefold.local.request_handler import is_loopback
 from onefold.service import serving
 from onefold.service.serving import ServeSettings, Serving

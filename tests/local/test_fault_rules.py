@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from onefold.decide import faults
-from onefold.decide.faults import KINDS, NO_FAULTS, Chance, Fault, Faults, parse_faults
 from onefold.entropy import SeededEntropy
 from onefold.errors import UsageError
+from onefold.local import fault_rules as faults
+from onefold.local.fault_rules import KINDS, NO_FAULTS, Chance, Fault, Faults, parse_faults
 
 ROUNDS = 20_000
 VISIBLE_MS = 30_000

@@ -1,10 +1,10 @@
 """Faults on demand: which there are, how people write them, and what one draw of chance decides.
 
 A fault is one option, `KEY=VALUE`, with its limits behind commas: `lose-ack=0.1,queue=orders*,times=3`. The same text is
-its JSON. The draws are functions of the faults and of chance that is handed in; each answers a plan that says what is to be
+its JSON. The draws are functions of the faults and of chance that is passed in; each returns a plan that says what is to be
 done and, in one sentence, why, or None when nothing is.
 
-Never here: carrying a plan out, counting, memory between two draws (`local/faults.py`), HTTP statuses.
+Not here: carrying a plan out, counting, memory between two draws (`faults.py`), HTTP statuses.
 Invariant: where no fault applies nothing is drawn; and what AWS never shows on a FIFO queue (`deliver`, `reorder`, `delay`,
 `lose-ack`, `repeat-deleted`) does not apply to one, so that its order stays.
 """
@@ -146,7 +146,7 @@ class Faults(Struct, frozen=True, kw_only=True):
         if isinstance(value, Mapping) and isinstance(value.get("faults"), list):
             unknown = sorted(set(value) - {"faults", "seed"})
             if unknown:
-                raise UsageError(f"{unknown[0]!r} is not known beside faults.", todo="Beside it only seed may stand.")
+                raise UsageError(f"{unknown[0]!r} is not known beside faults.", todo="Only seed may be beside it.")
             value = [*value["faults"], *([] if value.get("seed") is None else [f"seed={value['seed']}"])]
         elif isinstance(value, Mapping):
             value = [f"{key}={setting}" for key, setting in value.items() if setting is not None]
@@ -167,7 +167,7 @@ NO_FAULTS = Faults()
 def parse_faults(options: Sequence[str]) -> Faults:
     """Faults as people write them: `["deliver=2", "lose-ack=10%,queue=orders*,times=3", "seed=7"]`.
 
-    A limit that stands alone (`queue=orders*`) holds for every fault that names none of its own.
+    A limit on its own (`queue=orders*`) holds for every fault that names none of its own.
 
     Raises:
         UsageError: an unknown key (with the near one), a value out of its range, a limit that cannot apply; nothing of the
