@@ -218,12 +218,15 @@ def _in_child() -> None:
     _here.opening, _here.forking = threading.RLock(), threading.RLock()
     _here.held, _here.is_gated = [], False
     _here.inherited = _open_files()
-    for owner in _owners():
-        owner.start_anew()
-    for one in list(_here.anew.values()):
-        start_anew = one()
-        if start_anew is not None:
-            start_anew()
+    first: Exception | None = None
+    for start_anew in [*(owner.start_anew for owner in _owners()), *(one() for one in list(_here.anew.values()))]:
+        try:
+            if start_anew is not None:
+                start_anew()
+        except Exception as error:  # noqa: BLE001 - the others must not go on with the parent's all the same
+            first = first or error
+    if first is not None:
+        raise first  # Python prints it
 
 
 def _open_files() -> frozenset[tuple[int, int]]:

@@ -80,11 +80,11 @@ def test_nor_is_it_forgotten_when_another_transaction_fails(engine: SqliteEngine
     queue.receive(1, 0)
     assert queue.receive(1) == []
     with pytest.raises(LookupError):
-        engine.database.write(fails)
+        engine.database.write(fails_in)
     assert len(engine.queues.take_transfers()) == 1
 
 
-def fails(_connection: sqlite3.Connection) -> None:
+def fails_in(_connection: sqlite3.Connection) -> None:
     raise LookupError
 
 
@@ -93,3 +93,33 @@ def test_the_same_engine_in_a_child_of_a_child(engine: SqliteEngine) -> None:
     names = in_child(lambda: f"{Path(str(engine.appear())).name} {in_child(lambda: Path(str(engine.appear())).name)}")
     assert len({"parent", *names.split()}) == 3
     assert os.path.exists(f"{engine.database.place}.owners/parent")
+
+
+def test_one_that_cannot_start_anew_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks._here, "owners", {})
+    monkeypatch.setattr(forks._here, "anew", {})
+    done: list[str] = []
+
+    def fails() -> None:
+        raise OSError("no")
+
+    forks.in_child(fails)
+    forks.in_child(lambda: done.append("anew"))
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.unraisablehook", lambda _: done.append("said"))
+        assert in_child(lambda: done) == "['anew', 'said']"
+
+
+def test_a_file_that_a_daemon_has_closed_already_is_no_error(engine: SqliteEngine) -> None:
+    place = engine.appear()
+    presence = engine._presence
+    assert presence is not None
+    assert presence._file is not None
+    copy = os.dup(presence._file)  # its lock
+    os.close(presence._file)
+    said: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.unraisablehook", said.append)
+        assert in_child(lambda: (str(engine.appear()) != place, said)) == "(True, [])"
+    os.dup2(copy, presence._file)
+    os.close(copy)

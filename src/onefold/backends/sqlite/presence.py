@@ -107,7 +107,8 @@ class Presence:
     def abandon(self) -> None:
         """In a child of the process: give up this end of its sign of life, which stays the parent's."""
         if self._file is not None:
-            os.close(self._file)
+            with suppress(OSError):  # a program that becomes a daemon may have closed all files
+                os.close(self._file)
             self._file = None
 
 
