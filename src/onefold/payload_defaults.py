@@ -33,14 +33,16 @@ _NONE: Final = object()
 _Found = dict[tuple[object, str], list[tuple[dict[str, Any], str, Any]]]
 
 
-def is_alike(value: object, fingerprint: str, defaults: Mapping[str, object] | None = None) -> bool:
-    """Whether a fingerprint is that of `value` with some of the fields left out that have their default.
+def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object] | None = None) -> bool:
+    """Whether two fingerprints are both of `value`, with some of the fields left out that have their default.
 
     A field of a type is left out everywhere or nowhere. Of more than ten fields with defaults not every combination is
     tried, but none, all, one, two, all but one, and the last ones; of payloads over 4 KB fewer, 16 at least.
 
     Args:
         value: as its type reads it; of a guarded call, the arguments by name.
+        own: fingerprint of the text that it was read from: one with a field that the type does not have is another payload.
+        first: fingerprint of the payload that came first.
         defaults: of the parameters, where `value` holds arguments.
     """
     try:
@@ -53,8 +55,13 @@ def is_alike(value: object, fingerprint: str, defaults: Mapping[str, object] | N
         whole = codec.joined(tree)
     except (PayloadError, RecursionError):
         return False
+    missing = {own, first}
     tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole)))
-    return any(_without(tree, chosen) == fingerprint for chosen in islice(_choices(list(found.values())), tries))
+    for chosen in islice(_choices(list(found.values())), tries):
+        missing.discard(_without(tree, chosen))
+        if not missing:
+            return True
+    return False
 
 
 def _without(tree: object, chosen: Sequence[list[tuple[dict[str, Any], str, Any]]]) -> str:

@@ -482,3 +482,14 @@ def test_the_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatc
     text = shell.fails("status")
     assert "The command line needs the package rich" in text
     assert "pip install 'onefold[cli]'" in text
+
+
+def test_the_commands_list_and_give(shell: Shell) -> None:
+    shell.send("a")
+    shell.work()
+    assert "book" in shell("names", "list", "shop:app")
+    assert shell.json("names", "list", "shop:app")["names"][0]["apps"] == ["shop"]
+    assert shell("names", "give", "book", "--to", "shop2", "--share", "--app", "shop:app") == (
+        "book belongs to shop and shop2.\n"
+    )
+    assert "Give names, or --of APP" in shell.fails("names", "give", "--to", "shop2", "--app", "shop:app", code=2)

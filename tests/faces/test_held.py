@@ -132,7 +132,9 @@ def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
 
 
 def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
-    guard = functools.partial(onefold.once, key="{order}", name="pay", store=there.desk.engine.store, on_unknown="hold")
+    guard = functools.partial(
+        onefold.once, key="{order}", name="bank", store=there.desk.engine.store, on_unknown="hold"
+    )
 
     @guard(clock=there.clock)
     def pay(order: str) -> str:
@@ -149,19 +151,19 @@ def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
         held.settle(bare, "k 1", done=True, result='"oops')
     held.settle(bare, "k 1", done=True, result="null")  # meant so, and wrong
     with pytest.raises(
-        onefold.PayloadError, match=r"pay 'k 1'.*settled by hand.*onefold held settle 'k 1' --done --result"
+        onefold.PayloadError, match=r"bank 'k 1'.*settled by hand.*onefold held settle 'k 1' --done --result"
     ):
         pay("k 1")
     held.settle(bare, "k 1", done=True, result='"r-1"')
     held.settle(bare, "k 1", done=True, result='"r-2"', reason_text="the bank's own number")
     assert pay("k 1") == "r-2"
-    assert [row.event for row in bare.engine.ledger.of_key(RecordKey("", "pay", "k 1"))].count("settled") == 3
+    assert [row.event for row in bare.engine.ledger.of_key(RecordKey("", "bank", "k 1"))].count("settled") == 3
     with pytest.raises(onefold.NotFoundError):
         held.settle(bare, "k 1", done=False)
 
 
 def test_what_a_call_returned_is_not_corrected_by_hand(there: Open) -> None:
-    @onefold.once(key="{order}", name="pay", store=there.desk.engine.store, clock=there.clock)
+    @onefold.once(key="{order}", name="bank", store=there.desk.engine.store, clock=there.clock)
     def pay(order: str) -> str:
         return f"paid {order}"
 

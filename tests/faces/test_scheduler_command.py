@@ -123,4 +123,4 @@ def test_another_app_with_the_same_name_on_the_file_is_refused_by_the_worker_too
     (folder / "other.py").write_text(BOOKS.replace('App("books")', 'App("other", url="sqlite:///.onefold/books.db")'))
     done = commands.run("worker", "other:app", "--schedules", "--no-progress")
     assert done.returncode == 1
-    assert "daily belongs to app books" in done.stderr
+    assert "The job 'daily' of the app 'other' has the name of a job of the app 'books'" in done.stderr

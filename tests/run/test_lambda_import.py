@@ -12,7 +12,7 @@ DECLARE = (
 )
 # Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do.
 ELSEWHERE = {
-    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch", "wire"),
+    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch"),
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
     *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures"),
     *("buses", "maps", "reconciling", "schedules", "run.sources"),

@@ -16,7 +16,7 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run import orphans
 from onefold.run.settings import WorkerSettings
-from onefold.service import status
+from onefold.service import names, status
 from onefold.service.desk import Desk, Jobs
 from onefold.service.workers import make_worker
 from onefold.testing import inline
@@ -134,6 +134,7 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
             runtime, recorder = shop.app.runtime(), Recorder()
             sinks = onefold.run.events.Sinks([recorder])
             driver = runtime.driver(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
+            names.give(Desk(runtime, actor="person:ada"), ["book"], "mill", shared=True)  # their keys never meet
             worlds.append(World(shop.app, clock, driver, recorder))
         for number in range(5):
             for shop in shops:

@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "Unknown outcomes that wait for a person: list, show, settle.",
     ),
     "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
+    "names": ("onefold.cli.commands.names", "command", "Whose the names of operations are: list, give."),
     "records": ("onefold.cli.commands.records", "command", "The table of records on DynamoDB: move it to layout 2."),
     "resume": (
         "onefold.cli.commands.resume",

@@ -100,7 +100,8 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         ),
         on="the record table; with `layout=2` the records of the function's jobs, and the history and state of the app",
         why="Claims and completions, ten in one call (PartiQL), one alone, or in a transaction with the handler's own "
-        "writes (`ctx.transact`); the ledger; the state of throttles and breakers. A single item is read for the table's "
+        "writes (`ctx.transact`); the ledger; the state of throttles and breakers, and whose the jobs' names are. A single "
+        "item is read for the table's "
         "layout, and when the answer to a transaction was lost. Queries count a run's operations, and find the runs that "
         "are open.",
     ),

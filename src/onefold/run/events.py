@@ -67,6 +67,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "released": Meaning("info", "brief", "given back without having been started"),
     "dependency-down": Meaning("error", "brief", "the dependency refuses everything; no attempt was used"),
     "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),
+    "name-given": Meaning("info", "brief", "a person gave the name of an operation to another app"),
     "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
     "overrun": Meaning("error", "brief", "the handler passed its timeout"),
     "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),

@@ -425,7 +425,7 @@ def _change(name: str, value: bytes | None, expected: int) -> Change:
 def _is_alike(run: Run, found: Conflict) -> bool:
     from onefold import payload_defaults  # asked only when two fingerprints of one key differ
 
-    return payload_defaults.is_alike(run.payload, found.fingerprint)
+    return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)
 
 
 def _effect_happened(settlement: Settlement) -> bool:

@@ -43,12 +43,13 @@ from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
 from onefold.run.error_text import is_kept, kept_text
+from onefold.run.names import take
 from onefold.run.once_history import History
 from onefold.run.once_leases import Keeper
 from onefold.steady_clock import SteadyClock, until_ms
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Store
+    from onefold.contracts.verbs import State, Store
     from onefold.outside import Clock, Entropy, Waiter
 
 A = ParamSpec("A")
@@ -117,6 +118,7 @@ class Guard:
         self._entropy = entropy
         self._owner = entropy.token()
         self._keeper = Keeper(store, clock, lease_ms)
+        self._is_named = False  # whether its name is known to be that of guarded calls on this store
         self._asking: dict[
             object, records.RecordKey
         ] = {}  # of calls that are about to know whether they have their key
@@ -137,6 +139,8 @@ class Guard:
             PayloadError: no key. ConflictError: the key came with other arguments before.
             OutcomeUnknown: an earlier call's outcome is not known, and the policy is to hold.
         """
+        if not self._is_named:
+            self._take_name()
         arguments = self._arguments(args, kwargs)
         named = self._named(arguments)
         told = (
@@ -160,7 +164,9 @@ class Guard:
         self._asking[call] = ask.key
         try:
             found = self._history.claim(ask, now_ms)
-            if isinstance(found, Conflict) and once_refusals.is_alike(told, found.fingerprint, self._defaults):
+            if isinstance(found, Conflict) and once_refusals.is_alike(
+                told, fingerprint, found.fingerprint, self._defaults
+            ):
                 found = self._history.claim(replace(ask, fingerprint=found.fingerprint), now_ms)
             if isinstance(found, Claimed):
                 found = self._claimed(found, now_ms)
@@ -188,6 +194,12 @@ class Guard:
                     " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
                     todo="If this is another operation, give it another key; if it is the same, pass the same arguments.",
                 )
+
+    def _take_name(self) -> None:
+        state: State | None = getattr(self.store, "state", None)
+        if state is not None:
+            take(state, (self.name,), None, self.clock.now_ms())
+        self._is_named = True
 
     def _claimed(self, found: Claimed, now_ms: int) -> Claimed:
         if found.crashed:
@@ -395,7 +407,7 @@ def once(
         UsageError: an option that cannot be right, or a generator function, when it decorates.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
-        ConflictError: the key came with other arguments.
+        ConflictError: the key came with other arguments, or `name` is that of an app's job on the same store.
         OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
         UsageError: called from within its own call; or it returned an iterator, or what has to be awaited.
         Exception: whatever the function raised; the key is free again.

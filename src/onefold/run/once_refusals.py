@@ -175,11 +175,11 @@ def defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
     return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
 
 
-def is_alike(arguments: Mapping[str, Any], fingerprint: str, defaults: Mapping[str, object]) -> bool:
-    """Whether a fingerprint is that of the same arguments with others left to their defaults."""
+def is_alike(arguments: Mapping[str, Any], own: str, first: str, defaults: Mapping[str, object]) -> bool:
+    """Whether two fingerprints are of the same arguments, with others left to their defaults."""
     from onefold import payload_defaults  # asked only when two fingerprints of one key differ
 
-    return payload_defaults.is_alike(arguments, fingerprint, defaults)
+    return payload_defaults.is_alike(arguments, own, first, defaults)
 
 
 def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:

@@ -59,6 +59,7 @@ class LambdaHandler:
         self._environment = environment
         self._adapter: LambdaAdapter | None = None
         self._wired: _Wired | None = None
+        self._is_named = False
         if environment.get(_IN_LAMBDA, _SNAPSHOT) != _SNAPSHOT:
             self.adapter()
 
@@ -67,6 +68,7 @@ class LambdaHandler:
 
         Errors as `LambdaAdapter.handle` and `Children.handle`.
         """
+        self.take_names()
         if self._app.maps:
             from onefold.maps import lambda_children  # only an app with maps pays for it
 
@@ -74,6 +76,17 @@ class LambdaHandler:
             if child is not None:
                 return self._children().handle(child, context)
         return self.adapter().handle(event, context)
+
+    def take_names(self) -> None:
+        """Make sure, once, that the names of the app's jobs are its own where its records are.
+
+        Raises:
+            ConflictError: another app has one of them. TransientError: the store cannot be used now.
+        """
+        if not self._is_named:
+            self.adapter()
+            self._app.runtime().take_names_of(self._app.jobs)
+            self._is_named = True
 
     def _children(self) -> Children:
         self.adapter()

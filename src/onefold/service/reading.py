@@ -64,7 +64,9 @@ class Reading(Struct, frozen=True, kw_only=True):
         """Whether its payload is the one with that fingerprint, whatever either leaves to its defaults."""
         if self.fingerprint == fingerprint:
             return True
-        return self.payload is not None and payload_defaults.is_alike(self.payload, fingerprint)
+        if self.payload is None or self.fingerprint is None:
+            return False
+        return payload_defaults.is_alike(self.payload, self.fingerprint, fingerprint)
 
 
 class Forecast(Struct, frozen=True, kw_only=True):

@@ -164,7 +164,8 @@ class Repair:
         job = _jobs(self._desk).get(message.record.job)
         if job is None:
             return True
-        return not payload_defaults.is_alike(job.rules.payload.decode(message.entry.body), record.fingerprint)
+        payload = job.rules.payload.decode(message.entry.body)
+        return not payload_defaults.is_alike(payload, message.fingerprint, record.fingerprint)
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.run.events import Sinks
+from onefold.run.names import take
 from onefold.schedules.fire_times import zone_of
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule
@@ -50,13 +51,15 @@ def make_scheduler(house: House, schedules: Mapping[str, Schedule], *, sinks: It
     """A scheduler for an app's schedules, ready to `run()`.
 
     Raises:
-        UsageError: the app declares no schedules.
+        UsageError: the app declares no schedules. ConflictError: another app on this engine has one of that name.
     """
     if not schedules:
         raise errors.UsageError(
             f"App {house.name} declares no schedules.",
             todo="Declare one with @app.schedule(...), in a module that is imported where the app is made.",
         )
+    opened = house.runtime()
+    take(opened.engine.state, [one.job.name for one in schedules.values()], house.name, opened.clock.now_ms())
     return Scheduler(house, schedules, Sinks(sinks))
 
 

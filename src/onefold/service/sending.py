@@ -14,6 +14,7 @@ from typing import Literal
 from onefold import errors, payload_defaults
 from onefold.contracts.entries import Refused
 from onefold.contracts.ledger import History
+from onefold.contracts.queue import APP_ATTRIBUTE
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
 from onefold.run.events import Event, kept
@@ -34,12 +35,17 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
     Raises:
         PayloadError: a queue would not take one of them (size, characters, group); none was sent.
         TransientError: the `unique` key of one is being sent by another process; none was sent.
+        ConflictError: the name of a `unique` job is another app's on this engine; none was sent.
     """
     for one in outgoing:
         refused = check_entry(one.entry, runtime.settings[one.queue])
         if refused is not None:
             raise _refused(one, refused)
-    if any(one.unique for one in outgoing):  # a key is known together with its message, or not at all
+    unique = [one for one in outgoing if one.unique]
+    if unique:
+        for app in {str(one.entry.attributes[APP_ATTRIBUTE].value) for one in unique}:
+            runtime.take_names([one.record.job for one in unique], app)
+        # A key is known together with its message, or not at all.
         receipts = together(runtime.engine, lambda: _send(runtime, outgoing))
     else:
         receipts = _send(runtime, outgoing)
@@ -169,7 +175,7 @@ def _known(record: Record) -> Known:
 
 
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
-    if fingerprint != one.fingerprint and not payload_defaults.is_alike(one.payload, fingerprint):
+    if fingerprint != one.fingerprint and not payload_defaults.is_alike(one.payload, one.fingerprint, fingerprint):
         raise errors.ConflictError(
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
             meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). Of the first payload only the"

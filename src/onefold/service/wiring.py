@@ -16,12 +16,13 @@ from onefold.backends import registry
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.run.driver import Driver
+from onefold.run.names import take
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from onefold.contracts.engine import Engine
     from onefold.contracts.ledger import History
@@ -114,6 +115,7 @@ class Runtime:
         )
         self.backend = backend_of(self.engine)
         self.warnings: list[str] = []
+        self._named: set[str] = set()
         try:
             for settings in queues if not self.engine.provisioned else ():
                 self._create(settings)
@@ -140,7 +142,12 @@ class Runtime:
         sinks: Sinks,
         history: History,
     ) -> Driver:
-        """A driver for these jobs on this engine."""
+        """A driver for these jobs on this engine.
+
+        Raises:
+            ConflictError: another app's job on this engine has the name of one.
+        """
+        self.take_names_of(jobs)
         from onefold.run.completion import Closer  # a function makes its own when it settles something of a run
 
         self.sinks = sinks
@@ -159,6 +166,17 @@ class Runtime:
             closer=self.closer,
             settings=self.settings,
         )
+
+    def take_names(self, names: Collection[str], app: str) -> None:
+        """Have the names of jobs belong to the app on this engine, as `names.take`; asks once for each name."""
+        if not self._named.issuperset(names):
+            take(self.engine.state, names, app, self.steady.now_ms())
+            self._named.update(names)
+
+    def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
+        """As `take_names`, for an app's jobs."""
+        for app in {job.app for job in jobs.values()}:
+            self.take_names([name for name, job in jobs.items() if job.app == app], app)
 
     def source(self, place: str) -> Source:
         """The file, directory, S3 object or prefix that a map run reads; errors as `items.source_of`."""

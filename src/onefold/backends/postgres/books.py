@@ -52,6 +52,7 @@ class PostgresBooks:
         self.ledger = PostgresLedger(self._server)
         self.store.ledger = self.ledger
         self.state = PostgresState(self._server, self._clock)
+        self.store.state = self.state
         self._sweeps_at_ms = self._clock.monotonic_ms()
         if create or address.creates:
             try:

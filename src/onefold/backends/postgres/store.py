@@ -38,7 +38,7 @@ from onefold.contracts.store import (
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import Ledger, RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf, State
 
 _PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
 _FRESH: Final = 1
@@ -88,6 +88,7 @@ class PostgresStore:
     """
 
     ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    state: State | None = None  # of the same place: whose the names of operations are
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -53,6 +53,7 @@ class RedisBooks:
         self.ledger = RedisLedger(server, names)
         self.store.ledger = self.ledger
         self.state = RedisState(server, names)
+        self.store.state = self.state
 
     @classmethod
     def open(cls, url: str, *, entropy: Entropy) -> RedisBooks:

@@ -17,7 +17,7 @@ from onefold.contracts import transitions
 from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Ledger, RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf, State
 
 
 class RedisStore:
@@ -31,6 +31,7 @@ class RedisStore:
     """
 
     ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    state: State | None = None  # of the same place: whose the names of operations are
 
     def __init__(self, changing: Changing) -> None:
         self._changing = changing

@@ -88,6 +88,7 @@ class SqliteEngine:
         self.ledger = SqliteLedger(self.database)
         self.store.ledger = self.ledger
         self.state = SqliteState(self.database)
+        self.store.state = self.state
         self.archive = SqliteArchive(self.database)
         self._wakeup = Wakeup(":memory:" if reads else self.database.place, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)

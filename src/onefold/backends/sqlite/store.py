@@ -40,7 +40,7 @@ from onefold.contracts.store import (
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row as LedgerRow
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import Ledger, RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf, State
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _CODES: Final = {status: code for code, status in enumerate(_STATUSES)}
@@ -282,6 +282,7 @@ class SqliteStore:
     """
 
     ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    state: State | None = None  # of the same place: whose the names of operations are
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

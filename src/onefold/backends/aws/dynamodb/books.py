@@ -50,6 +50,7 @@ class DynamoBooks:
         self.ledger = DynamoLedger(self.table)
         self.store.ledger = self.ledger
         self.state = DynamoState(self.table)
+        self.store.state = self.state
 
     @functools.cached_property
     def records(self) -> DynamoRecords:

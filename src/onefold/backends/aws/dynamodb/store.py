@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.dynamodb.writes import Write
     from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey
     from onefold.contracts.transitions import Written
-    from onefold.contracts.verbs import Ledger, RowsOf
+    from onefold.contracts.verbs import Ledger, RowsOf, State
 
 A = TypeVar("A")
 
@@ -58,6 +58,7 @@ class DynamoStore:
     """
 
     ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    state: State | None = None  # of the same place: whose the names of operations are
 
     def __init__(self, table: Table, notes: Notes) -> None:
         self._table = table

@@ -1,0 +1,73 @@
+"""`onefold names`: whose the names of operations on a store are, and giving one to another app.
+
+Parsing and drawing; the doing is `service/names.py`'s. Invariant: nothing is given but by name, or as all of one app's.
+"""
+
+from __future__ import annotations
+
+import click
+
+from onefold.cli import options, target
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, ago, draw, line, table
+from onefold.run.names import Taken
+from onefold.service import names as service
+
+command = Group("names", help="Whose the names of operations are: list, give.", no_args_is_help=True)
+
+
+@declared("list", example="onefold names list shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+def list_names(words: tuple[str, ...], url: str | None) -> Answer:
+    """All names of operations on a store, and which app's jobs, or guarded calls, have them."""
+    app, _ = target.split(words, 0, names="", url=url)
+    found = target.find(app, url, records=True)
+    taken = service.taken(found.desk)
+    return Answer({"names": taken}, draw=lambda: _draw(taken, found.desk.now_ms()))
+
+
+def _draw(taken: list[Taken], now_ms: int) -> None:
+    if not taken:
+        line("No names: a worker takes those of its app's jobs when it starts.")
+        return
+    columns = [Column("name", folds=True), Column("kind"), Column("apps", folds=True), Column("since", right=True)]
+    draw(table(columns, [(one.name, one.kind, ", ".join(one.apps), ago(now_ms - one.since_ms)) for one in taken]))
+
+
+@declared("give", example="onefold names give book_courier --to shop2 --url sqlite:///.onefold/shop.db")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--to", metavar="APP", required=True, help="Name of the app whose jobs have them from now on.")
+@click.option("--of", metavar="APP", help="All names of that app, instead of single ones.")
+@click.option("--share", is_flag=True, help="Who has them now keeps them too.")
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The app whose store is meant; unless --url.")
+@target.by_url
+@options.reason_text
+def give(
+    names: tuple[str, ...],
+    to: str,
+    of: str | None,
+    share: bool,
+    app: str | None,
+    url: str | None,
+    reason_text: str | None,
+) -> Answer:
+    """Give names of operations to another app: after it was renamed, or when a job moved.
+
+    Stop the workers of the app that had them. With --share both have them: while an app is being renamed, or where the keys
+    of two apps never meet; if they do meet, each is answered with what the other has done.
+    """
+    if bool(names) == bool(of):
+        raise click.UsageError("Give names, or --of APP for all of an app.")
+    found = target.find(app, url, records=True)
+    given = service.give(found.desk, names, to, of=of, shared=share, reason_text=reason_text)
+
+    def show() -> None:
+        for one in given:
+            line(f"{one.name} belongs to {' and '.join(one.apps)}.")
+
+    return Answer({"names": given}, draw=show)
+
+
+command.add_command(list_names)
+command.add_command(give)

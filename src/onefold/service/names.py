@@ -1,0 +1,68 @@
+"""The names of operations as an operator sees them: whose each is, and handing one over.
+
+Never here: what a process does with a name that is not its own (`run/names.py`). Invariant: a name is given only by changing
+the very value that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from onefold import errors
+from onefold.contracts.state import Change
+from onefold.run.names import PREFIX, TRIES, Taken, decoded, place_of
+from onefold.service.desk import Desk
+
+
+def taken(desk: Desk) -> list[Taken]:
+    """All names that are taken on this store, by name."""
+    state = desk.engine.state
+    found = (decoded(one) for one in state.get(state.names(PREFIX)))
+    return sorted((one for one in found if one is not None), key=lambda one: one.name)
+
+
+def give(
+    desk: Desk,
+    names: Collection[str],
+    app: str,
+    *,
+    of: str | None = None,
+    shared: bool = False,
+    reason_text: str | None = None,
+) -> list[Taken]:
+    """Have names belong to the jobs of an app from now on; what it changed.
+
+    Args:
+        of: all names of that app, instead of `names`.
+        shared: who has them keeps them too. Then the apps answer each other's duplicates: for an app that is being renamed,
+            and for apps whose keys never meet.
+
+    Raises:
+        NotFoundError: nobody has such a name. TransientError: it is being changed by others.
+    """
+    known = {one.name: one for one in taken(desk)}
+    wanted = names if of is None else [name for name, one in known.items() if of in one.apps]
+    missing = next((name for name in wanted if name not in known), None if wanted else of)
+    if missing is not None:
+        raise errors.NotFoundError(
+            f"No {'name of the app' if of is not None else 'operation'} {missing!r:.200} is known here.",
+            meaning=f"Known are {', '.join(known) or 'none'}. Nothing was changed.",
+            todo="A name is taken when a worker of its app starts; see onefold names list.",
+        )
+    return [_give(desk, name, app, shared=shared, reason_text=reason_text) for name in wanted]
+
+
+def _give(desk: Desk, name: str, app: str, *, shared: bool, reason_text: str | None) -> Taken:
+    for _ in range(TRIES):
+        (found,) = desk.engine.state.get([place_of(name)])
+        before = decoded(found)
+        kept = before.apps if before is not None and shared else ()
+        after = Taken(name=name, kind="job", apps=tuple(dict.fromkeys((*kept, app))), since_ms=desk.now_ms())
+        change = Change(place_of(name), msgspec.json.encode(after), found.version if found is not None else 0)
+        if desk.engine.state.put([change])[0]:
+            had = ", ".join(before.apps) if before is not None else None
+            desk.record("name-given", job=name, to=", ".join(after.apps), of=had or None, reason_text=reason_text)
+            return after
+    raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")
