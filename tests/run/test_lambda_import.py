@@ -14,11 +14,16 @@ DECLARE = (
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch"),
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
-    *("decide.failures", "decide.mapplan", "decide.patterns", "decide.schedule", "run.item_failures"),
     *("buses", "maps", "reconciling", "schedules", "run.sources"),
-    *("contracts.admin", "decide.breaker", "decide.rate", "payload_errors"),
+    *("contracts.admin", "decide.breaker", "decide.rate", "payload_defaults", "payload_errors"),
     *("run.completion", "run.gates", "run.grouping", "run.runs"),
-    *("decide.backoff", "decide.fates", "decide.key_functions", "decide.probing"),  # what is not simply done
+    *(
+        "decide.backoff",
+        "decide.fates",
+        "decide.failures",
+        "decide.key_functions",
+        "decide.probing",
+    ),  # what is not simply done
     *("run.in_tasks", "run.lambda_heeding", "run.limiting", "run.probe_answers", "run.probing"),
     *("run.decorating", "run.outgoing"),  # for type checkers; of who sends
 }
