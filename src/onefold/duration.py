@@ -85,7 +85,7 @@ def instant_ms(at: Any, what: str) -> int:
     if not isinstance(at, datetime) or at.tzinfo is None:
         which = f"{at.isoformat()} without a time zone" if isinstance(at, datetime) else repr(at)
         raise errors.UsageError(
-            f"{what}={which} is no instant.",
+            f"{what}={which} is not a valid instant.",
             todo="Use an aware datetime, for example datetime(2026, 6, 1, tzinfo=UTC).",
         )
     return round(at.timestamp() * 1000)

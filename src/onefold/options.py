@@ -103,7 +103,7 @@ def _explain_call(
                 todo=f"Write @{name}({example}) above it.",
             ) from None
         raise errors.UsageError(
-            f"{name}() was called wrongly: {misfit}.", todo=f"It takes {name}({example}); all else is optional."
+            f"{name}() was called wrongly: {misfit}.", todo=f"Write {name}({example}); everything else is optional."
         ) from error
 
 

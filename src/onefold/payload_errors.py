@@ -69,7 +69,7 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     return PayloadError(
         f"{_place('$' + at)} does not fit {name}: {reason.rstrip('.')}.",
         meaning=shown,
-        todo=f"Send what {name} declares, or change the type if this form is meant.",
+        todo=f"Send a value that matches {name}, or change {name} if this shape is intended.",
     )
 
 
@@ -262,8 +262,11 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
         what = f"{_place(path)} is {value}, which JSON does not have."
         todo = "Send None, or a text, where there is no number."
     else:
-        what = f"{_place(path)} would not come back equal: {kind} would become {became}."
+        what = f"{_place(path)} cannot be stored exactly: {kind} would become {became}."
         todo = "Declare its exact type, or send it in a form that JSON has."
         if became == name:
             todo = f"Pass a value of type {name}."
+        if isinstance(value, float) and became == "Decimal":
+            what = f"{_place(path)} is declared as Decimal, but a float was given; floats cannot hold decimals exactly."
+            todo = "Pass a Decimal made from text, for example Decimal('1.10')."
     return PayloadError(what, meaning=f"The value there is {_shown(value)}.", todo=todo)

@@ -73,7 +73,7 @@ def _no_zone(name: str) -> UsageError:
         near = difflib.get_close_matches(word, [*lower, *cities], n=1, cutoff=0.7)
         meant = (lower.get(near[0]) or cities[near[0]]) if near else ""
         meaning = f"Did you mean {meant}?" if meant else ""
-        todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are no zones."
+        todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are not zones."
     return UsageError(f"There is no time zone {name!r}.", meaning=meaning, todo=todo)
 
 

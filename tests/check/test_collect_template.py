@@ -264,7 +264,7 @@ def test_a_mapping_names_its_function_in_any_form(tmp_path: Path, text: str) -> 
     [
         ({"Runtime": "nodejs22.x"}, "only Python"),
         ({"Runtime": {"Ref": "Nothing"}}, "neither a parameter nor a resource"),
-        ({"Handler": "handler"}, "no file.function"),
+        ({"Handler": "handler"}, "not file.function"),
         ({"Handler": "other.handler"}, "there is no other.py"),
         ({"PackageType": "Image"}, "image"),
         ({"Code": {"S3Bucket": "b", "S3Key": "k"}}, "not in a local directory"),

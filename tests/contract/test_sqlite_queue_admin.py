@@ -69,7 +69,7 @@ class TestLooking(Desk):
         assert self.peeked(queue, limit=2, after=ids[2]) == ["3", "4"]
         assert self.peeked(queue, after=ids[0]) == ["1", "2", "3", "4"]
         assert self.peeked(queue, after=ids[4]) == []
-        assert "no message id" in self.raises(errors.UsageError, lambda: self.queues.peek(queue.name, after=GONE))
+        assert "not a message id" in self.raises(errors.UsageError, lambda: self.queues.peek(queue.name, after=GONE))
 
     def test_messages_are_found_wherever_they_are(self) -> None:
         queue, dead = self.pair()

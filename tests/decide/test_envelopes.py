@@ -92,7 +92,7 @@ def test_an_id_is_a_uuid_of_version_4() -> None:
         ({"detail": {"a": {1, 2}}}, "MalformedDetail", "Detail is malformed."),
         ({"detail": '{"a":' * 5_000}, "MalformedDetail", "Detail is malformed."),
         ({"resources": [1]}, "InvalidArgument", "list of strings"),
-        ({"time_ms": 10**18}, "InvalidArgument", "no instant"),
+        ({"time_ms": 10**18}, "InvalidArgument", "not a valid instant"),
         ({"detail": {"a": "x" * ENTRY_BYTES_MAX}}, "InvalidArgument", "fewer than 1,048,576"),
     ],
 )

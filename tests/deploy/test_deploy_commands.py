@@ -302,9 +302,9 @@ def test_a_package_that_was_built_before_is_taken(shop: Shop) -> None:
         (("--bucket", "no-such-bucket-here"), "does not exist"),
         (("--stack", "under_score"), "cannot be the name of a stack"),
         (("--package", "gone.zip"), "There is no package gone.zip"),
-        (("--package", "shop.py"), "is not a zip"),
+        (("--package", "shop.py"), "is not a zip file"),
         (("--alarm-topic", "pages"), "is no ARN of an SNS topic"),
-        ((), "Nobody is there to ask"),
+        ((), "standard input is not a terminal"),
     ],
 )
 def test_bad_input_is_refused(shop: Shop, words: tuple[str, ...], said: str) -> None:

@@ -56,8 +56,8 @@ def test_the_walk_through(tmp_path: Path, aws: None) -> None:
     wait = "until onefold why o-heavy shop:app | grep -q 'dead-letter queue' && onefold why o-1 shop:app | grep -q duplicate"
     shell(f"{exports}\ntimeout 50 bash -c {f'{wait}; do :; done'!r}", tmp_path)
     seen = shell(see, tmp_path)
-    assert "run 1 completed; the record stands" in seen
-    assert "duplicate: answered from the record" in seen
+    assert "run 1 completed; its record is kept" in seen
+    assert "duplicate: returned the stored result" in seen
     assert "the courier takes no parcel of 31.0 kg" in seen
     assert "1 dead letter" in seen
 

@@ -32,7 +32,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "2 events would be replayed." in replayed
     assert "Replay again of all: completed; 2 events, 3 messages." in replayed
     assert "billed" not in replayed
-    assert "duplicate: answered from the record" in replayed
+    assert "duplicate: returned the stored result" in replayed
     archived = json.loads(shell("onefold events archive all shop:app --json", tmp_path))["events"]
     assert len(archived) == 2
 

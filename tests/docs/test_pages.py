@@ -58,7 +58,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         ran[text] = shell(text.partition("sqlite3 .onefold")[0], tmp_path)
     everything = "\n".join(ran.values())
     assert everything.count("booked o-1,") == 1
-    assert "answered from the record" in everything
+    assert "returned the stored result" in everything
     assert "the courier takes no parcel of 31.0 kg" in everything
     assert "booked o-heavy" in everything
     story = shell("onefold why o-heavy shop:app", tmp_path)

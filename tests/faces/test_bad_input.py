@@ -156,7 +156,7 @@ def test_what_runs_nothing_when_it_is_called_is_no_handler() -> None:
         (Order("a"), {"key": 5}, "tells no operation apart"),
         (Order("a"), {"key": "a\x1b[2J"}, "control characters"),
         (Order("a"), {"delay": "-1s"}, "is not a duration"),
-        (Order("a"), {"run_at": "tomorrow"}, "is no instant"),
+        (Order("a"), {"run_at": "tomorrow"}, "is not a valid instant"),
         (Order("a"), {"run_at": datetime(2026, 1, 1)}, "without a time zone"),  # noqa: DTZ001 - that is the point
     ],
 )

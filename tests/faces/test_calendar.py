@@ -194,8 +194,12 @@ def test_from_now_for_a_month_unless_said_otherwise(shell: Shell) -> None:
     [
         (["--expression", "cron(0 24 * * ? *)"], 1, "hours is out of range (column 8). Midnight is hour 0"),
         (["--expression", "rate(1 day)", "--tz", "Lodnon"], 1, "Did you mean Europe/London?"),
-        (["--expression", "rate(1 day)", "--from", "soon"], 1, "--from 'soon' is no instant from 1970 to 2199."),
-        (["--expression", "rate(1 day)", "--to", "1969-12-31"], 1, "is no instant from 1970 to 2199."),
+        (
+            ["--expression", "rate(1 day)", "--from", "soon"],
+            1,
+            "--from 'soon' is not a valid instant from 1970 to 2199.",
+        ),
+        (["--expression", "rate(1 day)", "--to", "1969-12-31"], 1, "is not a valid instant from 1970 to 2199."),
         (["--expression", "rate(1 day)", "--to", "9" * 30 + "d"], 1, "is out of range"),
         (["--expression", "rate(1 day)", "--to", "2w"], 1, "is not a duration"),
         (["--expression", "rate(1 day)", "--from", "2027-01-02", "--to", "2027-01-02"], 1, "Put the end (--to) after"),

@@ -67,7 +67,7 @@ def test_a_worker_says_once_which_delayed_messages_it_waits_for(commands: Comman
 def told_draining(worker: subprocess.Popen[str]) -> None:
     assert worker.stderr is not None
     for line in worker.stderr:
-        if line.startswith("draining"):
+        if line.startswith("Draining"):
             return
     raise AssertionError("the worker did not say that it drains")
 
@@ -91,8 +91,8 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(commands: Command
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=PATIENCE_S) == 3  # before its input is closed, which would let the handler finish
     out, err = worker.communicate()
-    assert "Left: 1 run, to be taken over: wait a" in out
-    assert "stopping at once" in err
+    assert "1 run abandoned, will be taken over: wait a" in out
+    assert "Stopping now" in err
     story = json.loads(commands.run("why", "a", "slow:app", "--json").stdout)["stories"][0]
     assert story["place"] in ("running", "silent", "waiting")
     # Its process is dead, so the next worker takes it over at once, whatever the lease says.

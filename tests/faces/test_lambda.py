@@ -181,7 +181,7 @@ def test_a_fault_kills_the_container_and_the_message_comes_back(data: Path, caps
     [
         (["shop:nothing"], "Runtime.HandlerNotFound: Handler 'nothing' missing on module 'shop'"),
         (["nowhere.handler"], "Runtime.ImportModuleError: Unable to import module 'nowhere'"),
-        (["shop"], "'shop' is no handler."),
+        (["shop"], "'shop' is not a handler."),
         (["shop:handler", "--queue", "absent"], "AWS.SimpleQueueService.NonExistentQueue"),
         (["shop:handler", "--data", "absent.db"], "There is no data file absent.db."),
         (["shop:handler", "--code-dir", "absent"], "There is no folder "),
@@ -303,7 +303,7 @@ def test_a_signal_drains(data: Path, gate: Path, number: int) -> None:
     process = Process(data, "--timeout", "20s", handler="shop:patient")
     process.heard("began")
     process.process.send_signal(number)
-    process.heard("draining")
+    process.heard("Draining")
     gate.write_text("go on")
     process.heard("ended")
     code, out = process.ended()
@@ -316,9 +316,9 @@ def test_the_second_signal_ends_what_runs(data: Path, gate: Path) -> None:
     process = Process(data, "--timeout", "20s", handler="shop:patient")
     process.heard("began")
     process.process.send_signal(signal.SIGTERM)
-    process.heard("draining")
+    process.heard("Draining")
     process.process.send_signal(signal.SIGTERM)
-    process.heard("stopping at once")
+    process.heard("Stopping now")
     code, _ = process.ended()
     assert (code, left(data)) == (3, 1)
 

@@ -211,7 +211,7 @@ def test_rows_that_are_no_items_are_named_where_runs_are_shown(shell: Shell) -> 
     shell.work()
     said = shell("runs", "show", RUN, "mill:app")
     assert "1 row of its source is malformed" in said
-    assert f"onefold map show {RUN} --quarantine 20 mill:app   (which rows are no items" in said
+    assert f"onefold map show {RUN} --quarantine 20 mill:app   (which rows are not items" in said
     assert shell.json("runs", "show", RUN, "mill:app")["malformed"] == 1
     assert "cells" in shell("map", "show", RUN, "mill:app", "--quarantine", "20")
 

@@ -247,7 +247,7 @@ def test_a_time_that_has_not_come_is_no_trouble(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("monthly_billing", "junes", "billing:app"), 1, "'junes' is no date."),
+        (("monthly_billing", "junes", "billing:app"), 1, "'junes' is not a valid date."),
         (("2026-06/a", "billing"), 1, "Did you mean billing:app?"),
         (("monthly-billing", "2026", "billing:app"), 1, "Did you mean monthly_billing?"),
         (("monthly_billing", "2026", "billing:app", "--job", "charge"), 2, "--job and --tenant go with a KEY"),

@@ -105,11 +105,11 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
     assert found["p-1"][1].startswith("Would be held for a person (on_unknown=hold). The process that ran it ended")
     assert found["b-1"] == (
         "unknown",
-        "An earlier run's outcome is not known; it would run again (on_unknown=rerun).",
+        "An earlier run's outcome is unknown; it would run again (on_unknown=rerun).",
     )
     assert fates(there, app=False)["p-1"] == (
         "unknown",
-        "An earlier run's outcome is not known; the job's on_unknown decides. Name the app.",
+        "An earlier run's outcome is unknown; the job's on_unknown decides. Name the app.",
     )
 
 

@@ -155,7 +155,7 @@ def test_a_long_poll_is_answered_at_once_when_the_server_ends(tmp_path: Path) ->
         (["--memory", "--data", "a.db"], "Both --memory and --data"),
         (["--access-key", "AKIA"], "Give both keys"),
         (["--account", "12"], "It has 12 digits."),
-        (["--region", "a b"], "is no region"),
+        (["--region", "a b"], "is not a region"),
         (["--function", "book"], "NAME=MODULE:FUNCTION"),
         (["--data", "/dev/null/sqs.db"], "cannot be written"),
         (["--host", "192.0.2.7", "--memory"], "not an address of this machine"),

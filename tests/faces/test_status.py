@@ -75,7 +75,7 @@ def test_dead_letters_about_to_expire_are_a_warning(there: Open) -> None:
     there.clock.advance(13 * 86_400_000 + 1)
     (warning,) = status.status(there.desk).warnings
     assert warning.code == "expires-soon"
-    assert warning.text == "The first of 1 dead letter of orders is gone for good in 23h59m."
+    assert warning.text == "The first of 1 dead letter of orders expires in 23h59m."
 
 
 def test_held_outcomes_are_a_warning(there: Open) -> None:

@@ -49,7 +49,7 @@ def test_a_duplicate_names_the_record_that_answered(there: Open) -> None:
     there.world.run()
     assert told(story(there, "a"))[-1] == (
         "duplicate",
-        f"duplicate: answered from the record of message {first}, completed at 2023-11-14T22:13:20.000Z",
+        f"duplicate: returned the stored result of message {first}, completed at 2023-11-14T22:13:20.000Z",
         "finished work is not run again",
     )
 
@@ -76,7 +76,7 @@ def test_a_retry_shows_the_arithmetic(there: Open) -> None:
         "attempt 2 of 2: the budget is used up",
     )
     assert found.place == "dead"
-    assert found.text.endswith("(attempts) ValueError: odd The fix belongs to fulfilment.")
+    assert found.text.endswith("(attempts) ValueError: odd (owner: fulfilment)")
     assert found.todo[0] == f"onefold dlq show {there.dead()['a']}"
 
 
@@ -229,7 +229,7 @@ def test_a_run_after_a_settlement_as_not_done_is_told(there: Open) -> None:
     there.world.run()
     lines = story(there, "p").lines
     assert [line.event for line in lines[-4:]] == ["settled", "redrive", "started", "completed"]
-    assert lines[-1].text == "run 2 completed; the record stands"
+    assert lines[-1].text == "run 2 completed; its record is kept"
 
 
 def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
@@ -259,18 +259,18 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     assert told(found)[2:] == [
         (
             "takeover",
-            "taken over from a run that ended without a word",
+            "taken over from a run whose process died without reporting an outcome",
             "the lease of w-dead was over, or its process dead; fence 2; it had started, so its outcome is unknown",
         ),
         (
             "unknown",
-            "delivered again, while it is not known whether the effect of the run before happened",
+            "redelivered; it is unknown whether the previous run took effect",
             "on_unknown=rerun: the handler runs again",
         ),
         ("started", "run 2 started", "fence 2"),
         (
             "completed",
-            "run 2 completed; the record stands",
+            "run 2 completed; its record is kept",
             "answers duplicates until 2024-02-12T22:13:26.000Z",
         ),
     ]
@@ -295,13 +295,13 @@ def test_a_held_one_says_how_to_settle_it(there: Open) -> None:
     there.world.run()
     found = story(there, "p 1")
     assert found.place == "held"
-    assert "whether the effect happened is not known. OutcomeUnknown: the bank did not answer" in found.text
+    assert "it is unknown whether the effect happened. OutcomeUnknown: the bank did not answer" in found.text
     assert found.todo[1:] == ("onefold held settle 'p 1' --done --result JSON", "onefold held settle 'p 1' --not-done")
     assert [event for event, _, _ in told(found)][-3:] == ["unknown", "held", "held"]
     held.settle(there.desk, "p 1", done=True, reason_text="saw it")
     found = story(there, "p 1")
     assert found.place == "done"
-    assert told(found)[-1] == ("settled", "settled by hand as done", "reason given: saw it")
+    assert told(found)[-1] == ("settled", "settled as done", "reason given: saw it")
 
 
 def test_waiting_in_each_way(there: Open) -> None:

@@ -93,7 +93,7 @@ def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "26-06", "2026-13", "2026-02-30", "0000", "2026-6", "9999-12-31"])
 def test_what_is_no_date_is_refused(text: str) -> None:
-    with pytest.raises(onefold.UsageError, match="is no date"):
+    with pytest.raises(onefold.UsageError, match="is not a valid date"):
         days.range_of(text)
 
 
@@ -172,7 +172,7 @@ def test_a_dispatch_that_failed_says_why_and_where_its_tick_is(month: Opened) ->
         assert found.state is not None
         assert found.state.failure == "ConnectionError: the customer list is away"
         assert found.tick.startswith("In the dead-letter queue billing-schedules-dead, expires in 13d8h. (attempts)")
-        assert found.tick.endswith("ConnectionError: the customer list is away The fix belongs to finance.")
+        assert found.tick.endswith("ConnectionError: the customer list is away (owner: finance)")
         assert any(step.startswith("onefold dlq") for step in found.todo)
 
 

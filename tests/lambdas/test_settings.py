@@ -53,10 +53,10 @@ def test_functions_that_lambda_accepts(changes: dict[str, Any]) -> None:
     [
         ({"name": "a" * 65}, "cannot be the name of a function"),
         ({"name": "with space"}, "cannot be the name of a function"),
-        ({"handler": "orders"}, "is no handler"),
-        ({"handler": ":handler"}, "is no handler"),
-        ({"handler": "orders:two words"}, "is no handler"),
-        ({"handler": "a." + "b" * 127}, "is no handler"),
+        ({"handler": "orders"}, "is not a handler"),
+        ({"handler": ":handler"}, "is not a handler"),
+        ({"handler": "orders:two words"}, "is not a handler"),
+        ({"handler": "a." + "b" * 127}, "is not a handler"),
         (
             {"timeout_ms": 901_000},
             "Value '901' at 'timeout' failed to satisfy constraint: Member must have value less than or equal to 900",
@@ -113,7 +113,7 @@ def test_mappings_that_lambda_accepts(changes: dict[str, Any]) -> None:
             "Maximum batch window in seconds must be greater than 0 if maximum batch size is greater than 10",
         ),
         ({"window_ms": 301_000}, "Value '301' at 'maximumBatchingWindowInSeconds'"),
-        ({"window_ms": 1_500}, "no whole number of seconds"),
+        ({"window_ms": 1_500}, "not a whole number of seconds"),
         ({"fifo": True, "window_ms": 1_000}, "Batching window is not supported for FIFO queues"),
         ({"concurrency_max": 1}, "Value '1' at 'maximumConcurrency'"),
         ({"concurrency_max": 1_001}, "Value '1001' at 'maximumConcurrency'"),

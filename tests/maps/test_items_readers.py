@@ -206,7 +206,7 @@ def test_a_directory_lists_its_files_as_s3_does(tmp_path: Path) -> None:
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match="cannot be read"):
         every(LocalSource(str(tmp_path / "gone.csv")))
-    with pytest.raises(errors.NotFoundError, match="no directory"):
+    with pytest.raises(errors.NotFoundError, match="not a directory"):
         every(written(tmp_path, "a\n"), ItemReader(format="listing"))
     with pytest.raises(errors.UsageError, match="S3 client"):
         source_of("s3://bucket/key")

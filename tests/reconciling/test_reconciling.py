@@ -293,7 +293,7 @@ def test_a_second_run_after_a_silent_one_is_doubtful_until_the_count_says_once(s
     world.run()
     found = look(world)
     assert (found.verdict, found.done, found.doubtful, found.twice) == ("disagrees", 2, 1, 0)
-    assert found.findings == ("1 may have taken effect more than once: a run ended without a word, and ran again.",)
+    assert found.findings == ("1 may have taken effect more than once: a run died and was run again.",)
     assert look(world, {"a": 1, "b": 1}).verdict == "agrees"
     found = look(world, {"a": 2, "b": 1})
     assert found.verdict == "disagrees"

@@ -278,7 +278,7 @@ def test_events_of_a_handler_leave_when_its_run_completes(town: Town, effect: An
         ({"pattern": {"a": [object()]}}, "no JSON form"),
         ({"pattern": '{"a": ["' + "x" * 4_096 + '"]}'}, "too long"),
         ({"to": []}, "has 0 targets"),
-        ({"to": ["billing"]}, "no queue of this bus's app"),
+        ({"to": ["billing"]}, "not a queue of this bus's app"),
         ({"input_path": "detail"}, "JSON path"),
         ({"input_path": "$.detail", "constant": 1}, "Only one of"),
         ({"group": "$..x"}, "JSON path"),

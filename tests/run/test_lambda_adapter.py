@@ -437,7 +437,7 @@ RECORD = {
         ({"Records": [RECORD | {"eventSourceARN": "orders"}]}, "has the eventSourceARN 'orders'"),
         ({"Records": [RECORD | {"eventSourceARN": "arn:aws:sqs:eu-west-1:1:other"}]}, "queue other.*no job.*orders"),
         ({"Records": [RECORD | {"eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders-dead"}]}, "queue orders-dead"),
-        ({"Records": [RECORD | {"messageAttributes": {"a": {}}}]}, "no record of an SQS event"),
+        ({"Records": [RECORD | {"messageAttributes": {"a": {}}}]}, "not a record of an SQS event"),
     ],
 )
 def test_an_event_that_is_none_of_ours(event: Any, says: str) -> None:

@@ -298,7 +298,7 @@ def test_an_unknown_outcome_is_run_again_or_held(guard: Callable[..., Any], stor
     held = guard(work, on_unknown="hold")
     with pytest.raises(onefold.OutcomeUnknown, match="sent"):
         held("o-2")
-    with pytest.raises(onefold.OutcomeUnknown, match="Whether charge 'o-2' took effect is not known"):
+    with pytest.raises(onefold.OutcomeUnknown, match="It is unknown whether charge 'o-2' took effect"):
         held("o-2")
     assert outcomes == ["never asked for"]
 

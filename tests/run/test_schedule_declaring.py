@@ -34,9 +34,9 @@ def work(tick: Tick) -> None:
         ({"expression": "at(2026-06-01)"}, "2026-06-01"),
         ({"tz": "Europe/Lodnon"}, "Europe/Lodnon"),
         ({"start": datetime(2026, 6, 2, tzinfo=UTC), "end": datetime(2026, 6, 1, tzinfo=UTC)}, "before the start"),
-        ({"start": datetime(2026, 6, 2)}, "start=.* is no instant"),  # noqa: DTZ001 - that is the point
-        ({"end": "2026-06-02"}, "end=.* is no instant"),
-        ({"window": "90s"}, "window='90s' is no number of minutes"),
+        ({"start": datetime(2026, 6, 2)}, "start=.* is not a valid instant"),  # noqa: DTZ001 - that is the point
+        ({"end": "2026-06-02"}, "end=.* is not a valid instant"),
+        ({"window": "90s"}, "window='90s' is not a whole number of minutes"),
         ({"window": "25h"}, "window"),
         ({"missed": "some"}, "missed='some' is not known"),
         ({"missed_max": 0}, "missed_max=0 is out of range"),

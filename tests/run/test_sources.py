@@ -250,7 +250,7 @@ def test_s3s_test_event_is_no_job(source: str, body: str) -> None:
     found = unwrap(source, body, {})
     assert isinstance(found, NotAJob)
     assert "test event" in found.why
-    with pytest.raises(PayloadError, match="The message is no job: S3 sends a test event"):
+    with pytest.raises(PayloadError, match="The message is not a job: S3 sends a test event"):
         unwrap_text(source, body, {})
 
 

@@ -139,7 +139,7 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
         (answer,) = [stories.why(looking, "zzz").meanings]
         assert not any(word in " ".join(answer) for word in ("message", "sent", "dlq"))
         assert [(warning.code, warning.text) for warning in stands.warnings] == [
-            ("held-calls", "1 operation held: whether its effect happened is not known.")
+            ("held-calls", "1 operation held: it is unknown whether its effect happened.")
         ]
 
 

@@ -37,7 +37,7 @@ def _serving(data: Path | None, host: str = "127.0.0.1") -> Serving:
 
 
 def test_an_empty_host_is_refused_and_not_taken_for_all_addresses() -> None:
-    with pytest.raises(errors.UsageError, match="host='' is no address"):
+    with pytest.raises(errors.UsageError, match="host='' is not an address"):
         serving.check(ServeSettings(host=""))
 
 

@@ -224,7 +224,7 @@ def _check_queues(app: Declares, source: Queue, target: Queue) -> None:
     for queue in (source, target):
         if app.queues.get(getattr(queue, "name", "")) is not queue:
             raise errors.UsageError(
-                f"{getattr(queue, 'name', queue)!r:.80} is no queue of this app.",
+                f"{getattr(queue, 'name', queue)!r:.80} is not a queue of this app.",
                 todo="Pass what app.queue(...) returned.",
             )
     if source is target:
@@ -296,7 +296,7 @@ def _forward(way: _Way, ctx: Context, value: Any) -> dict[str, Any]:
     if pipe.fifo and group is None:
         raise errors.PayloadError(
             f"The group {pipe.group} of pipe {pipe.name} leads to nothing in this message.",
-            todo="Mend the message and redrive it, or the pipe's group.",
+            todo="Fix the message and redrive it, or the pipe's group.",
         )
     key = message.key or message.message_id
     dedup_id = message.message_id if pipe.fifo else None
@@ -304,7 +304,7 @@ def _forward(way: _Way, ctx: Context, value: Any) -> dict[str, Any]:
     if refused is not None:
         raise errors.PayloadError(
             f"Queue {pipe.target} does not take what pipe {pipe.name} forwards: {refused.message}",
-            todo="Mend the message or the pipe's transform, then redrive it.",
+            todo="Fix the message or the pipe's transform, then redrive it.",
         )
     ctx.keep([OutboxItem(queue=pipe.target, body=text, group=group, dedup_id=dedup_id, key=key)])
     return {"forwarded": 1}

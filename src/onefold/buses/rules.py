@@ -142,7 +142,7 @@ def _check_targets(rule: str, targets: Sequence[Queue], known: Mapping[str, Queu
     for queue in targets:
         if known.get(getattr(queue, "name", "")) is not queue:
             raise errors.UsageError(
-                f"{getattr(queue, 'name', queue)!r:.80} is no queue of this bus's app.",
+                f"{getattr(queue, 'name', queue)!r:.80} is not a queue of this bus's app.",
                 todo="Pass what app.queue(...) returned.",
             )
     if not 1 <= len(targets) <= TARGETS_MAX or len({one.name for one in targets}) != len(targets):

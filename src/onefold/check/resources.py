@@ -309,7 +309,7 @@ def _code(properties: Properties, runtime: str, handler: str, asset: str | None)
     if not runtime.startswith("python"):
         return Unresolved(f"runtime {runtime or 'not given'}; only Python runs here")
     if "." not in handler:
-        return Unresolved(f"handler {handler!r} is no file.function")
+        return Unresolved(f"handler {handler!r} is not file.function")
     serverless = properties.kind == "AWS::Serverless::Function"
     source = _source(properties, "CodeUri" if serverless else "Code", "." if serverless else asset)
     if isinstance(source, InlineCode):

@@ -180,9 +180,9 @@ def _draw_next(one: DayRun, words: str) -> None:
     dead = [left for left in one.left if left.place == "dead" and left.message_id is not None]
     steps += [f"onefold dlq show {left.message_id}" for left in dead[:_DEAD_MAX]]
     if one.counts.get("dead", 0) > _DEAD_MAX and _is_map(one):
-        steps.append(f"onefold map redrive {one.run}   (mend the cause first)")
+        steps.append(f"onefold map redrive {one.run}   (fix the cause first)")
     elif one.counts.get("dead", 0) > _DEAD_MAX:
-        steps.append("onefold dlq list   (all of them by reason; mend the cause, then onefold dlq redrive)")
+        steps.append("onefold dlq list   (all of them by reason; fix the cause, then onefold dlq redrive)")
     if _is_map(one) and not is_right(one):
         steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
     steps += [f"onefold held show {left.key}" for left in one.left if left.place == "held"][:2]

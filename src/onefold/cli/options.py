@@ -46,7 +46,7 @@ class RateType(click.ParamType[int]):
             return value
         found = _RATE.fullmatch(value)
         if found is None:
-            self.fail(f"{value!r} is no rate; write for example 10/s or 300/m.", param, ctx)
+            self.fail(f"{value!r} is not a rate; write for example 10/s or 300/m.", param, ctx)
         per_second = int(found[1]) * limits.SECOND_MS / _PER_MS[found[2] or "s"]
         if not 1 <= per_second <= limits.MOVE_PER_SECOND_MAX:
             self.fail(f"{value!r} is out of range: 1 to {limits.MOVE_PER_SECOND_MAX} a second.", param, ctx)

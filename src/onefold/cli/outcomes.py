@@ -105,9 +105,9 @@ def _next(outcome: Outcome, *, repairs: bool, is_map: bool) -> list[str]:
     if lost and not repairs:
         steps.append(f"onefold reconcile {outcome.run} --repair   (what would be sent again)")
     if outcome.dead and is_map:
-        steps.append(f"onefold map redrive {outcome.run}   (mend the cause first)")
+        steps.append(f"onefold map redrive {outcome.run}   (fix the cause first)")
     elif outcome.dead:
-        steps.append("onefold dlq list   (mend the cause, then onefold dlq redrive)")
+        steps.append("onefold dlq list   (fix the cause, then onefold dlq redrive)")
     if outcome.held:
         steps.append("onefold held list   (find out whether the effect happened, then onefold held settle)")
     if any(one.place == "stuck" and one.message_id is not None for one in outcome.examples):

@@ -86,6 +86,12 @@ class Answer(Struct, frozen=True):
     said: bool = False
 
 
+_EXIT_CODES = {
+    "worker": "3 some runs were not\nfinished, ",
+    "serve": "",
+}
+
+
 class Command(click.Command):
     """A command with an example at the end of its help."""
 
@@ -100,7 +106,7 @@ class Command(click.Command):
         for line in self.example.strip().splitlines():
             formatter.write(f"  {line.strip()}\n")
         formatter.write(
-            "\nExit codes: 0 fine, 1 error, 2 wrong usage, 3 a worker ended with work in\nhand, 130 interrupted.\n"
+            f"\nExit codes: 0 success, 1 error, 2 wrong usage, {_EXIT_CODES.get(self.name or '', '')}130 interrupted.\n"
         )
 
 

@@ -86,7 +86,7 @@ def chosen(
     messages = list(dead_letters.find(found.desk, wanted))
     if not messages:
         raise NotFoundError(
-            "No dead letter fits.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
+            "No dead letter matches.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
         )
     return found, messages, wanted
 

@@ -106,7 +106,9 @@ def sealed(entry: EventEntry, origin: Origin, event_id: str, now_ms: int) -> Env
     try:
         time = time_text(at_ms)
     except (ValueError, OverflowError, OSError, TypeError):
-        return Fault("InvalidArgument", f"Parameter Time is not valid. Reason: {entry.time_ms!r} is no instant.")
+        return Fault(
+            "InvalidArgument", f"Parameter Time is not valid. Reason: {entry.time_ms!r} is not a valid instant."
+        )
     envelope = {
         "version": "0",
         "id": event_id,

@@ -41,7 +41,7 @@ _VERSIONS = {
     2: "keys-v2:",
 }  # what a template may begin with, where the sign between two fields is flawed
 _MISSING = object()
-_IDENTITY = "Operations are told apart by text, a whole number, a UUID, an Enum or a date, and by nothing else."
+_IDENTITY = "A key must be text, an integer, a UUID, an Enum or a date."
 
 # Names that usually hold something new for every send, so that a second send of the same order would run again.
 _VOLATILE = frozenset(
@@ -209,7 +209,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
         token = template[at : end + 1] if sign == "{" and end > 0 else sign
         if not all(step and _NAME_SIGNS.issuperset(step) for step in token[1:-1].split(".")):
             raise UsageError(
-                f"{what}={template!r} is no template: {token!r} is not a field.",
+                f"{what}={template!r} is not a valid template: {token!r} is not a field.",
                 meaning="A field is {name} or {name.name}; formats and conversions do not exist here.",
                 todo="Use a function for more, and {{ or }} for a brace itself.",
             )
@@ -258,7 +258,7 @@ def _check_field(template: str, name: str, payload: Any, what: str) -> None:
     reason = _unfit_type(at)
     if reason is not None:
         raise UsageError(
-            f"{what}={template!r}: the field {name} is no identity: {reason}.",
+            f"{what}={template!r}: the field {name} cannot be part of a key: {reason}.",
             meaning=_IDENTITY,
             todo="Name another field, or use a function that derives a text from it.",
         )

@@ -225,7 +225,7 @@ def hash_of(package: Path) -> str:
     if not package.is_file():
         raise errors.NotFoundError(f"There is no package {package}.", todo="Make it: onefold package APP -o FILE.")
     if not zipfile.is_zipfile(package):
-        raise errors.UsageError(f"{package} is not a zip.", todo="Make it: onefold package APP -o FILE.")
+        raise errors.UsageError(f"{package} is not a zip file.", todo="Make it: onefold package APP -o FILE.")
     return hashlib.sha256(package.read_bytes()).hexdigest()
 
 

@@ -202,7 +202,7 @@ def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failure
     if failures is None or failures == []:
         return _DONE
     if not isinstance(failures, list):
-        return Verdict("none", why="batchItemFailures is no list, so the whole batch counts as failed")
+        return Verdict("none", why="batchItemFailures is not a list, so the whole batch counts as failed")
     failed: set[str] = set()
     for failure in failures:
         identifier = failure.get("itemIdentifier") if isinstance(failure, dict) else None

@@ -133,7 +133,7 @@ def check_function(settings: FunctionSettings) -> None:
         )
     if len(settings.handler) > _HANDLER_CHARS_MAX or not _HANDLER.fullmatch(settings.handler):
         raise UsageError(
-            f"{settings.handler!r} is no handler.",
+            f"{settings.handler!r} is not a handler.",
             meaning="It is written module:function, or as on Lambda folder/module.function, in at most 128 characters.",
             todo="For example orders:handler.",
         )
@@ -184,7 +184,7 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
     _within("maximumBatchingWindowInSeconds", settings.window_ms, 0, WINDOW_MS_MAX, per=limits.SECOND_MS)
     if settings.window_ms % limits.SECOND_MS:
         raise UsageError(
-            f"A batching window of {settings.window_ms} ms is no whole number of seconds.",
+            f"A batching window of {settings.window_ms} ms is not a whole number of seconds.",
             todo="Choose 0s to 300s, in seconds.",
         )
     if fifo and settings.window_ms:

@@ -26,7 +26,7 @@ _TAKEN_BYTES = 4 * 1024 * 1024
 
 
 class Child(Struct, frozen=True, gc=False):
-    """One child, or only rows that are no items.
+    """One child, or only rows that are not items.
 
     Args:
         outgoing: its message; None for rows alone. items: how many it has.

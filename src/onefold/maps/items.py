@@ -167,7 +167,7 @@ class LocalSource:
         """Every file below the directory, by name."""
         if not self._path.is_dir():
             raise errors.NotFoundError(
-                f"{self.name} is no directory.", todo='Name one, or read the file itself with items="csv" or "json".'
+                f"{self.name} is not a directory.", todo='Name one, or read the file itself with items="csv" or "json".'
             )
         for path in sorted(one for one in self._path.rglob("*") if one.is_file()):
             found = path.stat()
@@ -350,7 +350,7 @@ def unpacking(name: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        broken = "breaks off in the middle" if isinstance(error, EOFError) else "is damaged, or is no gzip at all"
+        broken = "breaks off in the middle" if isinstance(error, EOFError) else "is damaged, or is not gzip at all"
         raise errors.UsageError(
             f"{name} {broken}: {str(error).rstrip('.')}.",
             meaning="What is behind that place cannot be read.",

@@ -76,7 +76,7 @@ class ItemReader(Struct, frozen=True, kw_only=True):
             )
         if len(self.quote) != 1 or self.quote in (*DELIMITERS.values(), "\r", "\n"):
             raise errors.UsageError(
-                f"quote={self.quote!r} is no sign for quoting.", todo="""Use one sign, such as '"'."""
+                f"quote={self.quote!r} is not a quote character.", todo="""Use one sign, such as '"'."""
             )
         if self.items_max is not None and not 1 <= self.items_max <= ITEMS_MAX:
             raise errors.UsageError(f"items_max={self.items_max} is out of range.", todo=f"It may be 1 to {ITEMS_MAX}.")

@@ -162,7 +162,7 @@ def _wrong(survey: Survey, run: RunState | None, own: Own | None) -> Iterator[st
         yield f"{survey.twice:,} completed more than once."
     unfinished = survey.dispatched - counts.get("done", 0)
     if survey.doubtful and (own is None or own.differs(unfinished)):
-        yield f"{survey.doubtful:,} may have taken effect more than once: a run ended without a word, and ran again."
+        yield f"{survey.doubtful:,} may have taken effect more than once: a run died and was run again."
     if own is not None and own.differs(unfinished):
         yield own.text(unfinished)
 

@@ -310,7 +310,7 @@ class Survey:
         if is_open or self._told(history) == "conflict":
             record = None  # it is about another message, and another payload perhaps
         if record is not None and record.status == "completed":
-            return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} without a word"
+            return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} of which died"
         failure = record.failure if record is not None else None
         said = f"{failure.error}: {failure.summary}" if failure is not None else ""
         if record is not None and record.parked:

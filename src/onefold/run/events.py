@@ -42,13 +42,17 @@ class Meaning(Struct, frozen=True):
 EVENTS: Final[Mapping[str, Meaning]] = {
     "received": Meaning("debug", "full", "a worker received the message"),
     "started": Meaning("debug", "full", "the handler was called"),
-    "completed": Meaning("info", "full", "the effect is done and its record stands"),
+    "completed": Meaning("info", "full", "the effect happened and its record is kept"),
     "duplicate": Meaning("info", "brief", "answered from the record; the handler did not run"),
     "running-elsewhere": Meaning("debug", "full", "another run of the same key is under way; waits"),
-    "takeover": Meaning("warning", "off", "an earlier run ended without a word; its record was taken over"),
-    "unknown": Meaning("warning", "off", "whether the earlier effect happened is not known; the policy decides"),
+    "takeover": Meaning(
+        "warning", "off", "an earlier run's process died without reporting an outcome; this run takes over"
+    ),
+    "unknown": Meaning(
+        "warning", "off", "the previous run died or lost its answer; it is unknown whether it took effect"
+    ),
     "probe": Meaning("warning", "brief", "the job's probe was asked whether the effect happened"),
-    "held": Meaning("error", "brief", "parked for a person: outcome unknown"),
+    "held": Meaning("error", "brief", "waiting for a person: its outcome is unknown"),
     "retry": Meaning("warning", "brief", "failed for now; will be delivered again"),
     "dead-letter": Meaning("error", "brief", "moved to the dead-letter queue"),
     "quarantine": Meaning("error", "brief", "it ended its worker too often; moved to the dead-letter queue"),
@@ -59,7 +63,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     ),
     "no-job": Meaning("error", "brief", "nobody declares its job on its queue; moved to the dead-letter queue"),
     "dead-letters-expire": Meaning(
-        "warning", "brief", "the first messages of a dead-letter or held queue are gone for good within a day"
+        "warning", "brief", "the first messages of a dead-letter or held queue expire within a day"
     ),
     "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
     "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
@@ -73,7 +77,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
     "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
     "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
-    "owner-dead": Meaning("warning", "brief", "a worker process ended without a word; its work was freed"),
+    "owner-dead": Meaning("warning", "brief", "a worker process died; its work was released"),
     "worker-started": Meaning("info", "brief", "a worker process started"),
     "worker-draining": Meaning("info", "brief", "a worker stopped receiving and finishes what it has"),
     "worker-stopped": Meaning("info", "brief", "a worker process ended"),

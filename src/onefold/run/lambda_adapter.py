@@ -219,7 +219,7 @@ def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, Sequence) or isinstance(records, str | bytes):
         raise errors.UsageError(
-            f"The event is no batch of SQS messages: it is {_shape(event)}.",
+            f"The event is not a batch of SQS messages: it is {_shape(event)}.",
             meaning="Nothing was begun.",
             todo=_CONNECT,
         )
@@ -259,7 +259,7 @@ def _arn_of(record: object, place: int) -> str:
 def _broken(place: int, what: str) -> errors.UsageError:
     return errors.UsageError(
         f"Record {place} of the event {what}.",
-        meaning="It is no record as Lambda makes it of an SQS message; nothing was begun.",
+        meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
         todo=_CONNECT,
     )
 

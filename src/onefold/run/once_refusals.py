@@ -293,8 +293,8 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
     """The error for a key that is held, with what its record says about it."""
     failure = record.failure if record is not None else None
     return errors.OutcomeUnknown(
-        f"Whether {name} {key.key!r} took effect is not known.",
-        meaning=failure.summary if failure is not None else "An earlier call ended without a word.",
-        todo=f"Find out whether it did, then: onefold held settle {shlex.quote(key.key)} --done --result JSON --url URL,"
-        " with the URL of its store; or --not-done, and the next call runs it.",
+        f"It is unknown whether {name} {key.key!r} took effect.",
+        meaning=failure.summary if failure is not None else "An earlier call died without reporting an outcome.",
+        todo=f"Find out whether it did, then run: onefold held settle {shlex.quote(key.key)} --done --result JSON --url URL"
+        " (or --not-done, and the next call runs it), where URL is that of the store.",
     )

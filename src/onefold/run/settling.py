@@ -141,7 +141,7 @@ def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
             raise errors.UsageError(
                 f"Queue {name} refused a message of an outbox (key {entry.key!r}): {sent.message}",
                 meaning="The run is completed; its messages wait in its record.",
-                todo="Mend the queue's settings; the next delivery sends them again.",
+                todo="Fix the queue's settings; the next delivery sends them again.",
             )
 
 

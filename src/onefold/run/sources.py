@@ -162,7 +162,7 @@ def unwrap_text(source: str, body: str, attributes: Attributes) -> str:
     """
     found = unwrap(source, body, attributes)
     if isinstance(found, NotAJob):
-        raise PayloadError(f"The message is no job: {found.why}.", todo="Delete it; nothing was to be done.")
+        raise PayloadError(f"The message is not a job: {found.why}.", todo="Delete it; nothing was to be done.")
     return found.payload
 
 

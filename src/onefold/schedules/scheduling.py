@@ -253,7 +253,9 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
     given = _Options(**options)
     window_ms = duration.to_ms(given.window, "window", most_ms=WINDOW_MS_MAX)
     if window_ms % limits.MINUTE_MS:
-        raise errors.UsageError(f"window={given.window!r} is no number of minutes.", todo="It may be 1m to 24h, or 0s.")
+        raise errors.UsageError(
+            f"window={given.window!r} is not a whole number of minutes.", todo="It may be 1m to 24h, or 0s."
+        )
     timing = Timing(
         expression=parse(expression),
         zone=zone_name(given.tz),
@@ -323,7 +325,7 @@ def _check_fires(expression: str, timing: Timing) -> None:
             f"{expression} never fires.",
             meaning=f"No time from 1970 to 2199 fits it{bounds}"
             + (f", or the clocks of {timing.zone} skip it." if skips else "."),
-            todo="Mend its day, month, weekday or year; `onefold calendar --expression ...` shows when one fires.",
+            todo="Fix its day, month, weekday or year; `onefold calendar --expression ...` shows when one fires.",
         )
 
 

@@ -167,7 +167,7 @@ def range_of(text: str, zone: str = "UTC") -> Range:
         return Range(text=text, zone=zone, from_ms=_ms(at), to_ms=_ms(at) + length_ms)
     except (ValueError, OverflowError):
         raise errors.UsageError(
-            f"{text!r:.60} is no date.",
+            f"{text!r:.60} is not a valid date.",
             todo="Write 2026, 2026-06, 2026-06-01, or an instant such as 2026-06-01T02:00:00Z.",
         ) from None
 
@@ -348,9 +348,7 @@ class _Looked:
         """What became of a run that began."""
         (standing,) = runs.read_all(self._desk.engine.state, [name])
         if standing is None:  # swept away since it was listed
-            return DayRun(
-                run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was swept away just now"
-            )
+            return DayRun(run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was deleted just now")
         state, planned_at_ms = standing.run, standing.run.nominal_at_ms
         survey = Survey(self._desk.engine, name, self._desk.now_ms(), self._policies)
         left: list[Example] = []
@@ -405,7 +403,7 @@ class _Looked:
             return "not-fired", f"no scheduler ran then, and it was passed over afterwards (missed={missed!r})"
         if planned_at_ms > standing.last_ms:
             return "not-fired", "it is due, and no scheduler has sent it yet: is one running?"
-        return "not-fired", "its time was passed and nothing sent: it had other times then, or its run was swept away"
+        return "not-fired", "its time was passed and nothing sent: it had other times then, or its run was deleted"
 
     def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
         """Where the tick of a run stands, what to do about it, and how often it was sent."""

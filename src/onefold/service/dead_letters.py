@@ -358,7 +358,7 @@ def one_of(desk: Desk, select: Select) -> Peeked:
     """
     found = list(find(desk, select))
     if not found:
-        raise errors.NotFoundError("No dead letter fits.", todo="See `onefold dlq list --all`.")
+        raise errors.NotFoundError("No dead letter matches.", todo="See `onefold dlq list --all`.")
     if len(found) > 1:
         ids = ", ".join(one.message_id for one in found[:3])
         raise errors.UsageError(

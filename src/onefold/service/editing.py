@@ -145,6 +145,6 @@ def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: boo
         return
     raise errors.UsageError(
         f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
-        meaning="That is another operation: what is recorded under the old key does not count for it. Nothing was changed.",
+        meaning="It would be a different operation; the record of the old key would not apply. Nothing was changed.",
         todo="If that is meant, say --new-key.",
     )

@@ -305,7 +305,11 @@ def run(
         def signalled() -> None:
             again = first.is_set()
             (second if again else first).set()
-            note("stopping at once; their messages come back" if again else "draining; once more stops at once")
+            note(
+                "Stopping now. Their messages come back"
+                if again
+                else "Draining. Press Ctrl-C or send SIGTERM again to stop now."
+            )
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)

@@ -64,7 +64,7 @@ def send_text(
             at = datetime.fromisoformat(run_at)
         except ValueError as error:
             raise errors.UsageError(
-                f"run_at={run_at!r} is no instant.",
+                f"run_at={run_at!r} is not a valid instant.",
                 todo="Write it as 2026-12-24T06:00:00+01:00, with its zone.",
             ) from error
     try:

@@ -46,7 +46,7 @@ def assigned(text: str, assignments: Sequence[str]) -> str:
         path, equals, given = assignment.partition("=")
         if not equals or not path:
             raise errors.UsageError(
-                f"{assignment!r} is no assignment.",
+                f"{assignment!r} is not of the form FIELD=VALUE.",
                 todo="Write field=value, for example amount=12.50 or city=London.",
             )
         _put(value, path.split("."), _read(given), assignment)

@@ -228,11 +228,11 @@ def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Foreca
 def _goes(decided: guard.Go, found: store.Answer, policy: Policy) -> Forecast:
     assert isinstance(found, store.Claimed)
     if decided.how == "probe":
-        return Forecast(fate="unknown", why="An earlier run's outcome is not known; the job's probe is asked first.")
+        return Forecast(fate="unknown", why="An earlier run's outcome is unknown; the job's probe is asked first.")
     if found.doubt and policy.effect != "transactional":
         return Forecast(
             fate="unknown",
-            why="An earlier run's outcome is not known; it would run again (on_unknown=rerun).",
+            why="An earlier run's outcome is unknown; it would run again (on_unknown=rerun).",
         )
     return _fresh(found)
 
@@ -252,7 +252,7 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
         case store.Claimed(doubt=True):
             return Forecast(
                 fate="unknown",
-                why="An earlier run's outcome is not known; the job's on_unknown decides. Name the app.",
+                why="An earlier run's outcome is unknown; the job's on_unknown decides. Name the app.",
             )
         case store.Claimed():
             return _fresh(found)

@@ -296,7 +296,7 @@ def _no_run(desk: Desk, text: str) -> errors.NotFoundError:
     near = difflib.get_close_matches(text, runs.names(desk.engine.state), n=_NAMED_MAX, cutoff=0.5)
     return errors.NotFoundError(
         f"There is no run {text!r}.",
-        meaning=f"It has not begun on {desk.url}, or was swept away after 90 days.",
+        meaning=f"It has not begun on {desk.url}, or was deleted after 90 days.",
         todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
     )
 

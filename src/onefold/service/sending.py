@@ -180,7 +180,8 @@ def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
             meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). Of the first payload only the"
             " fingerprint is kept, which does not show the field that differs. This call has sent nothing.",
-            todo=f"Give another operation another key; `onefold why` shows what {one.record.key!r} was.",
+            todo="If this is a different operation, give it a different key; `onefold why` shows what"
+            f" {one.record.key!r} was.",
         )
 
 

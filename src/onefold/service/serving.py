@@ -107,7 +107,7 @@ def check(settings: ServeSettings) -> None:
         raise errors.UsageError(f"account={settings.account!r} is no AWS account id.", todo="It has 12 digits.")
     plain = settings.region.replace("-", "")
     if not (settings.region.isascii() and plain.isalnum() and len(settings.region) <= 32):
-        raise errors.UsageError(f"region={settings.region!r} is no region.", todo="Write for example us-east-1.")
+        raise errors.UsageError(f"region={settings.region!r} is not a region.", todo="Write for example us-east-1.")
     if (settings.access_key is None) is not (settings.secret_key is None):
         given = "secret-key" if settings.access_key is None else "access-key"
         raise errors.UsageError(
@@ -115,12 +115,12 @@ def check(settings: ServeSettings) -> None:
         )
     if not settings.host:  # asyncio takes it for all addresses; it is what "$HOST" is where HOST was not set
         raise errors.UsageError(
-            "host='' is no address.",
+            "host='' is not an address.",
             meaning="Nothing was started.",
             todo="Name 127.0.0.1, or 0.0.0.0 to let other machines in.",
         )
     if settings.data is not None and settings.data in ("", ":memory:"):
-        raise errors.UsageError(f"data={settings.data!r} is no file.", todo="Name a file, or keep all in memory.")
+        raise errors.UsageError(f"data={settings.data!r} is not a file.", todo="Name a file, or keep all in memory.")
 
 
 class Serving:

@@ -195,7 +195,7 @@ def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
 
 
 def _doubt(count: int) -> str:
-    return f"whether {'its' if count == 1 else 'their'} effect happened is not known."
+    return f"it is unknown whether {'its effect' if count == 1 else 'their effects'} happened."
 
 
 def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
@@ -247,7 +247,7 @@ def _paused(desk: Desk, known: set[str]) -> list[Warning]:
             code="job-paused",
             text=f"Job {one.job} is paused by its circuit breaker, next try in {age(one.until_ms - desk.now_ms())}: "
             f"{one.summary or 'the dependency refuses everything'}",
-            todo=f"Mend the dependency; onefold resume {one.job} does not wait for the next try.",
+            todo=f"Fix the dependency. To try at once: onefold resume {one.job}",
         )
         for one in jobs.paused(desk)
         if one.job in known
@@ -258,7 +258,7 @@ def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
     return [
         Warning(
             code="expires-soon",
-            text=f"The first of {counted(one.dead, 'dead letter')} of {one.queue} is gone for good in "
+            text=f"The first of {counted(one.dead, 'dead letter')} of {one.queue} expires in "
             f"{age(one.dead_expires_in_ms)}.",
             todo=f"onefold dlq list --queue {one.queue}",
         )

@@ -1,4 +1,4 @@
-"""Events that a rule's target refused: list them, and deliver them again once the cause is mended.
+"""Events that a rule's target refused: list them, and deliver them again once the cause is fixed.
 
 They lie in the rules' dead-letter queues as EventBridge leaves them there: the event as it was, rule and target among the
 attributes. Delivering again makes the message anew from today's rule, sends it to that one target and removes the dead
@@ -84,7 +84,7 @@ def redeliver(
     missing = set(ids) - {message.message_id for _, _, message in letters}
     if missing:
         raise errors.NotFoundError(
-            f"Message {min(missing)} is no event that a rule could not deliver.",
+            f"Message {min(missing)} is not an event that a rule could not deliver.",
             todo="See `onefold events undelivered`.",
         )
     sent: list[Undelivered] = []
@@ -105,9 +105,9 @@ def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked, reason_text: str |
     try:
         event = opened(message.body)
     except (ValueError, KeyError, TypeError):
-        return "The message is no event."
+        return "The message is not an event."
     if target not in rule.targets:
-        return f"{target} is no target of the rule any more."
+        return f"{target} is no longer a target of the rule."
     parcel = bus.parcel(rule, target, event, desk.now_ms())
     if parcel.queue != target:
         return str(parcel.entry.attributes["ERROR_MESSAGE"].value)

@@ -76,7 +76,7 @@ def _held(record: Record, evidence: Evidence) -> Standing:
     key = shlex.quote(record.key.key)
     return Standing(
         place="held",
-        text=f"Held since {evidence.say(record.updated_at_ms)}: whether the effect happened is not known.{why}",
+        text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
             "Find out at the other side whether it happened, then one of",
             f"onefold held settle {key} --done --result JSON",
@@ -170,7 +170,7 @@ def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> Standing:
         place="waiting",
         text=f"Waiting: job {job} is paused by its circuit breaker, next try in {age(until_ms - evidence.now_ms)}; "
         f"message {message.message_id} on {message.queue}.",
-        todo=("Mend what it depends on; then, not to wait for the next try:", f"onefold resume {job}"),
+        todo=("Fix what it depends on. To try at once:", f"onefold resume {job}"),
     )
 
 
@@ -179,7 +179,7 @@ def _dead(message: Peeked, evidence: Evidence) -> Standing:
     why = (
         f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
     )
-    owner = f" The fix belongs to {reason.owner}." if reason is not None and reason.owner else ""
+    owner = f" (owner: {reason.owner})" if reason is not None and reason.owner else ""
     return Standing(
         place="dead",
         text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
@@ -218,5 +218,5 @@ def _gone(record: Record | None, evidence: Evidence) -> Standing:
     return Standing(
         place="gone",
         text=f"Not done, and no message is left: {status}.{who}",
-        todo=("Send it again with the same key; nothing stands in its way.",),
+        todo=("Send it again with the same key; nothing prevents it.",),
     )

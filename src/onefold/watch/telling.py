@@ -112,7 +112,7 @@ def _started(detail: Detail) -> Told:
 
 
 def _completed(detail: Detail, evidence: Evidence) -> Told:
-    return f"{_run(detail)} completed; the record stands", lifetime(evidence)
+    return f"{_run(detail)} completed; its record is kept", lifetime(evidence)
 
 
 def lifetime(evidence: Evidence) -> str:
@@ -160,23 +160,23 @@ def _dead_letter(detail: Detail) -> Told:
 
 def _quarantine(detail: Detail, evidence: Evidence) -> Told:
     of = f" of at most {evidence.policy.crashes_max}" if evidence.policy is not None else ""
-    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended with their worker process"
+    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended when their worker process died"
     return "quarantined: moved to the dead-letter queue", rule
 
 
 def _duplicate(detail: Detail, evidence: Evidence) -> Told:
     of, at_ms = detail.get("of"), detail.get("completed_at_ms")
-    whose = f"the record of message {of}" if of else "the record"
+    whose = f"message {of}" if of else "the earlier run"
     when = f", completed at {evidence.say(int(at_ms))}" if at_ms else ""
-    return f"duplicate: answered from {whose}{when}", "finished work is not run again"
+    return f"duplicate: returned the stored result of {whose}{when}", "finished work is not run again"
 
 
 def _running_elsewhere(detail: Detail) -> Told:
     left, wait_ms = detail.get("lease_left_ms"), detail.get("delay_ms")
     rule = f"owner {_word(detail, 'owner', '?')} holds the lease"
     if left is not None and wait_ms is not None:
-        rule += f" for {pause(int(left))}; looks again in {pause(int(wait_ms))}, no attempt used"
-    return "waits: the same key runs elsewhere", rule
+        rule += f" for {pause(int(left))}; will check again in {pause(int(wait_ms))}, no attempt used"
+    return "waits: another run of this key is in progress", rule
 
 
 def _takeover(detail: Detail) -> Told:
@@ -188,7 +188,7 @@ def _takeover(detail: Detail) -> Told:
         )
     ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
-    return "taken over from a run that ended without a word", rule
+    return "taken over from a run whose process died without reporting an outcome", rule
 
 
 _POLICIES = {
@@ -200,9 +200,9 @@ _POLICIES = {
 
 def _unknown(detail: Detail) -> Told:
     if detail.get("error"):
-        text = f"{_run(detail)} ended with {detail['error']}: whether the effect happened is not known"
+        text = f"{_run(detail)} ended with {detail['error']}: it is unknown whether the effect happened"
     else:
-        text = "delivered again, while it is not known whether the effect of the run before happened"
+        text = "redelivered; it is unknown whether the previous run took effect"
     return text, _POLICIES.get(str(detail.get("policy")), "")
 
 
@@ -210,16 +210,16 @@ def _probe(detail: Detail) -> Told:
     answers = {
         "done": "the effect happened: completed with what the probe found",
         "not-done": "the effect did not happen: the handler may run",
-        "unknown": "the probe cannot tell: parked for a person",
+        "unknown": "the probe cannot say: waiting for a person",
     }
     return "the job's probe was asked", answers.get(str(detail.get("answer")), _word(detail, "answer", "no answer"))
 
 
 def _held(detail: Detail) -> Told:
     if detail.get("since_ms") is not None:
-        return "a duplicate was parked too", "waits for the same answer as the run before it"
+        return "a duplicate waits for a person, too", "the outcome of the run before it is unknown"
     return (
-        f"parked for a person: {detail.get('summary') or 'outcome unknown'}",
+        f"waiting for a person: {detail.get('summary') or 'outcome unknown'}",
         "nothing runs until it is settled",
     )
 
@@ -228,7 +228,7 @@ def _conflict(detail: Detail) -> Told:
     first = f"message {detail.get('of')}" if detail.get("of") else "another message"
     text = "came with another payload; moved to the dead-letter queue, not run"
     status = _word(detail, "status", "unknown")
-    return text, f"{first} used this key first (now {status}); one key stands for one payload"
+    return text, f"{first} used this key first (now {status}); a key belongs to one payload"
 
 
 def _group_stopped(detail: Detail) -> Told:
@@ -239,12 +239,12 @@ def _group_stopped(detail: Detail) -> Told:
 
 def _released(detail: Detail) -> Told:
     wait_ms = detail.get("delay_ms")
-    back = f"; looks again in {pause(int(wait_ms))}" if wait_ms else ""
-    return "given back without having started", f"{detail.get('why') or 'not started'}{back}, no attempt used"
+    back = f"; will check again in {pause(int(wait_ms))}" if wait_ms else ""
+    return "returned without having started", f"{detail.get('why') or 'not started'}{back}, no attempt used"
 
 
 def _dependency_down(detail: Detail) -> Told:
-    return f"the dependency refuses everything: {_failure(detail)}", "the job pauses; no attempt used"
+    return f"the dependency refuses everything: {_failure(detail)}", "the job is paused; no attempt used"
 
 
 def _lease_lost(detail: Detail) -> Told:
@@ -257,7 +257,7 @@ def _lease_lost(detail: Detail) -> Told:
 def _redrive(detail: Detail) -> Told:
     new = detail.get("new_message_id")
     text = f"sent back to {_word(detail, 'to', 'its queue')}" + (f" as message {new}" if new is not None else "")
-    return text, _said_why(detail, "a redrive opens a new budget of attempts")
+    return text, _said_why(detail, "a redrive starts a new count of attempts")
 
 
 def _edit(detail: Detail) -> Told:
@@ -265,12 +265,12 @@ def _edit(detail: Detail) -> Told:
 
 
 def _removed(detail: Detail) -> Told:
-    return "message deleted by hand", _said_why(detail, "")
+    return "message deleted by an operator", _said_why(detail, "")
 
 
 def _settled(detail: Detail) -> Told:
     word = "done" if detail.get("done") else "not done: it may run again"
-    return f"settled by hand as {word}", _said_why(detail, "a person's word ends the doubt")
+    return f"settled as {word}", _said_why(detail, "")
 
 
 def _said_why(detail: Detail, otherwise: str) -> str:

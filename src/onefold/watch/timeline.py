@@ -188,7 +188,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
         tell(record.started_at_ms, "started", f"{run} started", f"fence {record.started_fence}{earlier}")
     by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)
     if record.status == "completed" and "completed" not in names and not by_hand:
-        tell(record.updated_at_ms, "completed", f"{run} completed; the record stands", lifetime(evidence))
+        tell(record.updated_at_ms, "completed", f"{run} completed; its record is kept", lifetime(evidence))
     failed = record.status in ("failed", "unknown") and record.failure is not None
     since_ms = record.started_at_ms or record.created_at_ms
     if failed and not any(row.event in _FAILED_ROWS and row.at_ms >= since_ms for row in evidence.rows):

@@ -130,7 +130,7 @@ def test_a_receipt_carries_what_a_delete_needs() -> None:
 
 @pytest.mark.parametrize("record", [{}, {"messageId": "m"}, {"eventSource": "aws:s3", "s3": {}}, {"attributes": None}])
 def test_a_record_that_is_none(record: dict[str, Any]) -> None:
-    with pytest.raises(errors.PayloadError, match="no record of an SQS event"):
+    with pytest.raises(errors.PayloadError, match="not a record of an SQS event"):
         messages.of_lambda(record)
 
 

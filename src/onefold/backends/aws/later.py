@@ -68,7 +68,7 @@ class Later:
                 "Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL.",
             )
         if not 0 <= at_ms <= _LAST_AT_MS:
-            return Refused("InvalidParameterValue", f"run_at_ms={at_ms} is no instant that a schedule can have.")
+            return Refused("InvalidParameterValue", f"run_at_ms={at_ms} is not an instant that a schedule can have.")
         at = datetime.fromtimestamp(-(-at_ms // limits.SECOND_MS), UTC).strftime("%Y-%m-%dT%H:%M:%S")
         name = f"later-{hashlib.sha256((at + text).encode()).hexdigest()[:40]}"
         partition, region, account = _parts(arn)

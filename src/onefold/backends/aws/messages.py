@@ -137,7 +137,7 @@ def of_lambda(record: Mapping[str, Any]) -> Received:
         return _received(record["messageId"], record["receiptHandle"], record["body"], system, attributes)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise errors.PayloadError(
-            f"This is no record of an SQS event: {type(error).__name__} at {error}.",
+            f"This is not a record of an SQS event: {type(error).__name__} at {error}.",
             todo="Subscribe the function to an SQS queue by an event source mapping, and pass its event unchanged.",
         ) from error
 

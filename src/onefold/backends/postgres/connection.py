@@ -90,7 +90,7 @@ class Address:
         self.creates = own["create"] == "yes"
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema) or self.schema.startswith("pg_"):
             raise errors.UsageError(
-                f"schema={self.schema!r} is no name of a schema.",
+                f"schema={self.schema!r} is not the name of a schema.",
                 meaning="It is written into statements without quotes: a-z 0-9 _, at most 63, not pg_...",
                 todo=f"Leave it out for {SCHEMA_DEFAULT!r}, or choose a plain name.",
             )

@@ -47,7 +47,7 @@ def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldE
             f"The connection to {server} failed: {said}",
             meaning="It is not known whether the last statement was applied; every write names owner and fence, so it"
             " may be repeated.",
-            todo="Look whether the server runs and accepts connections. The next call connects anew.",
+            todo="Check that the server is running and accepts connections. The next call reconnects.",
         )
     if state in REPEATABLE or state in _BUSY:
         return errors.StorageBusy(
@@ -94,7 +94,7 @@ def unreachable(error: psycopg.Error, server: str) -> errors.TransientError:
     return errors.TransientError(
         f"No connection to {server}: {said}",
         meaning="Nothing was sent.",
-        todo="Look whether the server runs and lets you in: host, port, database, role and password of the URL,"
+        todo="Check that the server is running and accepts this login: host, port, database, role and password in the URL,"
         " pg_hba.conf, max_connections.",
     )
 

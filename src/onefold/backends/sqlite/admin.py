@@ -252,7 +252,7 @@ class SqliteQueues:
         """Messages from the oldest on, `after` a message id; no receive is counted.
 
         Raises:
-            UsageError: `after` is no message id of this file.
+            UsageError: `after` is not a message id of this file.
         """
 
         def run(connection: sqlite3.Connection) -> list[Peeked]:
@@ -260,7 +260,7 @@ class SqliteQueues:
             number = 0 if after is None else message_number(row.token, after)
             if number is None:
                 raise errors.UsageError(
-                    f"{after!r} is no message id of this file.",
+                    f"{after!r} is not a message id of this file.",
                     todo="Pass the id of the last message of the page before.",
                 )
             return browse.peek_in(connection, self._catalogue, row, limit, number, self._clock.now_ms())

@@ -101,7 +101,7 @@ def _instant_ms(text: str, what: str, tz: str | None) -> int:
         at = at.replace(tzinfo=zone_of(tz or "UTC"))
     if at is None or not datetime(1970, 1, 1, tzinfo=UTC) <= at <= _LATEST:
         raise errors.UsageError(
-            f"{what} {text!r} is no instant from 1970 to 2199.",
+            f"{what} {text!r} is not a valid instant from 1970 to 2199.",
             todo="Write for example 2027-03-01, 2027-03-01T03:00 or 2027-03-01T03:00Z.",
         )
     return round(at.timestamp() * limits.SECOND_MS)

@@ -77,11 +77,13 @@ def command(
     """
     if render.is_quiet() and not (yes or dry_run):
         raise click.UsageError("--json asks nothing: add --yes or --dry-run.")
+    plan = stack_options.planned(app, choices)
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
-            "Nobody is there to ask.", meaning="Nothing was changed.", todo="Add --yes, or --dry-run to look only."
+            "deploy asks before it changes anything, and standard input is not a terminal.",
+            meaning="Nothing was changed.",
+            todo="Add --yes, or --dry-run to look only.",
         )
-    plan = stack_options.planned(app, choices)
     stack_options.tell(plan)
     place = place_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
     deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())

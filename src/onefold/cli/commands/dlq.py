@@ -207,7 +207,7 @@ def _foreseen(forecast: Forecast, way_back: str) -> str:
 
 
 def _runs(one: service.DeadLetter) -> str:
-    crashed = f", {one.crashes} of them ended with their worker process" if one.crashes else ""
+    crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
     return counted(one.attempts, "run") + crashed
 
 

@@ -281,7 +281,7 @@ def _draw_undelivered(lines: list[undelivered.Undelivered]) -> None:
     for one in lines:
         line(f"{one.message_id}  {one.bus}/{one.rule} to {one.target}: {one.code}: {one.message}")
     line(
-        "`onefold events redeliver` sends them again, once the cause is mended."
+        "`onefold events redeliver` sends them again, once the cause is fixed."
         if lines
         else "Everything was delivered."
     )

@@ -60,7 +60,7 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
     ]
     render.draw(render.table(columns, rows))
     line()
-    line("Find out at the other side whether the effect happened, then:")
+    line("Find out from the other system whether the effect happened, then:")
     render.todo(["onefold held settle KEY --done --result JSON", "onefold held settle KEY --not-done"], found.words)
 
 
@@ -85,9 +85,10 @@ def _draw_details(held: list[service.Held], bodies: dict[str, str], found: targe
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
         known = f"{one.error}: {one.summary}" if one.error is not None else one.summary
         line(f"  {one.state} for {ago(found.desk.now_ms() - one.since_ms)}: {known}")
-        line(f"  {counted(one.attempts, 'run')}, {one.crashes} of them ended with their worker process")
+        crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
+        line(f"  {counted(one.attempts, 'run')}{crashed}")
         if one.owner is not None:
-            line(f"  the fix belongs to {one.owner}")
+            line(f"  owner: {one.owner}")
         for message_id in one.message_ids:
             line(f"  message {message_id}", "dim")
             line(f"    {bodies.get(message_id, '(gone)')}")
@@ -111,7 +112,7 @@ def _draw_settled(settled: service.Settled) -> None:
             f"  {counted(settled.left, 'message')} with another payload stay; they were sent to the held queue directly"
         )
     if settled.group_restarted:
-        line(f"  its group goes on: {counted(settled.group_restarted, 'message')} that waited behind it")
+        line(f"  its group continues: {counted(settled.group_restarted, 'message')} that waited behind it")
 
 
 @declared(

@@ -108,7 +108,7 @@ def list_runs(words: tuple[str, ...], limit: int) -> Answer:
 
 @declared("show", example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
-@click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are no items.")
+@click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are not items.")
 def show(words: tuple[str, ...], quarantine: int) -> Answer:
     """How a run stands, what ended it, and where its results are."""
     app, run, again = _app(words, "RUN")
@@ -253,12 +253,12 @@ def _next(found: Progress, rows_shown: bool) -> list[str]:
     """What to do about a run that did not succeed."""
     steps = []
     if found.malformed and not rows_shown:
-        steps.append(f"onefold map show {found.run} --quarantine 20   (which rows are no items, and why)")
+        steps.append(f"onefold map show {found.run} --quarantine 20   (which rows are not items, and why)")
     if found.failed:
         steps.append("onefold dlq list   (why items failed; they are redriven with their run, below, not one by one)")
     if found.status == "halted":
-        steps.append(f"onefold map resume {found.run}   (when its cause is mended)")
+        steps.append(f"onefold map resume {found.run}   (when its cause is fixed)")
         steps.append(f"onefold map stop {found.run}   (to redrive it instead)")
     else:
-        steps.append(f"onefold map redrive {found.run}   (when the cause is mended; a repaired file: --items FILE)")
+        steps.append(f"onefold map redrive {found.run}   (when the cause is fixed; a repaired file: --items FILE)")
     return steps

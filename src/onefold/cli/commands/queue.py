@@ -86,7 +86,7 @@ def _draw_messages(messages: list[service.Waiting], now_ms: int) -> None:
         Column("sent", right=True),
         Column("receives", right=True),
     ]
-    states = {"visible": "waiting", "in_flight": "in hand", "delayed": "delayed"}
+    states = {"visible": "waiting", "in_flight": "in progress", "delayed": "delayed"}
     rows = [
         (
             one.message_id,

@@ -44,7 +44,7 @@ from onefold.watch.wording import counted
     show_default=True,
     help="Stop when so many of the messages sent failed again; 0: never.",
 )
-@click.option("--no-watch", is_flag=True, help="Only send; do not look what becomes of them.")
+@click.option("--no-watch", is_flag=True, help="Only send; do not wait for their outcome.")
 @options.idle
 @options.reason_text
 def command(
@@ -152,7 +152,7 @@ def _run(work: service.Redrive, total: int) -> service.Tally:
 _ENDS: Final[dict[service.End, str]] = {
     "done": "",
     "failing-again": "Stopped by itself: the messages fail again. The others are still dead letters.",
-    "no-worker": "Stopped: nobody has received any of them. Is a worker running, or the job paused? See onefold status. "
+    "no-worker": "Stopped: none of them has been received. Is a worker running, or the job paused? See onefold status. "
     "What was sent waits in its queue; --no-watch sends without looking.",
     "under-way": "All are sent; some are still being retried.",
     "interrupted": "Interrupted. What was sent stays sent.",
@@ -167,7 +167,7 @@ def _draw_tally(tally: service.Tally, found: target.Target) -> None:
         (tally.held, "held: outcome unknown"),
         (tally.under_way, "received, not finished"),
         (tally.waiting, "not received yet"),
-        (tally.gone, "were not there any more, or in somebody's hands"),
+        (tally.gone, "were no longer there, or being processed"),
     ]
     for count, what in parts:
         if count:

@@ -27,7 +27,7 @@ def command(words: tuple[str, ...], url: str | None, reason_text: str | None) ->
     app, (job,) = target.split(words, 1, names="JOB", url=url)
     found = target.find(app, url)
     resumed = jobs.resume(found.desk, job, reason_text=reason_text)
-    text = f"{job} goes on." if resumed else f"{job} was not paused; nothing was changed."
+    text = f"{job} is resumed." if resumed else f"{job} was not paused; nothing was changed."
     if not resumed and found.app is None:
         text += " Only the app knows whether there is such a job: name it as module:attribute."
     return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))

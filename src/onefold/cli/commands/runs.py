@@ -157,7 +157,7 @@ def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
     over = run.stand in ("stopped", "ended")
     if is_map and (over or shown.malformed):
         step = f"onefold map show {run.run}{' --quarantine 20' if shown.malformed else ''}"
-        about = ["which rows are no items"] if shown.malformed else []
+        about = ["which rows are not items"] if shown.malformed else []
         about += ["what ended it; onefold map redrive does the rest"] if over else []
         remark = ", ".join(about)
         steps.append(f"{step}   ({remark})" if has_app else f"`{step} APP`   ({remark})")
@@ -216,7 +216,7 @@ def _draw_end(run: service.Run, found: target.Target) -> None:
     if run.stand == "stopped" and run.kind == "dispatch":
         steps = [
             f"onefold why {run.run}   (its tick)",
-            f"onefold dlq redrive --key {run.run}   (to go on, once it is mended)",
+            f"onefold dlq redrive --key {run.run}   (to continue, once it is fixed)",
         ]
     if run.stand != "complete":
         render.todo(steps, found.words)

@@ -69,5 +69,5 @@ def read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror or error) if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise NotFoundError(f"The file {name} cannot be read: {why}.", todo="Check its name and rights.") from error

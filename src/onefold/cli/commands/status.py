@@ -99,7 +99,7 @@ def _queues(status: service.Status) -> RenderableType:
         Column("queue", folds=True),
         *[
             Column(head, right=True)
-            for head in ("waiting", "in hand", "delayed", "oldest", "dead", "expires in", "held")
+            for head in ("waiting", "in progress", "delayed", "oldest", "dead", "expires in", "held")
         ],
     ]
     rows = [

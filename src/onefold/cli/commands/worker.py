@@ -88,7 +88,7 @@ _DEFAULTS = WorkerSettings()
     type=options.DURATION,
     default="30s",
     show_default=True,
-    help="How long work is claimed between two heartbeats.",
+    help="Lease duration; heartbeats renew it while a handler runs.",
 )
 @click.option(
     "--prefetch",
@@ -107,7 +107,7 @@ _DEFAULTS = WorkerSettings()
     type=options.DURATION,
     help="How long a drain waits for what runs; the longest timeout unless given.",
 )
-@click.option("--no-progress", is_flag=True, help="Neither a picture nor lines of numbers.")
+@click.option("--no-progress", is_flag=True, help="No progress display and no failure lines.")
 @click.option(
     "--log",
     type=click.Choice(["json", "plain"]),
@@ -130,8 +130,8 @@ def command(
 ) -> Answer:
     """Run an app's jobs until told to stop.
 
-    SIGTERM or Ctrl-C finishes what runs and gives back what has not started; a second one stops at once, and what ran
-    then is taken over by others. Exit code 0: everything in hand was finished or given back; 3: it was not.
+    SIGTERM or Ctrl-C lets running handlers finish and releases what has not started. A second one stops at once; other
+    workers take over the runs in progress. Exit code 0: every run was finished or released; 3: some were not.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
@@ -209,12 +209,12 @@ def _signals(worker: Worker) -> Iterator[None]:
     def told(_number: int, _frame: FrameType | None) -> None:
         if not worker.draining:
             worker.drain()
-            text = b"draining: finishing what runs; once more stops at once\n"
+            text = b"Draining: finishing the runs in progress. Press Ctrl-C or send SIGTERM again to stop now.\n"
         else:
             worker.stop_now()
             for one in caught:
                 signal.signal(one, signal.SIG_DFL)
-            text = b"stopping at once; others take over what runs\n"
+            text = b"Stopping now. Other workers will take over the runs in progress.\n"
         os.write(2, text)
 
     before = {one: signal.signal(one, told) for one in caught}
@@ -268,7 +268,8 @@ class Failures:
             why = ": ".join(str(detail[name]) for name in ("error", "summary") if detail.get(name))
             delay_ms = detail.get("delay_ms")
             again = f"; again in {age(int(delay_ms))}" if isinstance(delay_ms, int) and event.name == "retry" else ""
-            self._say(event, f"{event.name}: {what}: {why or EVENTS[event.name].text}{again}")
+            policy = f" (on_unknown={detail['policy']})" if detail.get("policy") else ""
+            self._say(event, f"{event.name}: {what}: {why or EVENTS[event.name].text}{policy}{again}")
 
     def _say(self, event: Event, text: str) -> None:
         live = render.console(stderr=True).is_terminal
@@ -336,7 +337,7 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
     parts = [
         (f" {number(counts.completed)} done", "bold green"),
         (f"  {number(counts.per_second)}/s", "green"),
-        (f"  in hand {number(counts.in_hand)}", ""),
+        (f"  in progress {number(counts.in_hand)}", ""),
         (f"  waiting {number(waiting)}", ""),
     ]
     more = [
@@ -423,7 +424,7 @@ def _waited_for(counts: Mapping[str, int], due_ms: int | None, now_ms: int) -> s
 
 
 def _sentence(counts: Snapshot, waiting: int | None) -> str:
-    parts = [f"done {counts.completed}", f"{counts.per_second:.0f}/s", f"in hand {counts.in_hand}"]
+    parts = [f"done {counts.completed}", f"{counts.per_second:.0f}/s", f"in progress {counts.in_hand}"]
     if waiting is not None:
         parts.append(f"waiting {waiting}")
     for count, name in (
@@ -443,6 +444,6 @@ def _draw(report: ExitReport) -> None:
     line(f"ended: {_sentence(report.counts, None)}")
     if report.left:
         line(
-            f"Left: {counted(len(report.left), 'run')}, to be taken over: {', '.join(report.left[:5])}",
+            f"{counted(len(report.left), 'run')} abandoned, will be taken over: {', '.join(report.left[:5])}",
             "yellow",
         )

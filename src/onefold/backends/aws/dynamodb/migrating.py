@@ -126,7 +126,7 @@ def _refuse_running(table: Table, found: Found) -> None:
         left_s = max(0, found.lease_until_ms - table.clock.now_ms()) // 1000 + 1
         raise errors.UsageError(
             f"{found.running} of the records of the table {table.name} belong to runs that hold a lease.",
-            meaning="They are at work, or ended without a word. Nothing was moved: the table is one of layout 1 as before.",
+            meaning="They are still working, or died. Nothing was moved: the table is one of layout 1 as before.",
             todo=f"Stop all workers and functions of the app. The last lease ends in {left_s} s; then run this again.",
         )
 
