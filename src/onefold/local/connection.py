@@ -29,9 +29,9 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
 
-TURNS: Final = 100  # of an idle loop: about a microsecond each
-REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
-REST_MAX: Final = 1_024
+POLL_TURNS: Final = 100  # of an idle loop: about a microsecond each
+POLL_REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
+POLL_REST_MAX: Final = 1_024
 _LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below are too short to count
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
@@ -85,17 +85,17 @@ class BusyPoll:
         self._loop = loop
         self._left = 0  # turns left of the busy poll that is under way
         self._rest = 0  # answers until the next one
-        self._rest_next = REST_MIN
+        self._rest_next = POLL_REST_MIN
 
     def answered(self) -> None:
         """A request was answered: another one may follow."""
         if self._left:  # it came in time
-            self._left = TURNS
-            self._rest_next = REST_MIN
+            self._left = POLL_TURNS
+            self._rest_next = POLL_REST_MIN
         elif self._rest:
             self._rest -= 1
         else:
-            self._left = TURNS
+            self._left = POLL_TURNS
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
@@ -104,7 +104,7 @@ class BusyPoll:
             self._loop.call_soon(self._look)
         else:
             self._rest = self._rest_next
-            self._rest_next = min(2 * self._rest_next, REST_MAX)
+            self._rest_next = min(2 * self._rest_next, POLL_REST_MAX)
 
 
 # -- requests and answers ----------------------------------------------------------------------------------------------
@@ -238,12 +238,12 @@ class Connection(asyncio.Protocol):
     """One client's connection.
 
     Args:
-        front: what it shares with the others.
+        shared: what it shares with the others.
     """
 
-    def __init__(self, front: ServerConnections) -> None:
-        self._front = front
-        self._parser = self._front.httptools.HttpRequestParser(self)
+    def __init__(self, shared: ServerConnections) -> None:
+        self._shared = shared
+        self._parser = self._shared.httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Request | Response] = deque()  # a Response: a refusal, which ends the connection
         self._current: Request | None = None
@@ -254,12 +254,12 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._paused = False
         self._stalled_at: float | None = None  # since when the client has not read
-        self.idle_at: float | None = front.loop.time()
+        self.idle_at: float | None = shared.loop.time()
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._fields = self._head_bytes = self._body_bytes = 0
         self._completed = 0  # requests, of those in the bytes that are being parsed
-        self._held_bytes = 0  # this connection's part of the front's
+        self._held_bytes = 0  # this connection's part of the total
         self._body_held = 0  # of that, for the body that is coming
         self._body: list[bytes] = []
 
@@ -268,10 +268,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio says."""
         self._transport = cast(asyncio.Transport, transport)
-        self._front.connections.add(self)
-        if self._front.draining:
+        self._shared.connections.add(self)
+        if self._shared.draining:
             transport.close()
-        elif len(self._front.connections) > self._front.bounds.connections:
+        elif len(self._shared.connections) > self._shared.bounds.connections:
             self._transport.abort()  # without an answer: nobody reads what this one might ask
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
@@ -285,12 +285,12 @@ class Connection(asyncio.Protocol):
         if self._current is not None:
             self._current.gone = True
             if self._current.abandoned and self._task is not None:
-                self._front.loop.call_soon(self._task.cancel)  # not in this turn: see `start_eagerly`
-        self._front.remove(self)
+                self._shared.loop.call_soon(self._task.cancel)  # not in this turn: see `start_eagerly`
+        self._shared.remove(self)
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        self._stalled_at = self._front.loop.time()
+        self._stalled_at = self._shared.loop.time()
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -307,9 +307,9 @@ class Connection(asyncio.Protocol):
             try:
                 self._parser.feed_data(rest)
                 break
-            except self._front.httptools.HttpParserUpgrade as offer:
+            except self._shared.httptools.HttpParserUpgrade as offer:
                 rest = self._declined(rest[offer.args[0] :])
-            except self._front.httptools.HttpParserError:
+            except self._shared.httptools.HttpParserError:
                 self._refuse(400, "This is not HTTP/1.1.")
                 break
         if self._arriving:
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
         head += [
             name + b": " + value for name, value in self._headers.items() if name not in (b"upgrade", b"connection")
         ]
-        self._parser = self._front.httptools.HttpRequestParser(self)
+        self._parser = self._shared.httptools.HttpRequestParser(self)
         return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def _check_arriving(self, count: int) -> None:
@@ -340,12 +340,12 @@ class Connection(asyncio.Protocol):
                 not self._completed
             ):  # else those bytes are other requests' too, and this one's are counted with the next
                 self._head_bytes += count
-            if self._head_bytes > self._front.bounds.head_bytes:
+            if self._head_bytes > self._shared.bounds.head_bytes:
                 self._refuse(431, "The request's head is too long.")
                 return
         if self._late is None:
-            self._late = self._front.loop.call_later(
-                self._front.bounds.request_s, self._refuse, 408, "The request did not arrive in time."
+            self._late = self._shared.loop.call_later(
+                self._shared.bounds.request_s, self._refuse, 408, "The request did not arrive in time."
             )
 
     def _cancel_late(self) -> None:
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
         if self._in_body:
             return
         self._fields += 1
-        if self._fields > self._front.bounds.head_fields:
+        if self._fields > self._shared.bounds.head_fields:
             return
         name = name.lower()
         if name in self._headers:
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is there: refuse what is too much before its body comes."""
         self._in_body = True
-        headers, bounds = self._headers, self._front.bounds
+        headers, bounds = self._headers, self._shared.bounds
         head_bytes = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
         if head_bytes > bounds.head_bytes or self._fields > bounds.head_fields:
             self._refuse(431, "The request's head is too long.")
@@ -397,7 +397,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         size = self._body_bytes = self._body_bytes + len(body)
-        if size > self._front.bounds.body_bytes:
+        if size > self._shared.bounds.body_bytes:
             self._refuse(413, "The request's body is too long.")
         elif not self._refused:
             self._body.append(body)
@@ -405,12 +405,12 @@ class Connection(asyncio.Protocol):
                 more = size - self._body_held
                 self._body_held = size
                 self._hold(more)
-                if self._front.held_bytes > self._front.bounds.held_bytes:
+                if self._shared.held_bytes > self._shared.bounds.held_bytes:
                     self._refuse(503, "Too many long requests are under way; try again.")
 
     def _hold(self, count: int) -> None:
         self._held_bytes += count
-        self._front.held_bytes += count
+        self._shared.held_bytes += count
 
     def _let_go(self, request: Request) -> None:
         """A request was answered: what its body held is free again, unless the client's leaving has freed it."""
@@ -431,7 +431,7 @@ class Connection(asyncio.Protocol):
         request.keep_alive = self._parser.should_keep_alive()
         self._body, self._body_held = [], 0
         self._waiting.append(request)
-        many = len(self._waiting) > _MAX_AHEAD or self._held_bytes > self._front.bounds.body_bytes
+        many = len(self._waiting) > _MAX_AHEAD or self._held_bytes > self._shared.bounds.body_bytes
         if many and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -445,7 +445,7 @@ class Connection(asyncio.Protocol):
         self._body, self._body_held = [], 0
         self._arriving = False
         self._cancel_late()
-        self._waiting.append(self._front.handler.refused(status, why))
+        self._waiting.append(self._shared.handler.refused(status, why))
         if self._current is None:
             self._next()
 
@@ -455,34 +455,38 @@ class Connection(asyncio.Protocol):
         """Handle the next request, unless one is being handled or the client does not read."""
         if self._transport is None or self._current is not None or self._stalled_at is not None:
             return
-        if self._paused and len(self._waiting) <= _MAX_AHEAD // 2 and self._held_bytes <= self._front.bounds.body_bytes:
+        if (
+            self._paused
+            and len(self._waiting) <= _MAX_AHEAD // 2
+            and self._held_bytes <= self._shared.bounds.body_bytes
+        ):
             self._paused = False
             self._transport.resume_reading()
         if self._waiting:
             one = self._waiting.popleft()
             if isinstance(one, Response):
                 self._write(one, keep_alive=False)
-                self._front.loop.call_later(self._front.bounds.linger_s, self.close)
+                self._shared.loop.call_later(self._shared.bounds.linger_s, self.close)
                 return
             self._current = one
-            loop, handling = self._front.loop, self._handle(one)
+            loop, handling = self._shared.loop, self._handle(one)
             # What was sent ahead is not done in one go: others have their turn between.
             task = loop.create_task(handling) if self._waiting else start_eagerly(handling, loop)
             if task is not None:
                 self._task = task
-                self._front.tasks.add(task)
-                task.add_done_callback(self._front.tasks.discard)
-        elif self._front.draining:
+                self._shared.tasks.add(task)
+                task.add_done_callback(self._shared.tasks.discard)
+        elif self._shared.draining:
             self.close()
         elif not self._arriving:
-            self.idle_at = self._front.loop.time()
+            self.idle_at = self._shared.loop.time()
 
     async def _handle(self, request: Request) -> None:
         answer: Response | None = None
         try:
-            answer = await self._front.handler.handle(request)
+            answer = await self._shared.handler.handle(request)
         except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is answered, and the server goes on
-            answer = self._front.handler.failed(request, error)
+            answer = self._shared.handler.failed(request, error)
         finally:
             self._current = self._task = None
             self._let_go(request)
@@ -494,12 +498,12 @@ class Connection(asyncio.Protocol):
         if answer is None:
             self._transport.abort()
             return
-        keep_alive = request.keep_alive and not self._front.draining
+        keep_alive = request.keep_alive and not self._shared.draining
         bodiless = request.method == "HEAD"
         try:
             self._write(answer, keep_alive=keep_alive, bodiless=bodiless)
         except ValueError as error:  # nothing of it was written
-            self._write(self._front.handler.failed(request, error), keep_alive=keep_alive, bodiless=bodiless)
+            self._write(self._shared.handler.failed(request, error), keep_alive=keep_alive, bodiless=bodiless)
         if keep_alive:
             self._next()
         else:
@@ -511,8 +515,8 @@ class Connection(asyncio.Protocol):
         length = b"" if answer.status == 204 else b"\r\ncontent-length: %d" % len(answer.body)
         name = b"\r\nx-amzn-requestid: " + answer.request_id.encode("ascii") if answer.request_id else b""
         body = b"" if bodiless or answer.status == 204 else answer.body
-        self._front.busy_poll.answered()
-        self._transport.write(b"".join((head, self._front.date(), name, length, b"\r\n\r\n", body)))
+        self._shared.busy_poll.answered()
+        self._transport.write(b"".join((head, self._shared.date(), name, length, b"\r\n\r\n", body)))
 
     # ------------------------------------------------------------------------------------------------------------ ending
 
@@ -533,7 +537,7 @@ class Connection(asyncio.Protocol):
 
     def check_idle(self, now: float) -> None:
         """Close a connection that nobody uses, or whose client does not read; called every few seconds."""
-        bounds = self._front.bounds
+        bounds = self._shared.bounds
         if self.idle_at is not None and now - self.idle_at > bounds.idle_s:
             self.close()
         elif self._stalled_at is not None and now - self._stalled_at > bounds.stalled_s:

@@ -62,7 +62,7 @@ class HttpServer:
         self._bounds = bounds or Bounds()
         self._handler = handler
         self._clock = clock
-        self._front: ServerConnections | None = None
+        self._shared: ServerConnections | None = None
         self._server: asyncio.Server | None = None
         self._check: asyncio.TimerHandle | None = None
 
@@ -75,7 +75,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._front.connections) if self._front is not None else 0
+        return len(self._shared.connections) if self._shared is not None else 0
 
     async def start(self) -> None:
         """Listen; afterwards `port` and `url` are the real ones.
@@ -84,30 +84,30 @@ class HttpServer:
             UsageError: the port is taken or may not be used, or the host is not of this machine.
         """
         loop = asyncio.get_running_loop()
-        front = self._front = ServerConnections(
+        shared = self._shared = ServerConnections(
             self._handler, date=Dates(self._clock).now, bounds=self._bounds, loop=loop
         )
         try:
-            self._server = await loop.create_server(lambda: Connection(front), self.host, self.port, backlog=_BACKLOG)
+            self._server = await loop.create_server(lambda: Connection(shared), self.host, self.port, backlog=_BACKLOG)
         except OSError as error:
             raise _unusable(self.host, self.port, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._check_idle()
 
     def _check_idle(self) -> None:
-        assert self._front is not None
-        loop = self._front.loop
-        for connection in tuple(self._front.connections):
+        assert self._shared is not None
+        loop = self._shared.loop
+        for connection in tuple(self._shared.connections):
             connection.check_idle(loop.time())
         self._check = loop.call_later(min(self._bounds.idle_s, self._bounds.stalled_s) / _CHECKS, self._check_idle)
 
     def drain(self) -> None:
         """Accept no new connections, close idle ones at once and the others after their last answer."""
-        if self._front is None or self._server is None:
+        if self._shared is None or self._server is None:
             return
         self._server.close()
-        self._front.draining = True
-        for connection in tuple(self._front.connections):
+        self._shared.draining = True
+        for connection in tuple(self._shared.connections):
             connection.drain()
 
     async def stop(self, *, grace_s: float) -> None:
@@ -116,19 +116,19 @@ class HttpServer:
         The owner of whatever waits for something other than the clients (a long poll) must end it after `drain`.
         """
         self.drain()
-        front, self._front = self._front, None
-        if front is None:
+        shared, self._shared = self._shared, None
+        if shared is None:
             return
         if self._check is not None:
             self._check.cancel()
-        if front.connections:
-            front.emptied.clear()
+        if shared.connections:
+            shared.emptied.clear()
             try:
-                await asyncio.wait_for(front.emptied.wait(), grace_s)
+                await asyncio.wait_for(shared.emptied.wait(), grace_s)
             except TimeoutError:
-                for connection in tuple(front.connections):
+                for connection in tuple(shared.connections):
                     connection.abort()
-        left = tuple(front.tasks)
+        left = tuple(shared.tasks)
         if left:
             _, late = await asyncio.wait(left, timeout=grace_s)
             for task in late:

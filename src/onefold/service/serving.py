@@ -147,7 +147,7 @@ class Serving:
         self._engine: Engine | None = None
         self._claim: Claim | None = None
         self._server: HttpServer | None = None
-        self._app: RequestHandler | None = None
+        self._handler: RequestHandler | None = None
         self._registry: Registry | None = None
         self._inline: TemporaryDirectory[str] | None = None
         self._told = told
@@ -229,13 +229,13 @@ class Serving:
         self._sqs = sqs
         reset = self.reset if settings.data is None else None
         self._registry = registry = self._functions(addresses)
-        peek = AdminApi(self.queues, facts, mappings=self._mappings, reset=reset)
+        admin_api = AdminApi(self.queues, facts, mappings=self._mappings, reset=reset)
         api = LambdaApi(registry, sqs, self.queues.timers)
-        parts = {OURS: peek.handle, LAMBDA: api.handle}
-        self._app = RequestHandler(
+        parts = {OURS: admin_api.handle, LAMBDA: api.handle}
+        self._handler = RequestHandler(
             sqs, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open
         )
-        self._server = server = HttpServer(self._app, host=settings.host, port=settings.port, clock=self.clock)
+        self._server = server = HttpServer(self._handler, host=settings.host, port=settings.port, clock=self.clock)
         # One client asks for one thing at a time; mappings ask on their own.
         self.queues.group_commit.is_alone = lambda: server.connections == 1 and not registry.entries()
 
@@ -281,8 +281,8 @@ class Serving:
         """Finish what is in hand and close everything; long polls are answered with nothing. Harmless twice."""
         if self._server is not None:
             self._server.drain()
-        if self._app is not None:
-            self._app.stop()
+        if self._handler is not None:
+            self._handler.stop()
         if self._registry is not None:
             await self._registry.stop()
         if hasattr(self, "queues"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from onefold.local.connection import REST_MAX, REST_MIN, TURNS, BusyPoll
+from onefold.local.connection import POLL_REST_MAX, POLL_REST_MIN, POLL_TURNS, BusyPoll
 
 
 class Loop:
@@ -23,7 +23,7 @@ class Loop:
             call()
 
     def turns_until_it_sleeps(self) -> int:
-        for count in range(10 * TURNS):
+        for count in range(10 * POLL_TURNS):
             if not self.soon:
                 return count
             self.turn()
@@ -37,7 +37,7 @@ def made() -> tuple[Loop, BusyPoll]:
 
 def answers_without_a_vigil(loop: Loop, vigil: BusyPoll) -> int:
     """How many answers pass until one keeps the loop awake."""
-    for count in range(10 * REST_MAX):
+    for count in range(10 * POLL_REST_MAX):
         vigil.answered()
         if loop.soon:
             return count
@@ -48,17 +48,17 @@ def test_after_an_answer_the_loop_stays_awake_for_a_moment_and_then_sleeps() -> 
     loop, vigil = made()
     assert not loop.soon  # nothing before the first request
     vigil.answered()
-    assert loop.turns_until_it_sleeps() == TURNS
+    assert loop.turns_until_it_sleeps() == POLL_TURNS
 
 
 def test_an_answer_in_time_begins_the_moment_anew() -> None:
     loop, vigil = made()
     vigil.answered()
-    for _ in range(TURNS - 1):
+    for _ in range(POLL_TURNS - 1):
         loop.turn()
     vigil.answered()
     assert len(loop.soon) == 1  # one look a turn, however many answers
-    assert loop.turns_until_it_sleeps() == TURNS
+    assert loop.turns_until_it_sleeps() == POLL_TURNS
 
 
 def test_what_was_for_nothing_is_tried_ever_less_often() -> None:
@@ -66,11 +66,11 @@ def test_what_was_for_nothing_is_tried_ever_less_often() -> None:
     vigil.answered()
     loop.turns_until_it_sleeps()
     rests = []
-    while not rests or rests[-1] < REST_MAX:
+    while not rests or rests[-1] < POLL_REST_MAX:
         rests.append(answers_without_a_vigil(loop, vigil))
         loop.turns_until_it_sleeps()
-    assert rests == [REST_MIN * 2**tried for tried in range(len(rests))]
-    assert answers_without_a_vigil(loop, vigil) == REST_MAX
+    assert rests == [POLL_REST_MIN * 2**tried for tried in range(len(rests))]
+    assert answers_without_a_vigil(loop, vigil) == POLL_REST_MAX
 
 
 def test_one_request_in_time_is_enough_to_try_as_often_as_at_first() -> None:
@@ -83,4 +83,4 @@ def test_one_request_in_time_is_enough_to_try_as_often_as_at_first() -> None:
     answers_without_a_vigil(loop, vigil)
     vigil.answered()
     loop.turns_until_it_sleeps()
-    assert answers_without_a_vigil(loop, vigil) == REST_MIN
+    assert answers_without_a_vigil(loop, vigil) == POLL_REST_MIN

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onefold.clock import SystemClock
-from onefold.local import timers as pace_module
+from onefold.local import timers as timers_module
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
@@ -131,7 +131,7 @@ def test_a_wall_clock_that_is_set_back_is_noticed(monkeypatch: pytest.MonkeyPatc
         await reached
         assert clock.now_ms() >= at_ms
 
-    monkeypatch.setattr(pace_module, "_LOOK_AGAIN_MS", 5)
+    monkeypatch.setattr(timers_module, "_LOOK_AGAIN_MS", 5)
     run(script())
 
 
