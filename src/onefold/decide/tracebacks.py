@@ -91,9 +91,9 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 def _frames(trace: TracebackType | None) -> list[_Frame]:
     """The frames from the first that is not onefold's own; of very many the first and the last ones."""
     found: list[_Frame] = []
-    count = 0
-    while trace is not None and count < _WALKED_MAX:
-        code, count = trace.tb_frame.f_code, count + 1
+    walked = left_out = 0
+    while trace is not None and walked < _WALKED_MAX:
+        code, walked = trace.tb_frame.f_code, walked + 1
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
         ours = module.partition(".")[0] == "onefold"
         if found or not ours:
@@ -102,10 +102,12 @@ def _frames(trace: TracebackType | None) -> list[_Frame]:
             )
             if len(found) >= _FRAMES_MAX:
                 del found[_FRAMES_MAX // 2]
+                left_out += 1
             found.append(frame)
         trace = trace.tb_next
-    if count > _FRAMES_MAX:
-        found.insert(_FRAMES_MAX // 2, _Frame(f"... {count - _FRAMES_MAX} frames are left out", 0, "", True))
+    if left_out:
+        said = "1 frame is" if left_out == 1 else f"{left_out} frames are"
+        found.insert(_FRAMES_MAX // 2, _Frame(f"... {said} left out", 0, "", True))
     return found
 
 

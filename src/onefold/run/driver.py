@@ -14,7 +14,6 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
-import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -116,6 +115,7 @@ class Driver:
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._chains = Chains()
         self.hand = hand or Hand()
+        self._made: dict[str, Orphans] = {}
         self.finisher = Finisher(
             backend,
             clock=clock,
@@ -129,11 +129,15 @@ class Driver:
             hand=self.hand,
         )
 
-    @functools.cached_property
+    @property
     def _orphans(self) -> Orphans:
-        from onefold.run.orphans import Orphans  # most messages have a job
+        """One for all threads that begin: it knows what was said already."""
+        if not self._made:
+            from onefold.run.orphans import Orphans  # most messages have a job
 
-        return Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
+            made = Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
+            self._made.setdefault("orphans", made)
+        return self._made["orphans"]
 
     # -- begin -------------------------------------------------------------------------------------------------------
 

@@ -387,7 +387,7 @@ class _Looked:
 
     def _unfired(self, planned_at_ms: int) -> tuple[Fired, str]:
         """Why a planned instant has no run."""
-        if planned_at_ms > self._desk.now_ms():
+        if planned_at_ms > self._desk.clock.wall.now_ms():
             return "ahead", ""
         standing = self._standing
         if standing is None and self._first_ms is None:

@@ -67,7 +67,7 @@ class Desk:
     def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
         self.url = redact.masked(absolute(runtime.url))
         self.engine: Engine = runtime.engine
-        self.clock: Clock = runtime.clock
+        self.clock = runtime.steady
         self.entropy: Entropy = runtime.entropy
         self.never = runtime.never()
         self.jobs = jobs
@@ -76,7 +76,7 @@ class Desk:
         self._runtime = runtime
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """The time of what the file says: of leases, instants and whatever ends; the wall's where nobody set the clock."""
         return self.clock.now_ms()
 
     def job(self, name: str | None) -> Job[Any, Any] | None:

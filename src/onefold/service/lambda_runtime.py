@@ -127,7 +127,7 @@ class _Wired:
         self._backend = runtime.backend
         if runtime.engine.known_queue is not None:  # the event names its queue
             self._backend = replace(runtime.backend, open_queue=runtime.engine.known_queue)
-        self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.clock)
+        self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.steady)
 
     @functools.cached_property
     def children(self) -> Children:

@@ -151,7 +151,7 @@ class Runtime:
         from onefold.run.completion import Closer  # a function makes its own when it settles something of a run
 
         self.sinks = sinks
-        self.closer = Closer(self.engine, jobs, self.clock)
+        self.closer = Closer(self.engine, jobs, self.steady)
         return Driver(
             self.backend,
             job_of,

@@ -107,7 +107,7 @@ class _Expiring:
 
     def look(self) -> int:
         """Report what is nearly gone, when it is time to look; 0: there is nothing to be done about it here."""
-        clock, engine = self._runtime.clock, self._runtime.engine
+        clock, engine = self._runtime.steady, self._runtime.engine
         if clock.monotonic_ms() < self._due_ms:
             return 0
         self._due_ms = clock.monotonic_ms() + limits.HOUR_MS
