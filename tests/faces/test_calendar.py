@@ -134,9 +134,11 @@ def test_a_time_that_comes_twice_says_which_one_fires(shell: Shell) -> None:
 def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(shell: Shell) -> None:
     drawn = shell(TARGET, "--from", "2027-03-01", "--to", "60d", "--rows", "5")
     lines = drawn.splitlines()
-    assert lines[0].split() == ["local", "time", "UTC", "key"]
-    assert lines[2].rstrip() == "Mon 2027-03-01 00:00 UTC  2027-03-01 00:00  report/2027-03-01T00:00:00Z"
-    table = [line for line in lines if line[:3] in {"Mon", "Tue", "   "}]
+    assert [line.rstrip() for line in lines[:3]] == [  # a key has no room in a table, and is never broken
+        "local time: Mon 2027-03-01 00:00 UTC", "  UTC: 2027-03-01 00:00", "  key: report/2027-03-01T00:00:00Z"
+    ]  # fmt: skip
+    table = [line for line in lines if line.strip().startswith(("local time:", "UTC:", "key:"))]
+    assert len(table) >= 15
     assert all(len(line) <= 80 for line in table)
     assert "…" not in drawn  # folded, not cut
     assert "(within" in drawn

@@ -392,6 +392,14 @@ def test_queues_are_listed_looked_at_and_moved(shell: Shell) -> None:
     assert shell.json("queue", "move", "cancel", begun["handle"])["status"] == "CANCELLED"
 
 
+def test_a_misspelt_reason_is_no_empty_queue(shell: Shell) -> None:
+    shell.send("a")
+    for words in ("list", "redrive", "purge --yes"):
+        said = shell.fails("dlq", *words.split(), "--reason", "permanant", "shop:app", code=2)
+        assert "There is no reason 'permanant'. Did you mean permanent? There are: permanent, attempts" in said
+    assert shell("dlq", "list", "--reason", "permanent", "shop:app") == "No dead letters.\n"
+
+
 def test_declared_settings_are_applied(shell: Shell) -> None:
     shell.send("a")
     text = (shell.folder / "shop.py").read_text()

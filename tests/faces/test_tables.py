@@ -119,3 +119,28 @@ def test_no_letter_is_lost_at_any_width(made: list[tuple[str, str, bool, bool]],
     colons = [":"] * len(columns)
     assert shown in (expected, sorted([*expected, *colons]))
     assert max(len(line) for line in text.splitlines()) <= width
+
+
+LONG_KEY = "customer-4711/parcel-2026-11-22/0000000000000000000001"
+
+
+@pytest.fixture
+def _fresh_console() -> Iterator[None]:
+    render.console.cache_clear()
+    yield
+    render.console.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh_console")
+@pytest.mark.parametrize("width", [60, 80, None])
+def test_a_key_is_never_broken(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    columns = [Column("message"), *(Column(head, folds=True) for head in ("key", "job", "error"))]
+    row = [UUID, LONG_KEY, "book_international_parcel_with_customs_declaration", "ValueError"]
+    text = drawn(columns, [row, row], width)
+    assert all(text.count(cell) == 2 for cell in row)
+    if width is None:
+        (first, second) = [line for line in text.splitlines() if LONG_KEY in line]
+        assert first == second
+        assert all(cell in first for cell in row), "in a pipe a row is a line"
+        assert not any(line.endswith("  ") for line in text.splitlines())

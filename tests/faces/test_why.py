@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -286,6 +287,47 @@ def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
     assert found.place == "silent"
     assert "no message is left that would take it over" in found.text
     assert found.todo
+
+
+def test_a_delayed_message_was_sent_when_it_was_sent(there: Open) -> None:
+    there.office.book.send(Order("a"), delay="20h")
+    there.office.step.send(
+        Order("l", customer="c-1"), run_at=datetime.fromtimestamp(START_MS // 1_000 + 72_000, tz=UTC)
+    )
+    there.clock.advance(600_000)
+    for key, queue in (("a", "orders"), ("l", "lines.fifo")):
+        (line,) = story(there, key).lines
+        assert (line.event, line.at_ms) == ("sent", START_MS)
+        assert line.rule.endswith(", 20h later")
+        (waiting,) = queues.look(there.desk, queue)
+        assert (waiting.state, waiting.sent_at_ms) == ("delayed", START_MS)
+
+
+def test_a_run_has_one_number_after_a_crash_that_a_person_settled(there: Open) -> None:
+    there.office.pay.send(Order("a"))
+    now_ms = there.clock.now_ms()
+    ask = onefold.contracts.store.Ask(
+        key=RecordKey("", "pay", "a"), fingerprint=there.office.pay.outgoing(Order("a")).fingerprint, owner="w-dead",
+        lease_until_ms=now_ms + 1_000, start=True, expires_at_ms=now_ms + 10_000_000,
+    )  # fmt: skip
+    there.desk.engine.store.claim([ask], now_ms)
+    there.clock.advance(1_000)
+    there.world.run()
+    there.office.ill["a"] = onefold.PermanentError("account closed")
+    held.settle(there.desk, "a", done=False)
+    there.clock.advance(1_000)
+    there.world.run()
+    texts = [line.text for line in story(there, "a").lines]
+    assert "run 2 started" in texts
+    assert any(text.startswith("run 2 failed: PermanentError: account closed") for text in texts), texts
+
+
+def test_what_a_person_settled_as_done_says_so_first(there: Open) -> None:
+    there.office.ill["a"] = onefold.OutcomeUnknown("no answer")
+    there.office.pay.send(Order("a"))
+    there.world.run()
+    held.settle(there.desk, "a", done=True)
+    assert re.match(r"Settled by hand as done at \S+ by ada", story(there, "a").text)
 
 
 def test_a_held_one_says_how_to_settle_it(there: Open) -> None:

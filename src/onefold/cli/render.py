@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NOTHING = "-"
+_NO_WIDTH = 100_000  # a pipe has none: a row is a line there, so that grep finds a whole key and its row
 _WIDTH = 80  # where COLUMNS says 0, as some terminals of CI do
-_WHOLE_CHARACTERS = 24  # cells up to this long are never broken in a table
 _LEAST_CHARACTERS = 8  # of a column whose text folds: narrower ones are hard to read
 
 Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
@@ -61,6 +61,8 @@ def console(*, stderr: bool = False, folds: bool = True) -> Console:
 
     made = Safe(stderr=stderr, highlight=False, emoji=False, markup=False, soft_wrap=not folds)
     made.width = made.width or _WIDTH
+    if not made.is_terminal and not os.environ.get("COLUMNS"):
+        made.width = _NO_WIDTH
     return made
 
 
@@ -92,13 +94,40 @@ class Drawn:
             for place, column in enumerate(self._columns)
         ]
         least = [
-            min(full, max(cell_len(column.head), _LEAST_CHARACTERS)) if column.folds else min(full, _WHOLE_CHARACTERS)
-            for column, full in zip(self._columns, widest, strict=True)
+            max(min(full, max(cell_len(column.head), _LEAST_CHARACTERS)), min(words, full)) if column.folds else full
+            for column, full, words in zip(self._columns, widest, self._longest_words(), strict=True)
         ]
-        if sum(least) <= room:
+        if options.max_width >= _NO_WIDTH:
+            yield self._as_lines(widest)
+        elif sum(least) <= room:
             yield self._as_table(_shared(least, widest, room))
         else:
             yield from self._as_blocks()
+
+    def _as_lines(self, widths: Sequence[int]) -> Text:
+        """A line for each row, with nothing behind its last word."""
+        from rich.cells import cell_len
+        from rich.text import Text
+
+        drawn = []
+        heads = [Text(column.head) for column in self._columns]
+        for row in [heads, *self._rows]:
+            cells = []
+            for column, cell, width in zip(self._columns, row, widths, strict=True):
+                plain = " ".join(cell.plain.splitlines())
+                gap = " " * (width - cell_len(plain))
+                cells.append(f"{gap}{plain}" if column.right else f"{plain}{gap}")
+            drawn.append("  ".join(cells).rstrip())
+        return Text("\n".join(drawn), no_wrap=True, overflow="ignore")
+
+    def _longest_words(self) -> list[int]:
+        """Of each column: no key, id or name is broken in a table; where they have no room, each row is a block."""
+        from rich.cells import cell_len
+
+        return [
+            max((cell_len(word) for row in self._rows for word in row[place].plain.split()), default=0)
+            for place in range(len(self._columns))
+        ]
 
     def _as_table(self, widths: Sequence[int]) -> Table:
         from rich import box

@@ -6,6 +6,7 @@ Invariant: a command that changes something names what it changes, or says --all
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -14,6 +15,7 @@ import msgspec
 
 from onefold.cli import options, target
 from onefold.contracts.admin import Peeked
+from onefold.contracts.queue import REASONS
 from onefold.errors import NotFoundError
 from onefold.service import dead_letters
 from onefold.service.dead_letters import Select
@@ -34,12 +36,19 @@ FATES: Final[dict[Fate, str]] = {
 }
 
 
+_REASONS: Final = (*REASONS, "none")  # none: no reason travels with it
+
+
 def selecting(function: F) -> F:
     """Add the options that say which dead letters are meant; they arrive as one `select`."""
 
     def call(*args: Any, **given: Any) -> Any:
         names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms")
         select = Select(**{name: given.pop(name) for name in names})
+        if select.reason is not None and select.reason not in _REASONS:
+            near = difflib.get_close_matches(select.reason, _REASONS, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"There is no reason {select.reason!r}.{meant} There are: {', '.join(_REASONS)}.")
         return function(*args, select=select, **given)
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__

@@ -75,6 +75,13 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
     trusted: bool = True
 
 
+REASONS: Final = (
+    "permanent", "attempts", "conflict", "malformed", "quarantine", "unknown", "group-stopped", "operator", "receives",
+    "untrusted", "no-job", "mapping",
+)  # fmt: skip
+"""The kinds of `Reason`."""
+
+
 class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why a message was buried. Travels with the message; never holds the payload.
 

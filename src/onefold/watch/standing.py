@@ -58,6 +58,10 @@ def standing(evidence: Evidence) -> Standing:
 
 def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evidence) -> Standing:
     text = f"Done at {evidence.say(record.updated_at_ms)}"
+    by_hand = next((row for row in reversed(evidence.rows) if row.event == "settled" and row.detail.get("done")), None)
+    if by_hand is not None and by_hand.at_ms >= (record.started_at_ms or 0):
+        who = f" by {by_hand.actor.removeprefix('person:')}" if by_hand.actor else ""
+        text = f"Settled by hand as done at {evidence.say(by_hand.at_ms)}{who}"
     if record.attempts_total:
         text += f", with {counted(record.attempts_total, 'run')}"
     todo: tuple[str, ...] = ()

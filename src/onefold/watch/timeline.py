@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
+from onefold.contracts.store import Record
 from onefold.watch import telling
 from onefold.watch.telling import Evidence, lifetime
 from onefold.watch.wording import age, counted, instant, one_line
@@ -47,23 +48,29 @@ class Line(Struct, frozen=True, kw_only=True):
 
 def lines(evidence: Evidence) -> list[Line]:
     """The story, oldest first."""
-    rows = _counted_on(evidence.rows)
+    rows = _counted_on(evidence.rows, evidence.record)
     told = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in rows]
     told += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
     return [line for _, line in sorted(told, key=lambda one: (one[1].at_ms, one[0]))]
 
 
-def _counted_on(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the number of each run in the whole story: sent back, a message may begin at attempt 1 again."""
+def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
+    """The rows with the number of each run in the whole story: sent back, a message may begin at attempt 1 again.
+
+    A run that ended without a word has no row with its number, so the record's count of them decides for the last budget.
+    """
     found: list[Row] = []
     before, last, sent_back = 0, 0, False
-    for row in rows:
+    last_back = max((place for place, row in enumerate(rows) if row.event in ("redrive", "settled")), default=len(rows))
+    for place, row in enumerate(rows):
         attempt = row.detail.get("attempt")
         if row.event in ("redrive", "settled"):
             sent_back = True
         elif isinstance(attempt, int):
             if sent_back and attempt <= last:
                 before, last = before + last, 0
+            if place > last_back and record is not None:
+                before = max(before, record.attempts_total - record.attempts)
             last, sent_back = max(last, attempt), False
             found.append(replace(row, detail={**row.detail, "number": before + attempt}))
             continue

@@ -80,7 +80,7 @@ def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
         body=body,
         attributes=unpacked(meta.attributes),
         receive_count=receives or 0,
-        sent_at_ms=sent_at_ms,
+        sent_at_ms=meta.accepted_at_ms or sent_at_ms,
         visible_at_ms=visible_at_ms,
         expires_at_ms=expires_at_ms,
         first_received_at_ms=first,

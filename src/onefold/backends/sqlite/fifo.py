@@ -54,7 +54,7 @@ def send_in(
             due_at_ms = entry.run_at_ms
             later.append(
                 (row.id, number, due_at_ms, due_at_ms + settings.delay_ms, None, None, entry.dedup_id, entry.key,
-                 entry_meta(entry, entry.group), entry.body)
+                 entry_meta(entry, entry.group, now_ms), entry.body)
             )  # fmt: skip
             answers[index] = Sent(f"{row.token}-{number}")
             continue

@@ -54,6 +54,7 @@ class Meta(Struct, omit_defaults=True, gc=False):
         source: the queue a dead letter came from.
         reason: why it was buried.
         foreign: a stranger sent it, so that what its attributes claim does not count.
+        accepted_at_ms: when a scheduled message was accepted, whose `sent_at_ms` is its own time; 0 for all others.
     """
 
     attributes: dict[str, tuple[str, str]] = {}
@@ -62,6 +63,7 @@ class Meta(Struct, omit_defaults=True, gc=False):
     source: str | None = None
     reason: Reason | None = None
     foreign: bool = False
+    accepted_at_ms: int = 0
 
 
 # A message on its way in: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
@@ -110,15 +112,16 @@ def meta_text(meta: Meta) -> str | None:
     return None if text == "{}" else text
 
 
-def entry_meta(entry: Entry, group: str | None) -> str | None:
+def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str | None:
     """What is stored of an entry beside its columns."""
-    if not entry.attributes and group is None and entry.trace is None:
+    if not entry.attributes and group is None and entry.trace is None and not accepted_at_ms:
         return None
     meta = Meta(
         attributes=packed(entry.attributes),
         group=group,
         trace=entry.trace,
         foreign=not entry.trusted and bool(entry.attributes),
+        accepted_at_ms=accepted_at_ms,
     )
     return meta_text(meta)
 
@@ -131,7 +134,7 @@ def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:
     visible_at_ms = sent_at_ms + (row.settings.delay_ms if entry.delay_ms is None else entry.delay_ms)
     return (
         row.id, number, sent_at_ms, visible_at_ms, None, None, None, entry.key,
-        entry_meta(entry, entry.group), entry.body,
+        entry_meta(entry, entry.group, now_ms if sent_at_ms > now_ms else 0), entry.body,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from onefold.errors import UsageError
 from onefold.service import dead_letters as service
 from onefold.service import editing
 from onefold.service.dead_letters import Select
+from onefold.service.desk import Desk
 from onefold.service.reading import Forecast
 from onefold.watch.standing import both
 from onefold.watch.wording import counted, instant
@@ -54,14 +55,20 @@ def list_letters(words: tuple[str, ...], url: str | None, select: Select, singly
     found = target.find(app, url)
     if singly:
         letters = [service.letter(found.desk, one) for one in islice(service.find(found.desk, select), limit)]
-        return Answer({"letters": letters}, draw=lambda: _draw_letters(letters, limit, found.desk.now_ms()))
+        return Answer({"letters": letters}, draw=lambda: _draw_letters(letters, limit, select, found.desk))
     failures = service.failures(found.desk, select)
-    return Answer({"failures": failures}, draw=lambda: _draw_failures(failures, found))
+    return Answer({"failures": failures}, draw=lambda: _draw_failures(failures, select, found))
 
 
-def _draw_failures(failures: list[service.Failure], found: target.Target) -> None:
+def _draw_none(select: Select, desk: Desk) -> None:
+    """None at all, or none of those that were asked for."""
+    every = sum(1 for _ in service.find(desk, Select())) if not select.is_empty() else 0
+    line(f"None of the {counted(every, 'dead letter')} fits." if every else "No dead letters.")
+
+
+def _draw_failures(failures: list[service.Failure], select: Select, found: target.Target) -> None:
     if not failures:
-        line("No dead letters.")
+        _draw_none(select, found.desk)
         return
     now_ms = found.desk.now_ms()
     columns = [
@@ -107,10 +114,11 @@ def _first_step(one: service.Failure) -> str:
     return both(one.redrive)[0]
 
 
-def _draw_letters(letters: list[service.DeadLetter], limit: int, now_ms: int) -> None:
+def _draw_letters(letters: list[service.DeadLetter], limit: int, select: Select, desk: Desk) -> None:
     if not letters:
-        line("No dead letters.")
+        _draw_none(select, desk)
         return
+    now_ms = desk.now_ms()
     columns = [
         Column("message"),
         Column("key", folds=True),
