@@ -112,3 +112,13 @@ def test_a_plant_that_the_run_cannot_show_is_refused() -> None:
     done = demo("--plant", "no-fence", "--run", "keys")
     assert done.returncode == 2
     assert "Use it with --run probe, hold or all." in done.stderr
+
+
+def test_the_command_needs_no_package_of_another_extra() -> None:
+    """`pip install onefold[demo]` brings no boto3: only `onefold demo aws` may ask for it."""
+    blocked = (
+        "for name in ('boto3', 'botocore', 'psycopg', 'redis', 'yaml', 'uvloop', 'httptools'): sys.modules[name] = None"
+    )
+    program = f"import sys\n{blocked}\nfrom onefold.demo.command import demo\ndemo(['--help'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

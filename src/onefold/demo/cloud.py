@@ -38,7 +38,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from onefold.backends.aws.session import Session
 from onefold.clock import SystemClock
 from onefold.demo import data
 from onefold.demo.drill import LEDGER, expected_of, partner, stream
@@ -208,6 +207,8 @@ def _deploy(run: Command, endpoint: str) -> None:
 
 
 def _make_bucket(endpoint: str) -> None:
+    from onefold.backends.aws.session import Session  # boto3 is of the extra aws; the other demos do without
+
     session = Session(REGION, {"*": endpoint})
     session.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     session.close()
