@@ -1,4 +1,4 @@
-"""Background jobs whose effect happens once, however many times they are delivered - and that show you that it did."""
+"""Background jobs that take effect once, however often they are delivered, and can prove it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
 
 program = Program(
     "onefold",
-    help="Background jobs whose effect happens once, however many times they are delivered.\n\n"
+    help="Background jobs that take effect once, however often they are delivered.\n\n"
     "Most commands take an APP as module:attribute (or ONEFOLD_APP), or --url with an engine (or ONEFOLD_URL); with "
     "neither, the only database in ./.onefold is meant.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
