@@ -1,14 +1,14 @@
 """What the history of its store keeps of guarded calls: each death, with the claim that notices it, and each failure.
 
 The rows are those of a job's runs. Where a store writes them in the claim's transaction they stand or fall with it;
-elsewhere they are appended after the claim and before the function is called. In memory none are kept.
+elsewhere they are appended after the claim and before the function is called. In memory none are kept. A failure whose row
+the store refuses (a role without the permission) is warned of once; a death whose row it refuses ends the call.
 Never here: records. Invariant: no function is called again before the death of the call before it is in the history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec.structs import replace
@@ -39,6 +39,7 @@ class History:
     def __init__(self, store: Store, name: str, on_unknown: Literal["rerun", "hold"], crashes: int) -> None:
         self._store = store
         self._ledger: Ledger | None = getattr(store, "ledger", None)
+        self._warned = False
         self._policy = Policy(
             job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
             on_unknown=on_unknown, after_failure="skip", timeout_ms=1, keep_ms=1,
@@ -59,9 +60,10 @@ class History:
         if isinstance(found, Claimed) and found.found != "absent":
             try:
                 self._append(self._ledger, found, now_ms)
-            except errors.OnefoldError:
+            except errors.OnefoldError as error:
                 if found.doubt:
                     raise
+                self._warn(error)
         return found
 
     def _noticed(self, found: Claimed, now_ms: int) -> list[Row]:
@@ -99,8 +101,24 @@ class History:
             }
         if event == "unknown":
             detail = {**detail, "policy": self._policy.on_unknown}
-        with suppress(errors.OnefoldError):
+        try:
             self._ledger.append([self._row(claimed, now_ms, event, detail)])
+        except errors.OnefoldError as error:
+            self._warn(error)
+
+    def _warn(self, error: errors.OnefoldError) -> None:
+        """Once, of what does not pass by itself."""
+        if not self._warned and not isinstance(error, errors.TransientError):
+            self._warned = True
+            import logging  # most stores take their rows
+
+            logging.getLogger("onefold").warning(
+                "The history of %s is not kept: %s %s Its calls go on, but one whose process has died cannot be made again "
+                "until the store takes the row that says so.",
+                self._policy.job,
+                error.what,
+                error.todo,
+            )
 
     def _row(self, found: Claimed, now_ms: int, event: str, detail: Detail) -> Row:
         return Row(at_ms=now_ms, event=event, key=found.hold.key, actor=found.hold.owner, detail=detail)
