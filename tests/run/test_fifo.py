@@ -10,6 +10,9 @@ import pytest
 import onefold
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
+from onefold.limits import MINUTE_MS
+from onefold.service import groups
+from onefold.service.desk import Desk
 from onefold.testing import inline
 from tests.run.bench import Fault, opened
 from tests.run.shop import Order, Shop, dead, record, told
@@ -76,6 +79,36 @@ def test_a_dead_letter_stops_its_group() -> None:
         ]
         assert all(sent[0].message_id in letter.reason.summary for letter in letters[1:])
         assert record(world, "o-2") is None  # never claimed: a redrive is a first run
+
+
+@pytest.mark.parametrize("after_failure", ["stop", "skip"])
+def test_what_the_queue_itself_dead_letters_stops_its_group_as_a_worker_does(after_failure: str) -> None:
+    """Its worker was killed each time, so the receive count was used up before anybody could say why."""
+    shop = Shop("shipped", fifo=True, dead_after=3, after_failure=after_failure)
+    with inline(shop.app) as world:
+        (first, *_) = shop.ship.send_many(group(1, 2, 3))
+        engine = world.app.runtime().engine
+        for _ in range(3):
+            assert [one.key for one in engine.queues.open("orders.fifo").receive(1)] == ["o-1"]
+            world.clock.advance(MINUTE_MS)
+        world.run()
+        shop.ship.send_many(group(4))
+        world.run()
+        letters = [(letter.key, letter.reason.kind) for letter in dead(world, "orders-dead.fifo")]
+        if after_failure == "skip":
+            assert [key for key, _ in shop.calls] == ["o-2", "o-3", "o-4"]
+            assert letters == [("o-1", "receives")]
+            assert engine.state.names("stopped/") == []
+            return
+        assert shop.calls == []
+        assert letters == [("o-1", "receives"), *((f"o-{number}", "group-stopped") for number in (2, 3, 4))]
+        (flag,) = engine.state.get(["stopped/orders.fifo/c"])
+        assert flag.value.decode() == first.message_id
+        desk = Desk(world.app.runtime(), actor="person:ada")
+        assert len(groups.start_again(desk, "orders.fifo", "c")) == 4
+        world.run()
+        assert [key for key, _ in shop.calls] == ["o-1", "o-2", "o-3", "o-4"]
+        assert engine.state.names("stopped/") == []
 
 
 def test_a_held_message_stops_its_group_too() -> None:

@@ -130,6 +130,9 @@ class JoinedEngine:
     def hurry(self, left_ms: int | None) -> None:
         """Nothing: calls wait for servers, each for as long as its client allows."""
 
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """Nothing: SQS moves messages by itself, and tells nobody."""
+
     def changed_elsewhere(self) -> bool:
         """Always: nobody tells, so whoever asks must look."""
         return True

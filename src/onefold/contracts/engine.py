@@ -163,6 +163,18 @@ class Engine(Keeper, Protocol):
         """
         ...
 
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """Say which flag of State stops a FIFO group whose message the queue itself dead-letters, for its receives.
+
+        The flag is written, with the message's id and unless it stands already, in the transaction that moves the message,
+        so that nothing of the group is received before. A queue that moves messages by itself (SQS) does without.
+
+        Args:
+            flag_of: from queue, group, and the job that the message names (None: none), to the flag's name; None: the group
+                goes on. Called inside a transaction.
+        """
+        ...
+
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked; wake-ups tell of sends only."""
         ...

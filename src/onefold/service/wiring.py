@@ -16,6 +16,7 @@ from onefold.backends import registry
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.run.driver import Driver
+from onefold.run.finishing import group_flag
 from onefold.run.names import take
 from onefold.run.settling import Backend
 from onefold.run.throttling import StateGates
@@ -71,6 +72,13 @@ def differing(stored: QueueSettings, asked: QueueSettings) -> str:
         "The queue's own settings count." if is_workable(stored, asked) else "Workers and senders of the app refuse it."
     )
     return f"Queue {asked.name} differs from its declaration: {'; '.join(differences(stored, asked))}. {then}"
+
+
+def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
+    """The flag that stops a group by a message's job; a message whose job nobody here knows stops its group."""
+    own = [one for one in jobs.values() if one.policy.queue == queue]
+    job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
+    return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None
 
 
 class Runtime:
@@ -152,6 +160,7 @@ class Runtime:
 
         self.sinks = sinks
         self.closer = Closer(self.engine, jobs, self.steady)
+        self.engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
         return Driver(
             self.backend,
             job_of,

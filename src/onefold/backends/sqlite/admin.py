@@ -182,6 +182,10 @@ class SqliteQueues:
 
         self._engine.write(run)
 
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """As `Engine.stop_groups`."""
+        self._catalogue.stop_groups(flag_of)
+
     def depth(self, queue: str) -> Depth:
         """As Queue.depth."""
         return self.open(queue).depth()

@@ -9,9 +9,11 @@ Invariant: a row that was looked up is the queue as the open transaction sees it
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from onefold import errors
 from onefold.backends.sqlite.connection import Engine
@@ -35,6 +37,7 @@ class Catalogue:
     def __init__(self, engine: Engine, entropy: Entropy) -> None:
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
+        self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
         if engine.read(lambda connection: connection.execute("SELECT 1 FROM onefold_file").fetchone()) is None:
             engine.write(self._begin_file)
 
@@ -56,8 +59,14 @@ class Catalogue:
             known = self._known = (version, {})
         row = known[1].get(name)
         if row is None:
-            row = known[1][name] = _load(connection, name, token)
+            found = _load(connection, name, token)
+            row = known[1][name] = replace(found, flag_of=self._flag_of)
         return row
+
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """As `Engine.stop_groups`."""
+        self._flag_of = flag_of
+        self._known = ("", {})
 
     def known(self, name: str) -> QueueRow | None:
         """The queue as it was when anybody in this process last looked it up; None when nobody has."""
@@ -115,4 +124,6 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
             target = getattr(settings, role)
             if target is not None and is_there(connection, target):  # dropped though it was named: leads nowhere
                 targets[role] = _load(connection, target, token, alone=True)
-    return QueueRow(id=found[0], settings=settings, token=token, **targets)
+    return QueueRow(
+        id=found[0], settings=settings, token=token, dead_letter=targets.get("dead_letter"), held=targets.get("held")
+    )

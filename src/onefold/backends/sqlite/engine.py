@@ -156,6 +156,10 @@ class SqliteEngine:
         """No call waits for others for longer than this, as the process is to end; see the contract."""
         self.database.patience.hurry(left_ms)
 
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """Have receives stop the group of what the queue itself dead-letters, in their transaction."""
+        self.queues.stop_groups(flag_of)
+
     def changed_elsewhere(self) -> bool:
         """Whether another process has written since this was last asked."""
         return self.database.changed_elsewhere()

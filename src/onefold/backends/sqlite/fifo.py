@@ -26,9 +26,12 @@ from onefold.backends.sqlite.rows import (
     read_meta,
     sequence_text,
 )
+from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.transfer import dead_letter_in, worn_out
 from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.rules import check_entry
+from onefold.contracts.state import Change
 
 # By one receive; a send promotes all that is due, since its messages come after them.
 _PROMOTED_AT_ONCE = 1_000
@@ -126,6 +129,7 @@ def _from_head(
             elif found.visible_at_ms > now_ms:
                 return chosen
             elif worn_out(row, found):
+                _stop_group(connection, row, found, name, now_ms)
                 dead_letter_in(connection, row, [found], now_ms)
             else:
                 chosen.append(found)
@@ -134,6 +138,14 @@ def _from_head(
         if len(rows) < room:
             return chosen
         after = rows[-1][12]
+
+
+def _stop_group(connection: sqlite3.Connection, row: QueueRow, found: Found, group: str, now_ms: int) -> None:
+    """As a worker does that dead-letters a message: what follows must not be received before the flag stands."""
+    job = read_meta(found.meta).attributes.get(JOB_ATTRIBUTE)
+    flag = row.flag_of(row.settings.name, group, None if job is None else job[1])
+    if flag is not None:
+        put_in(connection, [Change(flag, f"{row.token}-{found.id}".encode(), 0)], now_ms)  # or it is stopped already
 
 
 def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:

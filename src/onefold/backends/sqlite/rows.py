@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -31,6 +31,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         settings: as they were created or last changed.
         token: how message ids of this file start.
         dead_letter, held: the queues it names, without their own.
+        flag_of: as `Engine.stop_groups` has it.
     """
 
     id: int
@@ -38,6 +39,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     token: str
     dead_letter: QueueRow | None = None
     held: QueueRow | None = None
+    flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
 
     def expired_at_ms(self, now_ms: int) -> int:
         """Messages sent at this instant or before have expired."""
