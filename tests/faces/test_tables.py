@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import onefold
-from onefold.cli import render
+from onefold.cli import render, steps
 from onefold.cli.render import Column
+from onefold.watch.timeline import Line
 
 COMMANDS = Path(onefold.__file__).parent / "cli"
 ID = "9f86d081884c7d65-12345"  # as the embedded engine makes them
@@ -75,6 +77,7 @@ def test_the_tables_of_the_commands_are_found() -> None:
     assert [column.head for column in TABLES["queue._draw_tasks"]][:3] == ["handle", "from", "to"]
 
 
+@pytest.mark.usefixtures("_fresh_console")
 @pytest.mark.parametrize("width", [60, 80, None])
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("filled", ["short", "ids", "long"])
@@ -86,9 +89,14 @@ def test_no_column_is_lost(name: str, width: int | None, filled: str) -> None:
         for row in range(3)
     ]
     text = drawn(columns, rows, width)
-    assert max(len(line) for line in text.splitlines()) <= (width or 80)
+    assert width is None or max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
-    check(text, columns, rows)
+    if width is None:
+        heads, *lines = text.splitlines()
+        assert all(column.head in heads for column in columns)
+        assert all(cell in line for row, line in zip(rows, lines, strict=True) for cell in row)
+    else:
+        check(text, columns, rows)
 
 
 def check(text: str, columns: list[Column], rows: list[list[str]]) -> None:
@@ -125,7 +133,9 @@ LONG_KEY = "customer-4711/parcel-2026-11-22/0000000000000000000001"
 
 
 @pytest.fixture
-def _fresh_console() -> Iterator[None]:
+def _fresh_console(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No width that another test has set, and none from outside."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     render.console.cache_clear()
     yield
     render.console.cache_clear()
@@ -133,8 +143,7 @@ def _fresh_console() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_fresh_console")
 @pytest.mark.parametrize("width", [60, 80, None])
-def test_a_key_is_never_broken(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_a_key_is_never_broken(width: int | None) -> None:
     columns = [Column("message"), *(Column(head, folds=True) for head in ("key", "job", "error"))]
     row = [UUID, LONG_KEY, "book_international_parcel_with_customs_declaration", "ValueError"]
     text = drawn(columns, [row, row], width)
@@ -144,3 +153,33 @@ def test_a_key_is_never_broken(width: int | None, monkeypatch: pytest.MonkeyPatc
         assert first == second
         assert all(cell in first for cell in row), "in a pipe a row is a line"
         assert not any(line.endswith("  ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_steps_hang_under_their_times_on_a_terminal_and_are_lines_in_a_pipe(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=60, force_terminal=is_terminal, color_system=None)
+    monkeypatch.setattr(render, "console", lambda: console)
+    text = "run 1 failed: PermanentError: account closed (at payments.py:27 in pay_out); moved to the dead-letter queue"
+    step = Line(
+        at_ms=0,
+        at="",
+        event="dead-letter",
+        text=text,
+        rule="attempt 1 of 5",
+        message_id=None,
+        actor=None,
+        told_by="ledger",
+    )
+    steps.draw([step])
+    _, first, *rest = out.getvalue().splitlines()
+    assert first.startswith("  ")
+    assert "dead-letter" in first
+    if is_terminal:
+        assert len(rest) > 2
+        assert all(line.startswith(" " * 30) and len(line) <= 60 for line in rest)
+    else:
+        assert first.endswith(text)
+        assert len(rest) == 1

@@ -29,11 +29,20 @@ def draw(steps: Sequence[Line], message: str | None = None) -> None:
                 line()
             day = render.day(step.at_ms)
             line(f"  {day}", "dim")
-        line(f"  {render.clock_time(step.at_ms)}  {step.event:<12}  {step.text}")
+        hanging = " " * _TEXT_COLUMN
+        _print(step.text, f"  {render.clock_time(step.at_ms)}  {step.event:<12}  ", hanging)
         about = _about(step, names_message=step.message_id not in (None, message))
         if about:
-            line(f"{'':<{_TEXT_COLUMN}}{about}", "dim")
+            _print(about, hanging, hanging, "dim")
         message = step.message_id or message
+
+
+def _print(text: str, first: str, following: str, style: render.Style = "") -> None:
+    """One line in a pipe; on a terminal as many as it needs, so that the column of times stays one."""
+    if render.console().is_terminal:
+        render.fold(text, first, following, style)
+    else:
+        line(f"{first}{text}", style)
 
 
 def _about(step: Line, *, names_message: bool) -> str:
