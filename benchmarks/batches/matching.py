@@ -12,8 +12,8 @@ import argparse
 import json
 import time
 
-from onefold.buses.patterns import compile_pattern
-from onefold.buses.routing import Router
+from onefold.events.patterns import compile_pattern
+from onefold.events.routing import Router
 
 EVENTS = 200
 

@@ -27,12 +27,13 @@ from onefold.run.context import Context
 from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
-    from onefold.buses.bus import Bus
-    from onefold.buses.transform import InputTransformer
     from onefold.decide.envelopes import EventEntry
+    from onefold.events.bus import Bus
+    from onefold.events.transform import InputTransformer
     from onefold.maps.rules import ItemReader
-    from onefold.reconciling.comparing import Counted, Totals
-    from onefold.reconciling.reconciler import Reconciliation
+    from onefold.observe.sinks import LogSink
+    from onefold.reconcile.comparing import Counted, Totals
+    from onefold.reconcile.reconciler import Reconciliation
     from onefold.run.completion import CompleteRun
     from onefold.run.once import once
     from onefold.run.outgoing import Receipt
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from onefold.run.retrying import retrying
     from onefold.schedules.scheduling import Schedule, ScheduleRetry, Tick
     from onefold.service.stores import memory_store, store
-    from onefold.watch.sinks import LogSink
 
 __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
@@ -98,21 +98,21 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
 
 _LATER = {
     "ItemReader": "onefold.maps.rules",
-    "Bus": "onefold.buses.bus",
+    "Bus": "onefold.events.bus",
     "EventEntry": "onefold.decide.envelopes",
-    "InputTransformer": "onefold.buses.transform",
+    "InputTransformer": "onefold.events.transform",
     "CompleteRun": "onefold.run.completion",
-    "Counted": "onefold.reconciling.comparing",
+    "Counted": "onefold.reconcile.comparing",
     "Done": "onefold.run.probe_answers",
-    "LogSink": "onefold.watch.sinks",
+    "LogSink": "onefold.observe.sinks",
     "NotDone": "onefold.run.probe_answers",
     "Receipt": "onefold.run.outgoing",
     "Schedule": "onefold.schedules.scheduling",
     "ScheduleRetry": "onefold.schedules.scheduling",
     "StillUnknown": "onefold.run.probe_answers",
     "Tick": "onefold.schedules.scheduling",
-    "Reconciliation": "onefold.reconciling.reconciler",
-    "Totals": "onefold.reconciling.comparing",
+    "Reconciliation": "onefold.reconcile.reconciler",
+    "Totals": "onefold.reconcile.comparing",
     "memory_store": "onefold.service.stores",
     "once": "onefold.run.once",
     "retrying": "onefold.run.retrying",

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime, tzinfo
 
-    from onefold.buses.bus import Bus
-    from onefold.buses.pipes import Pipe
     from onefold.contracts.ledger import History
     from onefold.decide.delivery import AfterFailure, Effect
     from onefold.decide.keys import KeyFunction
     from onefold.duration import Duration
+    from onefold.events.bus import Bus
+    from onefold.events.pipes import Pipe
     from onefold.maps.jobs import MapJob
     from onefold.maps.rules import Batch, Format, ItemReader
-    from onefold.reconciling.reconciler import Reconciler
+    from onefold.reconcile.reconciler import Reconciler
     from onefold.run.decorating import Decorator
     from onefold.run.events import Sink
     from onefold.run.handlers import Job
@@ -321,7 +321,7 @@ class Declarations:
         """Look `after` the start of each run whether what should exist, exists once; use it as it is, or as a decorator.
 
         What was dispatched is held against its records. The function below adds what only the app can count: it takes a
-        `Reconciliation` and returns found per key, `Totals`, or yields `Counted`. See `reconciling/reconciler.py`.
+        `Reconciliation` and returns found per key, `Totals`, or yields `Counted`. See `reconcile/reconciler.py`.
 
         Args:
             of: a schedule, a map run, or its name.
@@ -332,12 +332,12 @@ class Declarations:
         Raises:
             UsageError: a value out of range. ConflictError: the name is taken.
         """
-        from onefold.reconciling import reconciler as reconciling  # only who reconciles pays for it
+        from onefold.reconcile import reconciler as reconciling  # only who reconciles pays for it
 
         return reconciling.declare(self, of, after=after, name=name, queue=queue, owner=owner)
 
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> Bus:
-        """The event bus of that name; declare rules and archives on it, put events on it (`buses/bus.py`).
+        """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).
 
         Args:
             name: 1-60 of A-Z a-z 0-9 . - _. account, region: what its events say of where they are from.
@@ -345,7 +345,7 @@ class Declarations:
         Raises:
             UsageError: a value out of range. ConflictError: the bus was declared with another account or region.
         """
-        from onefold.buses.bus import declare
+        from onefold.events.bus import declare
 
         return declare(self, name, account=account, region=region)
 
@@ -366,7 +366,7 @@ class Declarations:
         keep: Duration = KEEP_DEFAULT,
         owner: str | None = None,
     ) -> Pipe:
-        """Forward messages from one queue to another, each once; workers of the app do it (`buses/pipes.py`).
+        """Forward messages from one queue to another, each once; workers of the app do it (`events/pipes.py`).
 
         Args:
             name: 1-64 of A-Z a-z 0-9 . - _; `<source>-to-<target>` unless given. Stored in records.
@@ -379,7 +379,7 @@ class Declarations:
         Raises:
             UsageError: a value that cannot be. ConflictError: the source queue has a job or pipe already.
         """
-        from onefold.buses import pipes
+        from onefold.events import pipes
 
         return pipes.declare(
             self, source, target, name=name, filter=filter, enrich=enrich, transform=transform, group=group,

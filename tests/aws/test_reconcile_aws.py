@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.reconciling import findings
+from onefold.reconcile import findings
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.buses.patterns import compile_pattern, refuse_operators
 from onefold.errors import UsageError
+from onefold.events.patterns import compile_pattern, refuse_operators
 
 
 @pytest.mark.parametrize(

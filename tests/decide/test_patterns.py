@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from onefold.buses.patterns import compile_filters, compile_pattern, event_of, matches
 from onefold.errors import UsageError
+from onefold.events.patterns import compile_filters, compile_pattern, event_of, matches
 
 
 def does_match(pattern: Any, event: Any) -> bool:

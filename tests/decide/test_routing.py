@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onefold.buses import patterns, routing
-from onefold.buses.explaining import reasons
-from onefold.buses.patterns import Pattern, compile_pattern, event_of, matches
-from onefold.buses.routing import Range, RangeTree, Router
+from onefold.events import patterns, routing
+from onefold.events.explaining import reasons
+from onefold.events.patterns import Pattern, compile_pattern, event_of, matches
+from onefold.events.routing import Range, RangeTree, Router
 
 texts = st.sampled_from(["", "a", "A", "ab", "aB", "abc", "b*", "1", "10.0.0.7"])
 numbers = st.sampled_from([0, 1, 1.0, -1, 2.5, 300, 2**53, 2**53 + 1, 2.0**60])

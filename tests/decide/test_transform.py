@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from onefold.buses.transform import (
+from onefold.decide.envelopes import opened
+from onefold.errors import UsageError
+from onefold.events.transform import (
     InputTransformer,
     NowhereError,
     Rendering,
@@ -17,8 +19,6 @@ from onefold.buses.transform import (
     text_at,
     transformed,
 )
-from onefold.decide.envelopes import opened
-from onefold.errors import UsageError
 
 EVENT = opened(
     json.dumps(

@@ -9,9 +9,9 @@ from onefold.contracts.store import RecordKey
 from onefold.deploy.alarms import AlarmPlan
 from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
+from onefold.observe.sinks import json_line, plain_line
 from onefold.options import Function
 from onefold.run.events import EVENTS, Event
-from onefold.watch.sinks import json_line, plain_line
 from tests.deploy.declared import declared, demo, planned
 
 

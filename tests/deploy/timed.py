@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import onefold
-from onefold.buses.transform import InputTransformer
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
+from onefold.events.transform import InputTransformer
 from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import ScheduleRetry, Tick

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.buses.operators import _OPERATORS
 from onefold.errors import NotFoundError
+from onefold.events.operators import _OPERATORS
 from onefold.testing import inline
 from tests.docs.test_pages import blocks, shell, write_files
 

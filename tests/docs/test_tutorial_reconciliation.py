@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onefold.reconciling.findings import Outcome
-from onefold.reconciling.reconciler import LOOKS_MAX
+from onefold.reconcile.findings import Outcome
+from onefold.reconcile.reconciler import LOOKS_MAX
 from onefold.service.repair import MISSING_MAX
 from tests.docs.test_pages import ROOT, environment, shell
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.buses import replay
 from onefold.cli import main
+from onefold.events import replay
 from onefold.service.desk import Desk
 
 TOWN = """

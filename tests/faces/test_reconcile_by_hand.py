@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.reconciling import findings
-from onefold.reconciling.findings import Outcome
+from onefold.reconcile import findings
+from onefold.reconcile.findings import Outcome
 from onefold.service import reconcile, repair, runs
 from onefold.service.desk import Desk
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened

@@ -15,7 +15,7 @@ import pytest
 
 from onefold.cli import main, outcomes, render
 from onefold.clock import SystemClock
-from onefold.reconciling.findings import Outcome
+from onefold.reconcile.findings import Outcome
 from tests.faces.month import DUE_MS, RUN, Month, opened
 
 BILLING = Path(__file__).with_name("billing.py")

@@ -24,8 +24,8 @@ from onefold.contracts.store import RecordKey
 from onefold.decide.failures import summary_of
 from onefold.entropy import SystemEntropy
 from onefold.lambdas.outcomes import LogLine
+from onefold.observe.sinks import LogSink
 from onefold.run.events import Event
-from onefold.watch.sinks import LogSink
 
 PW = "s3cr3t"
 FORMS = [

@@ -15,11 +15,11 @@ import onefold
 from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
+from onefold.observe import telling
+from onefold.observe.sinks import LogSink, failure_kind, json_line, plain_line
+from onefold.observe.telling import Evidence
+from onefold.observe.wording import age, counted, instant, one_line, operation, pause
 from onefold.run.events import EVENTS, Event, Sinks
-from onefold.watch import telling
-from onefold.watch.sinks import LogSink, failure_kind, json_line, plain_line
-from onefold.watch.telling import Evidence
-from onefold.watch.wording import age, counted, instant, one_line, operation, pause
 from tests.faces.office import Office, Order
 
 EVENT = Event(

@@ -15,7 +15,7 @@ from rich.console import Console
 import onefold
 from onefold.cli import render, steps
 from onefold.cli.render import Column
-from onefold.watch.timeline import Line
+from onefold.observe.timeline import Line
 
 COMMANDS = Path(onefold.__file__).parent / "cli"
 ID = "9f86d081884c7d65-12345"  # as the embedded engine makes them

@@ -17,8 +17,8 @@ from onefold.contracts.queue import Reason
 from onefold.decide.failures import classify
 from onefold.decide.outcomes import Failed
 from onefold.decide.tracebacks import TRACE_CHARS_MAX
+from onefold.observe.sinks import json_line, plain_line
 from onefold.run.events import Event
-from onefold.watch.sinks import json_line, plain_line
 from tests.faces import traced
 
 RECEIVED = Received(

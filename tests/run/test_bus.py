@@ -10,8 +10,8 @@ import pytest
 
 import onefold
 from onefold import EventEntry, InputTransformer
-from onefold.buses.bus import Bus, PutAnswer
 from onefold.errors import ConflictError, UsageError
+from onefold.events.bus import Bus, PutAnswer
 from onefold.testing import World, inline
 
 PLACED = {"detail-type": ["Order placed"]}

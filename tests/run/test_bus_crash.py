@@ -10,8 +10,8 @@ import pytest
 
 import onefold
 from onefold import EventEntry
-from onefold.buses import replay as replays
 from onefold.contracts.entries import Entry
+from onefold.events import replay as replays
 
 STATEMENTS_MAX = 200
 DIED, SURVIVED = 9, 0

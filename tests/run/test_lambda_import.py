@@ -12,9 +12,9 @@ DECLARE = (
 )
 # Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do.
 ELSEWHERE = {
-    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "watch"),
+    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "observe"),
     *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
-    *("buses", "maps", "reconciling", "schedules", "run.sources"),
+    *("events", "maps", "reconcile", "schedules", "run.sources"),
     *("contracts.admin", "decide.breaker", "decide.rate", "payload_defaults", "payload_errors"),
     *("run.completion", "run.gates", "run.grouping", "run.runs"),
     *(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from onefold.cli import render
 from onefold.cli.outcomes import VERDICTS, draw_examples
 from onefold.cli.render import Column, line
+from onefold.observe.wording import age, counted
 from onefold.service.days import Day, DayRun, is_right
-from onefold.watch.wording import age, counted
 
 _TROUBLES_MAX = 3  # runs told in full where there are several
 _OTHERS_MAX = 5  # runs that are named beside them

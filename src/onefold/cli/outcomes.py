@@ -10,8 +10,8 @@ from typing import Final
 
 from onefold.cli import render
 from onefold.cli.render import Style, line
-from onefold.reconciling.findings import Example, Outcome, Verdict
-from onefold.reconciling.surveying import Place
+from onefold.reconcile.findings import Example, Outcome, Verdict
+from onefold.reconcile.surveying import Place
 
 VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
     "agrees": ("everything that was dispatched is done, and exists once", "green"),

@@ -19,7 +19,7 @@ import click
 from msgspec import Struct
 
 from onefold import redact
-from onefold.watch.wording import age
+from onefold.observe.wording import age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from onefold.app import App
 from onefold.cli import render, target
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
-from onefold.watch.sinks import LogSink
+from onefold.observe.sinks import LogSink
 
 F = TypeVar("F", bound=Callable[..., Any])
 

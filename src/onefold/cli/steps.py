@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from onefold.cli import render
 from onefold.cli.render import line
-from onefold.watch.timeline import Line
+from onefold.observe.timeline import Line
 
 _TEXT_COLUMN = 30
 

@@ -1,7 +1,7 @@
 """Event buses of a server: where an outbox item goes whose queue is `bus_place(name)`.
 
 On AWS a bus is EventBridge's, and a put is a send to its place: each entry's body is one entry of PutEvents, as JSON. The
-embedded engine has no such places: its buses are rules of the app (`buses/bus.py`).
+embedded engine has no such places: its buses are rules of the app (`events/bus.py`).
 Never here: events, rules. Invariant: no queue's name is a place.
 """
 

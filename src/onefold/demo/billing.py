@@ -37,7 +37,7 @@ from onefold.demo.processes import DemoProcesses
 from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
-from onefold.watch.wording import counted
+from onefold.observe.wording import counted
 
 APP: Final = "onefold.demo.billing_shop:app"
 SCHEDULERS, WORKERS = 2, 3

@@ -36,7 +36,7 @@ from onefold.demo.enrich import enrich
 from onefold.demo.outcome import RUNS, DemoProgress, DemoSettings, RunOutcome
 from onefold.demo.stage import stage
 from onefold.errors import UsageError
-from onefold.watch.wording import counted
+from onefold.observe.wording import counted
 
 KILLS, KILLS_MIN = 12, 10
 """Planned in each run, and needed; of other numbers the same share."""

@@ -43,9 +43,9 @@ from onefold.demo.processes import DemoProcesses
 from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
+from onefold.observe.wording import counted
 from onefold.service import maps
 from onefold.service.maps import Progress
-from onefold.watch.wording import counted
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy

@@ -28,7 +28,7 @@ from onefold.demo.fulfilment import Invoice, Setup
 from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import PartnerLedger, RequestRow
 from onefold.demo.verdict import DeadLetters, Effects, JudgedDeadLetter, judge_dead_letters, judge_effects
-from onefold.watch import wording
+from onefold.observe import wording
 
 Phase = Literal["under fire", "settling"]
 

@@ -8,7 +8,7 @@
     map-failed     a map run ended as failed
     reconcile      `reconcile-failed`: a run is not as it should be; only where reconciliations run
 
-record-lost, lease-lost and reconcile are counted in the function's log by the event's name in its line (`watch/sinks.py`);
+record-lost, lease-lost and reconcile are counted in the function's log by the event's name in its line (`observe/sinks.py`);
 a partial batch failure is not a Lambda error, so Lambda's own metrics show none of this.
 Never here: thresholds that depend on traffic. Invariant: no data means nothing happened, so no alarm (`notBreaching`).
 

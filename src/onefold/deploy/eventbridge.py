@@ -36,13 +36,13 @@ from msgspec import Struct
 from onefold import codec, errors, limits
 from onefold.backends.aws import messages
 from onefold.backends.aws.entries import entry_of
-from onefold.buses.bus import Bus
-from onefold.buses.pipes import Pipe
-from onefold.buses.rules import EventArchive, Rule
-from onefold.buses.transform import InputTransformer
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.stack import Stack
+from onefold.events.bus import Bus
+from onefold.events.pipes import Pipe
+from onefold.events.rules import EventArchive, Rule
+from onefold.events.transform import InputTransformer
 from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule
 
 RETRIES: Final = 185  # EventBridge user guide, "Event retry policy": its default and most

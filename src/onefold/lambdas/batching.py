@@ -5,7 +5,7 @@ where only the direction is (how fast errors slow a mapping down), a number of o
 Never here: receiving, invoking, deleting. Invariant: a message is deleted only when its function said, or its mapping's
 filters say, that it may be.
 
-Sources: Lambda developer guide, "Using Lambda with Amazon SQS", "Scaling", "Handling errors". Filters: `buses/patterns.py`.
+Sources: Lambda developer guide, "Using Lambda with Amazon SQS", "Scaling", "Handling errors". Filters: `events/patterns.py`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from onefold import errors, limits
-from onefold.buses.patterns import compile_filters
 from onefold.contracts.queue import Delivery
+from onefold.events.patterns import compile_filters
 from onefold.lambdas import batching as deciding
 from onefold.lambdas import outcomes, records
 from onefold.lambdas.batching import BatchRule, Scale, Seen

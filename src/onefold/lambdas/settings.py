@@ -2,7 +2,7 @@
 
 Limits stand here with their sources; an error's first sentence is Lambda's own where it is known, so that what is refused
 here is recognised there. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
-Never here: running anything, the language of filter patterns (`buses/patterns.py`).
+Never here: running anything, the language of filter patterns (`events/patterns.py`).
 Invariant: settings that passed `check_function` and `check_mapping` are such as Lambda accepts.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 from msgspec import Struct
 
 from onefold import limits
-from onefold.buses.patterns import compile_filters
 from onefold.errors import UsageError
+from onefold.events.patterns import compile_filters
 
 REGION_DEFAULT: Final = "us-east-1"
 ACCOUNT_DEFAULT: Final = "000000000000"

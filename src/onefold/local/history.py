@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from onefold.watch import wording
+from onefold.observe import wording
 
 EVENTS_MAX = 10_000
 

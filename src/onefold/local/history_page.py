@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from onefold.errors import UsageError
 from onefold.local.history import HistoryEvent, MessageHistory, span
-from onefold.watch import wording
+from onefold.observe import wording
 
 Format = Literal["html", "json", "text"]
 LIMIT_DEFAULT = 500

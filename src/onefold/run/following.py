@@ -1,4 +1,4 @@
-"""What begins with a run: the messages that look at it later (`reconciling/reconciler.py`), sent by whoever begins it first.
+"""What begins with a run: the messages that look at it later (`reconcile/reconciler.py`), sent by whoever begins it first.
 
 A run is begun by the embedded scheduler, in the transaction that sends its tick; where there is none (EventBridge Scheduler,
 a map run by hand) by the first handler of its tick, or by who starts it. Its follow-ups leave before it stands, so that a

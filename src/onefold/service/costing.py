@@ -1,6 +1,6 @@
 """What an app costs on AWS: its plan and an assumed traffic to a bill, per queue, path and service.
 
-Never here: what a message uses (`watch/cost.py`), prices, tables.
+Never here: what a message uses (`observe/cost.py`), prices, tables.
 Invariant: the bill is the sum of what it shows.
 """
 
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.ledger import History
 from onefold.deploy.plan import DeployPlan
-from onefold.watch import cost
-from onefold.watch.cost import Path, Prices, Traffic, Usage, Way
-from onefold.watch.wording import counted
+from onefold.observe import cost
+from onefold.observe.cost import Path, Prices, Traffic, Usage, Way
+from onefold.observe.wording import counted
 
 REGION_DEFAULT: Final = "us-east-1"
 PER: Final = 1_000  # messages that figures are for
@@ -134,7 +134,7 @@ def read_prices(file: str | None, region: str) -> Prices:
         NotFoundError: no such file or region. UsageError: another form.
     """
     if file is None:
-        return cost.read_prices(files("onefold.watch").joinpath("prices.json").read_bytes(), region)
+        return cost.read_prices(files("onefold.observe").joinpath("prices.json").read_bytes(), region)
     try:
         text = File(file).read_bytes()
     except OSError as error:

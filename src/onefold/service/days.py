@@ -22,9 +22,9 @@ from msgspec import Struct
 from onefold import errors, limits
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
-from onefold.reconciling import findings
-from onefold.reconciling.findings import Example, Outcome, example_of
-from onefold.reconciling.surveying import Survey
+from onefold.reconcile import findings
+from onefold.reconcile.findings import Example, Outcome, example_of
+from onefold.reconcile.surveying import Survey
 from onefold.run import runs
 from onefold.run.events import EVENTS
 from onefold.run.runs import RunState
@@ -75,7 +75,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
         tick: where its tick stands, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
-        counts: its operations by place, as of `reconciling/surveying.py`; `twice` and `doubtful` beside them.
+        counts: its operations by place, as of `reconcile/surveying.py`; `twice` and `doubtful` beside them.
         left: the first of its operations that did not simply take effect once, with payload and owner.
         others: how many more of them there are.
         reconciled: what the last reconciliation found.

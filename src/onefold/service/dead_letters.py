@@ -17,12 +17,12 @@ from onefold import errors
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record
+from onefold.observe.telling import alone
+from onefold.observe.timeline import Line
+from onefold.observe.wording import counted, instant
 from onefold.service import groups, reading, stories
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast, Reading
-from onefold.watch.telling import alone
-from onefold.watch.timeline import Line
-from onefold.watch.wording import counted, instant
 
 _ROWS_SHOWN = 12
 

@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.buses import replay as replays
-from onefold.buses.bus import Bus, PutAnswer
-from onefold.buses.explaining import Reason, reasons
-from onefold.buses.patterns import compile_pattern, event_of, matches
-from onefold.buses.replay import Opened, Replay
-from onefold.buses.rules import EventArchive, Rule
 from onefold.contracts.archive import Archived
 from onefold.decide import envelopes
+from onefold.events import replay as replays
+from onefold.events.bus import Bus, PutAnswer
+from onefold.events.explaining import Reason, reasons
+from onefold.events.patterns import compile_pattern, event_of, matches
+from onefold.events.replay import Opened, Replay
+from onefold.events.rules import EventArchive, Rule
 
 _PAGE = 500
 _EVER_MS = 2**62
@@ -218,7 +218,7 @@ def replay(
     name: str,
     only: Sequence[str] | None = None,
 ) -> Replay:
-    """Begin a replay, or go on with it, to its end; see `buses/replay.py` for errors.
+    """Begin a replay, or go on with it, to its end; see `events/replay.py` for errors.
 
     Args:
         only: names of rules.

@@ -27,10 +27,10 @@ from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
+from onefold.observe.telling import alone
 from onefold.run.finishing import group_flag
 from onefold.service import reading
 from onefold.service.desk import Desk
-from onefold.watch.telling import alone
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all
 _PAUSE_MS = 5

@@ -21,10 +21,10 @@ from onefold import errors, limits
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.store import Record, RecordKey
+from onefold.observe.wording import operation
 from onefold.run.handlers import run_of
 from onefold.service import groups, reading
 from onefold.service.desk import Desk, roles
-from onefold.watch.wording import operation
 
 _KEEP_MS = (
     90 * limits.DAY_MS

@@ -242,7 +242,7 @@ class _Log:
             return
         with self._lock:
             if self._sink is None:
-                from onefold.watch.sinks import LogSink
+                from onefold.observe.sinks import LogSink
 
                 self._sink = LogSink(level="warning")
         self._sink.emit(event)

@@ -31,8 +31,8 @@ from onefold.contracts.queue import (
 from onefold.contracts.store import RecordKey
 from onefold.decide import guard
 from onefold.decide.delivery import Policy
+from onefold.observe.wording import age, pause
 from onefold.service.desk import Desk
-from onefold.watch.wording import age, pause
 
 Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
 

@@ -1,7 +1,7 @@
 """`onefold reconcile`: look at a run by hand, as its declared reconciliation would, and write down what was found.
 
 Where the app declares no reconciliation for the run, dispatched keys are held against records alone. Who looked stands in
-the ledger. Never here: what a look consists of (`reconciling/reconciler.py`), repairs (`repair.py`), output.
+the ledger. Never here: what a look consists of (`reconcile/reconciler.py`), repairs (`repair.py`), output.
 Invariant: looking sends nothing and changes no operation.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from onefold import errors
 from onefold.decide.failures import summary_of
 from onefold.maps.jobs import MapJob
-from onefold.reconciling import findings
-from onefold.reconciling.findings import Outcome
-from onefold.reconciling.reconciler import Due, Look, Reconciler
+from onefold.reconcile import findings
+from onefold.reconcile.findings import Outcome
+from onefold.reconcile.reconciler import Due, Look, Reconciler
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing, Receipt

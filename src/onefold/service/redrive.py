@@ -20,11 +20,11 @@ from onefold import errors, limits
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
+from onefold.observe.wording import counted
 from onefold.service import dead_letters, groups, reading
 from onefold.service.dead_letters import DeadLetter, Select, letter, of_scheduler
 from onefold.service.desk import Desk, roles
 from onefold.service.reading import Forecast
-from onefold.watch.wording import counted
 
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5

@@ -6,7 +6,7 @@ of a map run, which must be what it was; or, for a plain tick, the schedule itse
 comes with another payload than the one that its record has seen, is refused and named: such a message would be no repair.
 
 Dead letters and held outcomes have their payload, their reason and their own commands; they are counted here, not moved.
-Never here: finding what is missing (`reconciling/surveying.py`). Invariant: a repair sends only keys that the run
+Never here: finding what is missing (`reconcile/surveying.py`). Invariant: a repair sends only keys that the run
 dispatched, so that whatever took effect meanwhile answers it.
 """
 
@@ -31,7 +31,7 @@ from onefold.maps.children import Child, children
 from onefold.maps.items import Position
 from onefold.maps.jobs import MapJob
 from onefold.maps.state import MapState
-from onefold.reconciling.surveying import Item, Survey
+from onefold.reconcile.surveying import Item, Survey
 from onefold.run import context, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import in_run

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts.settings import QueueSettings
+from onefold.observe.wording import age, counted
 from onefold.run import orphans
 from onefold.service import groups, jobs
 from onefold.service import queues as engine_queues
 from onefold.service.desk import Desk, Roles, roles
-from onefold.watch.wording import age, counted
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?

@@ -1,7 +1,7 @@
 """`why`: everything that is known of a key, as one story per operation.
 
-Gathers record, history and messages, and hands them to `watch/timeline.py` and `watch/standing.py`. A key that nobody knows
-gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
+Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/standing.py`. A key that
+nobody knows gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
 Invariant: asking changes nothing.
 """
 
@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record, RecordKey
+from onefold.observe.standing import Place, standing
+from onefold.observe.telling import Evidence, alone
+from onefold.observe.timeline import Line, left_out, lines
+from onefold.observe.wording import age, instant, pause
 from onefold.service import groups, jobs, reading
 from onefold.service.desk import Desk, roles
-from onefold.watch.standing import Place, standing
-from onefold.watch.telling import Evidence, alone
-from onefold.watch.timeline import Line, left_out, lines
-from onefold.watch.wording import age, instant, pause
 
 _MESSAGES_MAX = 50  # of one key that are shown
 _NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
@@ -32,7 +32,7 @@ class Story(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        place: where it stands, in a word (see `watch/standing.py`). text: in a sentence. todo: what to do next.
+        place: where it stands, in a word (see `observe/standing.py`). text: in a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what the history level keeps no trace of.
         result: the stored result, JSON; None where it is not done.

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from onefold import errors
-from onefold.buses.bus import Bus
-from onefold.buses.rules import Rule
 from onefold.contracts.admin import Peeked
 from onefold.contracts.entries import Refused
 from onefold.decide.envelopes import opened
+from onefold.events.bus import Bus
+from onefold.events.rules import Rule
 from onefold.service.desk import Desk
 
 

@@ -18,9 +18,9 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
 from onefold.deploy.plan import DeployPlan
 from onefold.duration import to_text
+from onefold.observe.cost import Traffic
 from onefold.service import costing
 from onefold.service.costing import Bill, QueueCost
-from onefold.watch.cost import Traffic
 
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _BYTES: Final = {"": 1, "B": 1, "KB": 1_024, "MB": 1_024**2}
@@ -65,7 +65,7 @@ PART: Final = _Scaled("part", {"%": 0.01}, "1% or 0.5%")
 @click.option("--result", type=BYTES, default="200B", show_default=True, help="Size of what a job returns.")
 @click.option("--run", type=options.DURATION, default="100ms", show_default=True, help="Of one handler.")
 @click.option("--region", default=costing.REGION_DEFAULT, show_default=True, help="Of the price table.")
-@click.option("--prices", metavar="FILE", help="Your own table, in the form of onefold/watch/prices.json.")
+@click.option("--prices", metavar="FILE", help="Your own table, in the form of onefold/observe/prices.json.")
 @stack_options.stack_options
 def command(
     app: str | None,

@@ -26,8 +26,8 @@ from onefold.deploy.package import hash_of
 from onefold.deploy.plan import DeployPlan
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+from onefold.observe.wording import counted
 from onefold.service.deploying import Deployment, place_of
-from onefold.watch.wording import counted
 
 FAILED: Final = 1
 _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {

@@ -21,13 +21,13 @@ from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
 from onefold.errors import UsageError
+from onefold.observe.standing import both
+from onefold.observe.wording import counted, instant
 from onefold.service import dead_letters as service
 from onefold.service import editing
 from onefold.service.dead_letters import Select
 from onefold.service.desk import Desk
 from onefold.service.reading import Forecast
-from onefold.watch.standing import both
-from onefold.watch.wording import counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 

@@ -10,16 +10,16 @@ import sys
 import click
 
 from onefold.app import App
-from onefold.buses.bus import PutAnswer
-from onefold.buses.replay import Replay
 from onefold.cli import options, render, target
 from onefold.cli.commands.send import read_file
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, line, number
 from onefold.decide.envelopes import time_text
+from onefold.events.bus import PutAnswer
+from onefold.events.replay import Replay
+from onefold.observe.wording import age, counted, one_line
 from onefold.service import events as service
 from onefold.service import undelivered
-from onefold.watch.wording import age, counted, one_line
 
 command = Group(
     "events",

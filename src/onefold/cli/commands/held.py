@@ -13,8 +13,8 @@ from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
 from onefold.errors import NotFoundError
+from onefold.observe.wording import counted
 from onefold.service import held as service
-from onefold.watch.wording import counted
 
 command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
 

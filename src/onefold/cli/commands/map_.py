@@ -19,9 +19,9 @@ from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
 from onefold.maps.jobs import MapHouse
 from onefold.maps.state import OtherDriverError
+from onefold.observe.wording import age
 from onefold.service import maps as service
 from onefold.service.maps import Progress
-from onefold.watch.wording import age
 
 if TYPE_CHECKING:
     from onefold.outside import Waiter

@@ -12,8 +12,8 @@ from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some
 from onefold.contracts.admin import MoveTask
+from onefold.observe.wording import age, counted
 from onefold.service import queues as service
-from onefold.watch.wording import age, counted
 
 command = Group("queue", help="Queues: list, peek, purge, move, apply.", no_args_is_help=True)
 move = Group(

@@ -12,11 +12,11 @@ from onefold.cli import options, outcomes, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
 from onefold.maps import state as map_state
-from onefold.reconciling.findings import Outcome
+from onefold.observe.wording import counted
+from onefold.reconcile.findings import Outcome
 from onefold.service import reconcile as service
 from onefold.service import runs
 from onefold.service.repair import Plan, Repair
-from onefold.watch.wording import counted
 
 _SHOWN = 20  # planned messages that are drawn; --json has them all
 

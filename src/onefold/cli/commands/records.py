@@ -12,8 +12,8 @@ import click
 from onefold.cli import render
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import line
+from onefold.observe.wording import counted
 from onefold.service import layouts
-from onefold.watch.wording import counted
 
 command = Group("records", help="The table of records on DynamoDB: move it to layout 2.", no_args_is_help=True)
 

@@ -14,10 +14,10 @@ import msgspec
 from onefold.cli import options, render, selection, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
+from onefold.observe.wording import counted
 from onefold.service import redrive as service
 from onefold.service.dead_letters import Select
 from onefold.service.reading import Fate
-from onefold.watch.wording import counted
 
 
 @declared(

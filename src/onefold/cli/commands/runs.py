@@ -13,8 +13,8 @@ import click
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some
+from onefold.observe.wording import counted
 from onefold.service import runs as service
-from onefold.watch.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

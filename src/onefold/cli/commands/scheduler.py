@@ -21,13 +21,13 @@ from onefold.app import App
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
+from onefold.observe.sinks import LogSink
+from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
 from onefold.schedules.scheduler import Scheduler
 from onefold.service import schedules
 from onefold.service.desk import absolute
 from onefold.service.schedules import Ended, Upcoming
-from onefold.watch.sinks import LogSink
-from onefold.watch.wording import age, counted, instant
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink

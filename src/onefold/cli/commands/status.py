@@ -13,8 +13,8 @@ import click
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, ago, number, some
+from onefold.observe.wording import age
 from onefold.service import status as service
-from onefold.watch.wording import age
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,4 +1,4 @@
-"""`onefold why`: the story of a key, drawn; what happened and what decided is `watch/timeline.py`'s.
+"""`onefold why`: the story of a key, drawn; what happened and what decided is `observe/timeline.py`'s.
 
 With a date behind it, the key is a schedule's name; what that did then is `service/days.py`'s, and drawn in `cli/day.py`.
 Instants are in the reader's own zone; --json has them in UTC. Never here: finding or wording anything.
@@ -15,8 +15,8 @@ from onefold.cli import day, options, render, steps, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.errors import UsageError
+from onefold.observe.wording import instant
 from onefold.service import days, stories
-from onefold.watch.wording import instant
 
 _RESULT_CHARACTERS = 200
 

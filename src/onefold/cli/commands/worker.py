@@ -24,12 +24,12 @@ from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
+from onefold.observe.sinks import LogSink
+from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
 from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
 from onefold.service import workers
 from onefold.service.desk import Desk, roles
-from onefold.watch.sinks import LogSink
-from onefold.watch.wording import age, counted, instant
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from onefold.buses.operators import Leaf, refused
-from onefold.buses.operators import read as read_leaf
 from onefold.errors import UsageError
+from onefold.events.operators import Leaf, refused
+from onefold.events.operators import read as read_leaf
 
 ALTERNATIVES_MAX: Final = 1_000  # EventBridge user guide, comparison operators, "Or matching"
 DEPTH_MAX: Final = 100  # ours: matching goes as deep as the pattern does

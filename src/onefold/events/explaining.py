@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
-from onefold.buses.operators import Leaf
-from onefold.buses.patterns import ABSENT, Event, Node, Pattern, absent_in, elements, holds, undotted
+from onefold.events.operators import Leaf
+from onefold.events.patterns import ABSENT, Event, Node, Pattern, absent_in, elements, holds, undotted
 
 _SHOWN_CHARS = 120
 

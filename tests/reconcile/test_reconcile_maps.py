@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.reconciling import findings
-from onefold.reconciling.reconciler import Reconciliation
+from onefold.reconcile import findings
+from onefold.reconcile.reconciler import Reconciliation
 from onefold.service import days, maps, reconcile, repair
 from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from onefold import duration, errors, limits
-from onefold.buses.patterns import Pattern, compile_pattern
-from onefold.buses.transform import InputTransformer, Path, Transformation, compile_path, compile_transformation
 from onefold.duration import Duration
+from onefold.events.patterns import Pattern, compile_pattern
+from onefold.events.transform import InputTransformer, Path, Transformation, compile_path, compile_transformation
 from onefold.options import Queue
 
 PATTERN_CHARS_MAX: Final = 4_096  # EventBridge API, PutRule, EventPattern

@@ -2,7 +2,7 @@
 
 A message takes one of three paths: its first delivery, a duplicate that is answered from the record, a failure and the
 retry that succeeds. Each path is a `Usage`: what one message uses of SQS, Lambda and DynamoDB. The figures are not guessed:
-`tests/watch/test_cost.py` counts real calls of boto3 along the same paths and holds them against these functions.
+`tests/observe/test_cost.py` counts real calls of boto3 along the same paths and holds them against these functions.
 Prices come in as a dated table (`prices.json`), in dollars, for one region.
 
 Pure. Never here: AWS calls, tables, declarations of an app (they come in as a `Way`).
@@ -196,20 +196,20 @@ def read_prices(text: bytes, region: str) -> Prices:
         found = msgspec.json.decode(text, type=_File)
     except msgspec.DecodeError as error:
         raise errors.UsageError(
-            f"The price table cannot be read: {error}.", todo="Start from onefold's own: onefold/watch/prices.json."
+            f"The price table cannot be read: {error}.", todo="Start from onefold's own: onefold/observe/prices.json."
         ) from None
     if region not in found.regions:
         raise errors.NotFoundError(
             f"The price table of {found.as_of} has no prices for {region}.",
             meaning=f"It has {', '.join(sorted(found.regions))}.",
-            todo="Add them to a copy of onefold/watch/prices.json from the pages it names, and give it with --prices FILE.",
+            todo="Add them to a copy of onefold/observe/prices.json from the pages it names; give it with --prices FILE.",
         )
     items = found.regions[region]
     missing = sorted(set(_PRICED) - set(items))
     if missing:
         raise errors.UsageError(
             f"The price table lacks {', '.join(missing)} for {region}.",
-            todo="Add them; onefold/watch/prices.json has all.",
+            todo="Add them; onefold/observe/prices.json has all.",
         )
     return Prices(region=region, as_of=found.as_of, note=found.note, items=items)
 

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from onefold.cli.main import run
-from onefold.watch import cost
+from onefold.observe import cost
 
 SHOP = """
 from onefold import App, Function
@@ -106,7 +106,7 @@ def test_a_batch_is_never_larger_than_the_queues_own(capsys: pytest.CaptureFixtu
 
 def test_other_prices_come_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     own = tmp_path / "own.json"
-    shutil.copy(str(files("onefold.watch").joinpath("prices.json")), own)
+    shutil.copy(str(files("onefold.observe").joinpath("prices.json")), own)
     table = json.loads(own.read_text(encoding="utf-8"))
     table["regions"]["eu-west-1"] = table["regions"].pop("us-east-1")
     own.write_text(json.dumps(table), encoding="utf-8")

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.watch.telling import Evidence
-from onefold.watch.wording import age, counted, pause
+from onefold.observe.telling import Evidence
+from onefold.observe.wording import age, counted, pause
 
 Place = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
 

@@ -15,8 +15,8 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.store import Record, RecordKey
 from onefold.decide.delivery import Policy
+from onefold.observe.wording import instant, pause
 from onefold.run.events import EVENTS
-from onefold.watch.wording import instant, pause
 
 Number = str | int | bool | None
 Detail = Mapping[str, Number]

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from onefold.buses.operators import ANY, Sign, double, sign_of
-from onefold.buses.patterns import Node, Pattern, elements, event_of, matches, undotted
+from onefold.events.operators import ANY, Sign, double, sign_of
+from onefold.events.patterns import Node, Pattern, elements, event_of, matches, undotted
 
 
 class Range(NamedTuple):

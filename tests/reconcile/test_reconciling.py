@@ -14,10 +14,10 @@ from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Ask, Claimed, Complete, Hold, RecordKey
-from onefold.reconciling import findings
-from onefold.reconciling import reconciler as reconciling
-from onefold.reconciling.comparing import Totals, compare
-from onefold.reconciling.surveying import Survey
+from onefold.reconcile import findings
+from onefold.reconcile import reconciler as reconciling
+from onefold.reconcile.comparing import Totals, compare
+from onefold.reconcile.surveying import Survey
 from onefold.run import following, runs
 from onefold.run.events import Sinks
 from onefold.testing.inline import World, inline
@@ -344,14 +344,14 @@ def test_what_completed_twice_without_a_crash_is_found_too(shop: Shop, world: Wo
 
 
 def test_keys_that_share_a_bit_are_told_apart(shop: Shop, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onefold.reconciling.surveying._TABLE_BITS", 3)
+    monkeypatch.setattr("onefold.reconcile.surveying._TABLE_BITS", 3)
     dispatch(world, [f"c-{number}" for number in range(30)], shop.charge)
     world.run()
     assert (look(world).verdict, look(world).twice) == ("agrees", 0)
 
 
 def test_what_was_dispatched_again_is_one_operation(shop: Shop, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onefold.reconciling.surveying.PAGE", 2)  # so that the second time is on a later page
+    monkeypatch.setattr("onefold.reconcile.surveying.PAGE", 2)  # so that the second time is on a later page
     dispatch(world, ["a", "b", "c"], shop.charge)
     dispatch(world, ["a", "b", "c"], shop.charge, again=True)
     lose(world, "c")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.reconciling.comparing import Counted, Own, Totals, compare
+from onefold.reconcile.comparing import Counted, Own, Totals, compare
 
 
 def pages() -> Iterator[list[str]]:

@@ -23,16 +23,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from onefold import codec, errors
-from onefold.buses.patterns import BodyFilters, compile_filters, refuse_operators
-from onefold.buses.transform import (
-    Path,
-    Rendering,
-    Transformation,
-    compile_path,
-    compile_pipe_template,
-    text_at,
-    transformed,
-)
 from onefold.codec import payload_type
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery
@@ -45,6 +35,16 @@ from onefold.decide.envelopes import Envelope
 from onefold.decide.failures import Lists
 from onefold.decide.keys import key_rule
 from onefold.duration import Duration
+from onefold.events.patterns import BodyFilters, compile_filters, refuse_operators
+from onefold.events.transform import (
+    Path,
+    Rendering,
+    Transformation,
+    compile_path,
+    compile_pipe_template,
+    text_at,
+    transformed,
+)
 from onefold.options import Queue, Retry
 from onefold.run.context import Context
 from onefold.run.declaring import policy_of, types_of

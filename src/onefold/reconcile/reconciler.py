@@ -31,10 +31,10 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.options import Queue
-from onefold.reconciling import findings
-from onefold.reconciling.comparing import Own, compare
-from onefold.reconciling.findings import Outcome
-from onefold.reconciling.surveying import Item, Survey, dispatched_pages
+from onefold.reconcile import findings
+from onefold.reconcile.comparing import Own, compare
+from onefold.reconcile.findings import Outcome
+from onefold.reconcile.surveying import Item, Survey, dispatched_pages
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job

@@ -10,11 +10,11 @@ import boto3
 import pytest
 
 import onefold
+from onefold.observe import cost
+from onefold.observe.cost import Path, Traffic, Way
 from onefold.run import grouping, lambda_invocation
-from onefold.watch import cost
-from onefold.watch.cost import Path, Traffic, Way
 from tests.emulators import servers
-from tests.watch.counting import Counting
+from tests.observe.counting import Counting
 
 REGION = "eu-west-1"
 BATCH = 10

@@ -9,7 +9,7 @@ archives, in one transaction; a crash before leaves nothing of it. Inside a hand
 record (outbox). What a queue refuses goes to the rule's dead-letter queue with EventBridge's attributes: every refusal of
 an embedded queue is final, so there is nothing to retry in between.
 On AWS a put is PutEvents; the rules there are those that the deployment made from the same declarations.
-Never here: the pattern language, templates (decide/), replays (buses/replay.py).
+Never here: the pattern language, templates (decide/), replays (events/replay.py).
 Invariant: an event that was taken is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
 """
 
@@ -25,12 +25,6 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from onefold import duration, errors, forks, limits
-from onefold.buses import replay
-from onefold.buses.patterns import event_of, matches
-from onefold.buses.replay import Opened, Replay
-from onefold.buses.routing import Router
-from onefold.buses.rules import EventArchive, Rule, make_archive, make_rule
-from onefold.buses.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
 from onefold.contracts.buses import bus_place
 from onefold.contracts.engine import Engine
@@ -41,6 +35,12 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
 from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
 from onefold.duration import Duration
+from onefold.events import replay
+from onefold.events.patterns import event_of, matches
+from onefold.events.replay import Opened, Replay
+from onefold.events.routing import Router
+from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
+from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
 from onefold.run import context
 from onefold.run.together import together

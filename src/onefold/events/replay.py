@@ -20,11 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.buses.rules import EventArchive, Rule
 from onefold.contracts.archive import Archive
 from onefold.contracts.engine import Engine
 from onefold.contracts.state import Change, Versioned
 from onefold.decide.envelopes import Envelope, replayed
+from onefold.events.rules import EventArchive, Rule
 from onefold.run.together import together
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Opened(Protocol):
 
 
 class Bus(Protocol):
-    """What a replay needs of a bus; `buses/bus.py` has it."""
+    """What a replay needs of a bus; `events/bus.py` has it."""
 
     @property
     def name(self) -> str:

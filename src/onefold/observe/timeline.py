@@ -2,7 +2,7 @@
 
 Pure: the record, the ledger's rows and the messages that are still there go in, lines come out. The record tells the clean
 run, rows tell what was not clean, messages tell what still waits; so a story can be told at every history level, and it says
-what the level leaves out. Where it stands now and what to do next is `watch/standing.py`'s.
+what the level leaves out. Where it stands now and what to do next is `observe/standing.py`'s.
 Never here: reading anything, rendering. Invariant: a line states only what a record, a row or a message holds.
 """
 
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.store import Record
-from onefold.watch import telling
-from onefold.watch.telling import Evidence, lifetime
-from onefold.watch.wording import age, counted, instant, one_line
+from onefold.observe import telling
+from onefold.observe.telling import Evidence, lifetime
+from onefold.observe.wording import age, counted, instant, one_line
 
 
 class Line(Struct, frozen=True, kw_only=True):

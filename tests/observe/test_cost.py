@@ -19,10 +19,10 @@ from onefold.contracts import transitions
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, Claimed, Complete, RecordKey
 from onefold.entropy import SeededEntropy
-from onefold.watch import cost
-from onefold.watch.cost import PATHS, Traffic, Usage, Way
+from onefold.observe import cost
+from onefold.observe.cost import PATHS, Traffic, Usage, Way
 
-TABLE = files("onefold.watch").joinpath("prices.json").read_bytes()
+TABLE = files("onefold.observe").joinpath("prices.json").read_bytes()
 PRICES = cost.read_prices(TABLE, "us-east-1")
 PLAIN = Way(queue="orders")
 TRAFFIC = Traffic()

@@ -24,8 +24,8 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import VALUE_BYTES_MAX, Change
 from onefold.contracts.store import RecordKey
-from onefold.reconciling.comparing import Own
-from onefold.reconciling.surveying import Item, Place, Survey
+from onefold.reconcile.comparing import Own
+from onefold.reconcile.surveying import Item, Place, Survey
 from onefold.run import runs
 from onefold.run.events import Event, Sinks
 from onefold.run.runs import RunState

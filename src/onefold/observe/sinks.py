@@ -16,8 +16,8 @@ import msgspec
 from onefold import redact
 from onefold.contracts.queue import text_at
 from onefold.errors import UsageError
+from onefold.observe import wording
 from onefold.run.events import EVENTS, Event
-from onefold.watch import wording
 
 if TYPE_CHECKING:
     import logging

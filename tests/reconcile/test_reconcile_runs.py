@@ -12,8 +12,8 @@ from msgspec import structs
 import onefold
 from onefold.backends.sqlite.queue import CAPABILITIES, SqliteQueue
 from onefold.contracts.store import RecordKey
-from onefold.reconciling import findings
-from onefold.reconciling import reconciler as reconciling
+from onefold.reconcile import findings
+from onefold.reconcile import reconciler as reconciling
 from onefold.run import following, runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
