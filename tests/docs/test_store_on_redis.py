@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import Claimed
 from onefold.entropy import SystemEntropy
 from onefold.testing.records import NOW, ask, complete
@@ -41,13 +41,13 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert said.count("receipt of i-1") == 5  # the fifth is in the record
         assert '"status":"completed"' in said
         assert re.search(r'\n"receipt of i-1"', said)
-        books = RedisBooks.open(f"{url}?prefix=shop:", entropy=SystemEntropy())
+        books = RedisBackend.open(f"{url}?prefix=shop:", entropy=SystemEntropy())
         assert books.check() == []
         books.close()
         # A user with the page's permissions can do everything, one of another prefix nothing.
         assert "OK" in shell(commands("ACL SETUSER", url), tmp_path)
         own = url.replace("redis://", "redis://onefold:secret@")
-        books = RedisBooks.open(f"{own}?prefix=shop:", entropy=SystemEntropy())
+        books = RedisBackend.open(f"{own}?prefix=shop:", entropy=SystemEntropy())
         assert books.check() == []
         assert len(books.records.find("i-1")) == 1
         assert len(books.store.claim([ask()], NOW)) == 1
@@ -58,7 +58,7 @@ def test_the_memory_figure(tmp_path: Path) -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     (told,) = re.findall(r"takes about (\d+) bytes", page)
     with servers.redis(appendonly="no") as url:
-        books = RedisBooks.open(url, entropy=SystemEntropy())
+        books = RedisBackend.open(url, entropy=SystemEntropy())
         (answer,) = books.store.claim([ask(message_id="m" * 36)], NOW)
         assert isinstance(answer, Claimed)
         assert books.store.write([(answer.hold, complete())], NOW) == [True]

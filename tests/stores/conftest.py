@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from onefold.backends.postgres.books import PostgresBooks
-from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis.backend import RedisBackend
 from tests.emulators import servers
 from tests.stores import postgres_books, redis_books
 
@@ -45,7 +45,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture
-def books(server: str) -> Iterator[RedisBooks]:
+def books(server: str) -> Iterator[RedisBackend]:
     """A record store on that server, which forgets everything first."""
     with redis_books.opened(server) as books:
         yield books

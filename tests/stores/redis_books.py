@@ -10,17 +10,17 @@ from contextlib import contextmanager
 
 import redis
 
-from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis.backend import RedisBackend
 from onefold.entropy import SystemEntropy
 
 
 @contextmanager
-def opened(url: str, *, empty: bool = True) -> Iterator[RedisBooks]:
+def opened(url: str, *, empty: bool = True) -> Iterator[RedisBackend]:
     """Books on this server, which forgets everything first unless told otherwise."""
     if empty:
         with client(url) as direct:
             direct.flushall()
-    books = RedisBooks.open(url, entropy=SystemEntropy())
+    books = RedisBackend.open(url, entropy=SystemEntropy())
     try:
         yield books
     finally:

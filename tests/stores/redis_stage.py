@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, get_args
 
-from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import Record, Status
 from tests.crash.plants import Plant
 from tests.crash.stage import Stage
@@ -22,7 +22,7 @@ from tests.stores.redis_books import client, opened
 class ByTurns(Plant):
     """One store of several processes; each verb is another's."""
 
-    def __init__(self, processes: list[RedisBooks]) -> None:
+    def __init__(self, processes: list[RedisBackend]) -> None:
         super().__init__(processes[0].store)
         self._turns = itertools.cycle([process.store for process in processes])
 
@@ -56,7 +56,7 @@ class Row(tuple[object, ...]):
 class RedisStage(Stage):
     """As `Stage`, with the records on Redis."""
 
-    def __init__(self, url: str, on_unknown: str, processes: list[RedisBooks]) -> None:
+    def __init__(self, url: str, on_unknown: str, processes: list[RedisBackend]) -> None:
         super().__init__(on_unknown)
         self._url = url
         self._records = processes[0].records

@@ -12,7 +12,7 @@ from onefold.backends.postgres.books import PostgresBooks
 from onefold.backends.postgres.connection import Address as PostgresAddress
 from onefold.backends.postgres.connection import Link
 from onefold.backends.postgres.connection import Server as PostgresServer
-from onefold.backends.redis.server import Address, Server
+from onefold.backends.redis.server import RedisAddress, RedisServer
 from onefold.contracts.store import Claimed
 from onefold.testing.records import NOW, ask
 from tests.emulators import servers
@@ -40,7 +40,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def test_an_answer_that_was_torn_away_is_not_taken_for_the_next_calls(redis_url: str) -> None:
-    server = Server(Address(redis_url))
+    server = RedisServer(RedisAddress(redis_url))
 
     def torn(client: Any) -> None:
         connection = client.connection_pool.get_connection()
@@ -55,7 +55,7 @@ def test_an_answer_that_was_torn_away_is_not_taken_for_the_next_calls(redis_url:
 
 
 def test_parent_and_child_each_have_connections_of_their_own_to_redis(redis_url: str) -> None:
-    server = Server(Address(redis_url))
+    server = RedisServer(RedisAddress(redis_url))
     before = server.ask(lambda client: client.client_id(), repeatable=True)
 
     def other() -> None:

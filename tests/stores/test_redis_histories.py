@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from onefold.backends.redis import changing
-from onefold.backends.redis.books import RedisBooks
+from onefold.backends.redis import records
+from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
 from onefold.entropy import SystemEntropy
@@ -42,7 +42,7 @@ class RedisWorkers(Workers):
     def open_store(self) -> None:
         with client(self.url) as direct:
             direct.flushall()
-        self.processes = [RedisBooks.open(self.url, entropy=SystemEntropy()) for _ in range(2)]
+        self.processes = [RedisBackend.open(self.url, entropy=SystemEntropy()) for _ in range(2)]
         self.turns = itertools.cycle(self.processes)
 
     @property
@@ -100,9 +100,9 @@ def test_every_interleaving_of_workers_with_their_records_on_redis(
 
 
 def test_the_walk_finds_a_script_that_does_not_compare(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compares = "(stands ~= expected and stands ~= string.sub(value, 1, 16))"
-    assert compares in changing.CHANGE
-    blind = changing.CHANGE.replace(compares, "false").replace("if stands == expected then", "if true then")
-    monkeypatch.setattr(changing, "CHANGE", blind)
+    compares = "(stamp ~= expected and stamp ~= string.sub(value, 1, 16))"
+    assert compares in records.CHANGE
+    blind = records.CHANGE.replace(compares, "false").replace("if stamp == expected then", "if true then")
+    monkeypatch.setattr(records, "CHANGE", blind)
     with staged(server, "rerun") as stage, pytest.raises(Violation):
         Walk(stage, BOUNDS[0])

@@ -7,10 +7,9 @@ import pytest
 import redis
 
 from onefold import errors
-from onefold.backends.redis import admin, changing, ledger
-from onefold.backends.redis.books import RedisBooks
-from onefold.backends.redis.names import Names, key_at, place
-from onefold.backends.redis.rows import decode, encode
+from onefold.backends.redis import backend, records
+from onefold.backends.redis.backend import RedisBackend
+from onefold.backends.redis.layout import Names, decode, encode, key_at, place
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem, Record, RecordKey
@@ -25,9 +24,9 @@ NAMES = Names()
 
 
 def test_a_shelf_names_the_newest_only_but_every_parked_one(
-    books: RedisBooks, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    books: RedisBackend, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changing, "LISTED_MAX", 3)
+    monkeypatch.setattr(records, "LISTED_MAX", 3)
     for status, outcome in (("failed", fail()), ("parked", unknown(parked=True))):
         for number in range(5):
             at_ms = NOW + number
@@ -40,11 +39,11 @@ def test_a_shelf_names_the_newest_only_but_every_parked_one(
 
 
 def test_a_key_is_looked_for_a_few_jobs_at_a_time(
-    books: RedisBooks, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    books: RedisBackend, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading a large set in one command would keep every worker of the server waiting."""
-    monkeypatch.setattr(admin, "_PAGE", 10)
-    monkeypatch.setattr(ledger, "_PAGE", 10)
+    monkeypatch.setattr(records, "_PAGE", 10)
+    monkeypatch.setattr(backend, "_PAGE", 10)
     jobs = [RecordKey(f"tenant-{number:03d}", "job " + "x" * 80, "key") for number in range(200)]
     for number, key in enumerate(jobs):
         books.store.claim([ask(key, at_ms=NOW + number)], NOW + number)
@@ -58,9 +57,9 @@ def test_a_key_is_looked_for_a_few_jobs_at_a_time(
 
 
 def test_names_of_records_that_went_or_moved_on_are_passed_over(
-    books: RedisBooks, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    books: RedisBackend, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "_PAGE", 2)
+    monkeypatch.setattr(records, "_PAGE", 2)
     for number in range(9):
         (hold,) = claimed(books.store.claim([ask(f"key-{number}", at_ms=NOW + number)], NOW + number))
         books.store.write([(hold, fail())], NOW + number)
@@ -72,7 +71,7 @@ def test_names_of_records_that_went_or_moved_on_are_passed_over(
     assert len(books.records.scan()) == 6
 
 
-def test_a_record_stands_on_one_shelf(books: RedisBooks, direct: redis.Redis) -> None:
+def test_a_record_stands_on_one_shelf(books: RedisBackend, direct: redis.Redis) -> None:
     for number, outcome in enumerate((complete(), fail(), unknown(), unknown(parked=True))):
         (hold,) = claimed(books.store.claim([ask(f"{number}")], NOW))
         books.store.write([(hold, outcome)], NOW)
@@ -80,7 +79,7 @@ def test_a_record_stands_on_one_shelf(books: RedisBooks, direct: redis.Redis) ->
     assert [direct.zcard(shelf) for shelf in NAMES.shelves] == [0, 1, 1, 1, 1, 0]
 
 
-def test_the_floor_of_versions_never_falls(books: RedisBooks) -> None:
+def test_the_floor_of_versions_never_falls(books: RedisBackend) -> None:
     state = books.state
     assert (
         state.put([Change("a", b"1", 0), Change("a", b"2", 1), Change("a", b"3", 2), Change("b", b"1", 0)])
@@ -109,7 +108,7 @@ def test_no_two_operations_share_a_name_and_every_name_tells_its_operation() -> 
     assert [key_at(place(key)) for key in keys] == keys
 
 
-def test_a_record_comes_back_as_it_was_whatever_its_result_is(books: RedisBooks, direct: redis.Redis) -> None:
+def test_a_record_comes_back_as_it_was_whatever_its_result_is(books: RedisBackend, direct: redis.Redis) -> None:
     for number, result in enumerate((b"", b"null", b'{"a":\n1}\n', b"\x00\xff\n")):
         (hold,) = claimed(books.store.claim([ask(f"{number}")], NOW))
         assert books.store.write([(hold, complete(result))], NOW) == [True]
@@ -120,7 +119,7 @@ def test_a_record_comes_back_as_it_was_whatever_its_result_is(books: RedisBooks,
 
 
 def test_a_clean_record_is_short_and_fields_of_later_versions_are_passed_over(
-    books: RedisBooks, direct: redis.Redis
+    books: RedisBackend, direct: redis.Redis
 ) -> None:
     (hold,) = claimed(books.store.claim([ask(message_id="m" * 36)], NOW))
     assert books.store.write([(hold, complete())], NOW) == [True]
@@ -141,7 +140,7 @@ def test_every_field_is_kept() -> None:
     assert decode(KEY, encode(record, b"s" * 16)).record == record
 
 
-def test_a_value_of_somebody_elses_is_an_error_that_names_the_record(books: RedisBooks, direct: redis.Redis) -> None:
+def test_a_value_of_somebody_elses_is_an_error_that_names_the_record(books: RedisBackend, direct: redis.Redis) -> None:
     direct.set(NAMES.record(KEY), "something else")
     with pytest.raises(errors.StorageError, match=r"job 'key' is not a record.*prefix of its own"):
         books.store.claim([ask()], NOW)

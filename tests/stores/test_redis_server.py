@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from onefold import errors
-from onefold.backends.redis.books import RedisBooks
-from onefold.backends.redis.names import Names
-from onefold.backends.redis.server import Address
+from onefold.backends.redis.backend import RedisBackend
+from onefold.backends.redis.layout import Names
+from onefold.backends.redis.server import RedisAddress
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Completed, Hold, Record
@@ -36,8 +36,8 @@ def at(port: int) -> str:
     return f"redis://127.0.0.1:{port}"
 
 
-def open_books(url: str) -> RedisBooks:
-    return RedisBooks.open(url, entropy=SystemEntropy())
+def open_books(url: str) -> RedisBackend:
+    return RedisBackend.open(url, entropy=SystemEntropy())
 
 
 # -- death -------------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def open_books(url: str) -> RedisBooks:
 class Writer(threading.Thread):
     """Claims and completes operations of its own until the server is gone; what was acknowledged."""
 
-    def __init__(self, books: RedisBooks, name: str, enough: threading.Semaphore) -> None:
+    def __init__(self, books: RedisBackend, name: str, enough: threading.Semaphore) -> None:
         super().__init__()
         self._books, self._name, self._enough = books, name, enough
         self.claimed: list[Hold] = []
@@ -375,9 +375,9 @@ def test_a_bad_url_is_refused_before_anything_is_connected(url: str, words: str)
 
 
 def test_what_a_url_says() -> None:
-    address = Address("rediss://ann:p%40ss@cache.example:6380/2?prefix=shop:")
+    address = RedisAddress("rediss://ann:p%40ss@cache.example:6380/2?prefix=shop:")
     assert (address.server, address.prefix) == ("rediss://ann:p%40ss@cache.example:6380/2", "shop:")
     assert address.shown == "rediss://cache.example:6380/2"
     assert not address.cluster
-    assert Address("redis://host").shown == "redis://host:6379"
+    assert RedisAddress("redis://host").shown == "redis://host:6379"
     assert Names("shop:").record(KEY) == "{shop:}record:tenant|job|key"

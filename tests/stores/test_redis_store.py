@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from onefold import errors, limits
-from onefold.backends.redis import changing
-from onefold.backends.redis.books import RedisBooks
-from onefold.backends.redis.changing import GRACE_MS
-from onefold.backends.redis.names import Names
+from onefold.backends.redis import records
+from onefold.backends.redis.backend import RedisBackend
+from onefold.backends.redis.layout import Names
+from onefold.backends.redis.records import GRACE_MS
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Answer, Claimed, Completed, OutboxItem, Running
@@ -58,7 +58,7 @@ def calls(direct: redis.Redis) -> dict[str, int]:
     return {name: count for name, count in names.items() if not name.startswith(inside)}
 
 
-def test_ten_records_cost_one_call_each_way(books: RedisBooks, direct: redis.Redis) -> None:
+def test_ten_records_cost_one_call_each_way(books: RedisBackend, direct: redis.Redis) -> None:
     batch = [ask(f"key-{number}") for number in range(10)]
     books.store.claim([ask("the script is loaded")], NOW)
     calls(direct)
@@ -73,7 +73,9 @@ def test_ten_records_cost_one_call_each_way(books: RedisBooks, direct: redis.Red
     assert calls(direct) == {"evalsha": 1}
 
 
-def test_a_takeover_and_another_process_cost_one_call_more(books: RedisBooks, server: str, direct: redis.Redis) -> None:
+def test_a_takeover_and_another_process_cost_one_call_more(
+    books: RedisBackend, server: str, direct: redis.Redis
+) -> None:
     batch = [ask(f"key-{number}", start=False) for number in range(10)]
     claimed(books.store.claim(batch, NOW))
     with opened(server, empty=False) as other:
@@ -87,14 +89,14 @@ def test_a_takeover_and_another_process_cost_one_call_more(books: RedisBooks, se
         assert calls(direct) == {"evalsha": 2}  # this process had another picture of the records
 
 
-def test_a_batch_larger_than_a_call_is_answered_in_order(books: RedisBooks) -> None:
-    count = 2 * changing.RECORDS_PER_CALL + 5
+def test_a_batch_larger_than_a_call_is_answered_in_order(books: RedisBackend) -> None:
+    count = 2 * records.RECORDS_PER_CALL + 5
     holds = claimed(books.store.claim([ask(f"key-{number}") for number in range(count)], NOW))
     assert [hold.key.key for hold in holds] == [f"key-{number}" for number in range(count)]
     assert books.store.write([(hold, complete()) for hold in holds], NOW) == [True] * count
 
 
-def test_what_changes_nothing_is_not_written(books: RedisBooks, direct: redis.Redis) -> None:
+def test_what_changes_nothing_is_not_written(books: RedisBackend, direct: redis.Redis) -> None:
     (hold,) = claimed(books.store.claim([ask()], NOW))
     value = direct.get(NAMES.record(KEY))
     assert books.store.start([hold], NOW) == [True]  # the claim had started it
@@ -107,9 +109,9 @@ def test_what_changes_nothing_is_not_written(books: RedisBooks, direct: redis.Re
 
 
 def test_a_process_remembers_only_what_it_is_in_the_middle_of(
-    books: RedisBooks, monkeypatch: pytest.MonkeyPatch
+    books: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guesses = books.store._changing._guesses
+    guesses = books.store._changer._guesses
     holds = claimed(books.store.claim([ask(f"key-{number}") for number in range(6)], NOW))
     assert list(guesses) == [hold.key for hold in holds]
     outbox = [OutboxItem(queue="q", body="{}")]
@@ -117,7 +119,7 @@ def test_a_process_remembers_only_what_it_is_in_the_middle_of(
     assert list(guesses) == [hold.key for hold in [*holds[3:], holds[2]]]
     assert books.store.clear_outbox([holds[2]]) == [True]
     assert list(guesses) == [hold.key for hold in holds[3:]]
-    monkeypatch.setattr(changing, "_GUESSES_MAX", 3)
+    monkeypatch.setattr(records, "_GUESSES_MAX", 3)
     books.store.claim([ask("one more")], NOW)
     assert len(guesses) == 3
     assert all(books.store.renew(holds[3:], NOW + LEASE_MS))  # what was forgotten is read again
@@ -129,7 +131,7 @@ def test_a_process_remembers_only_what_it_is_in_the_middle_of(
 @pytest.mark.parametrize("at_ms", [NOW, NOW + LEASE_MS], ids=["fresh", "takeover"])
 def test_of_sixteen_who_claim_one_operation_one_gets_it(server: str, at_ms: int) -> None:
     with opened(server) as first:
-        processes = [RedisBooks.open(server, entropy=SystemEntropy()) for _ in range(16)]
+        processes = [RedisBackend.open(server, entropy=SystemEntropy()) for _ in range(16)]
         for number in range(20):
             key = f"key-{number}"
             if at_ms > NOW:
@@ -150,7 +152,7 @@ def test_of_sixteen_who_claim_one_operation_one_gets_it(server: str, at_ms: int)
 
 
 def test_of_one_process_sixteen_threads_share_the_work_and_nothing_is_done_twice(
-    books: RedisBooks, direct: redis.Redis
+    books: RedisBackend, direct: redis.Redis
 ) -> None:
     """Threads of one process guess from one memory; equal asks at one instant must still not both be answered yes."""
     keys = [f"key-{number}" for number in range(60)]
@@ -171,10 +173,10 @@ def test_of_one_process_sixteen_threads_share_the_work_and_nothing_is_done_twice
     assert {record.attempts for record in books.records.scan(limit=100)} == {1}
 
 
-def test_a_record_that_never_stands_still_is_given_up(books: RedisBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_never_stands_still_is_given_up(books: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between each look and each write, somebody else's change is taken."""
     hold = claimed(books.store.claim([ask()], NOW))[0]
-    other = RedisBooks(books._server, NAMES, SystemEntropy())
+    other = RedisBackend(books._server, NAMES, SystemEntropy())
     plain = books._server.run
 
     def run(*arguments: object, **options: object) -> object:
@@ -192,7 +194,7 @@ def test_a_record_that_never_stands_still_is_given_up(books: RedisBooks, monkeyp
 
 
 @pytest.fixture
-def wired(server: str) -> Iterator[tuple[RedisBooks, Callable[[int], None]]]:
+def wired(server: str) -> Iterator[tuple[RedisBackend, Callable[[int], None]]]:
     """Books behind a wire, and how to have it swallow the next answers."""
     with lossy(int(server.rpartition(":")[2])) as wire, opened(f"redis://127.0.0.1:{wire.port}") as books:
         books.store.claim([ask("the scripts are loaded")], NOW)
@@ -202,7 +204,7 @@ def wired(server: str) -> Iterator[tuple[RedisBooks, Callable[[int], None]]]:
 
 
 def test_a_lost_answer_is_asked_again_and_counts_once(
-    wired: tuple[RedisBooks, Callable[[int], None]], direct: redis.Redis
+    wired: tuple[RedisBackend, Callable[[int], None]], direct: redis.Redis
 ) -> None:
     books, lose = wired
     item = OutboxItem(queue="q", body="{}")
@@ -224,7 +226,7 @@ def test_a_lost_answer_is_asked_again_and_counts_once(
     assert books.records.count_completed(NOW, NOW + 1000) == {"job": 1}
 
 
-def test_a_settlement_whose_answer_was_lost_was_made_once(wired: tuple[RedisBooks, Callable[[int], None]]) -> None:
+def test_a_settlement_whose_answer_was_lost_was_made_once(wired: tuple[RedisBackend, Callable[[int], None]]) -> None:
     books, lose = wired
     (hold,) = claimed(books.store.claim([ask()], NOW))
     assert books.store.write([(hold, unknown(parked=True))], NOW) == [True]
@@ -234,7 +236,7 @@ def test_a_settlement_whose_answer_was_lost_was_made_once(wired: tuple[RedisBook
 
 
 def test_an_answer_lost_twice_is_an_error_and_asking_again_is_safe(
-    wired: tuple[RedisBooks, Callable[[int], None]],
+    wired: tuple[RedisBackend, Callable[[int], None]],
 ) -> None:
     books, lose = wired
     (hold,) = claimed(books.store.claim([ask()], NOW))
@@ -254,7 +256,7 @@ def test_an_answer_lost_twice_is_an_error_and_asking_again_is_safe(
     assert len(books.ledger.between(NOW, NOW + 1)) == 1
 
 
-def test_on_a_bad_wire_nobody_gets_what_another_has(wired: tuple[RedisBooks, Callable[[int], None]]) -> None:
+def test_on_a_bad_wire_nobody_gets_what_another_has(wired: tuple[RedisBackend, Callable[[int], None]]) -> None:
     """Sixteen threads, of two owners, whose answers are lost all the time: asking again must not hand out a run twice."""
     books, lose = wired
     keys = [f"key-{number}" for number in range(40)]
@@ -277,7 +279,7 @@ def test_on_a_bad_wire_nobody_gets_what_another_has(wired: tuple[RedisBooks, Cal
     assert any(mine.values())
 
 
-def test_a_server_that_forgot_its_scripts_is_taught_them_again(books: RedisBooks, direct: redis.Redis) -> None:
+def test_a_server_that_forgot_its_scripts_is_taught_them_again(books: RedisBackend, direct: redis.Redis) -> None:
     (hold,) = claimed(books.store.claim([ask()], NOW))
     direct.script_flush()
     assert books.store.write([(hold, complete())], NOW) == [True]
@@ -298,7 +300,7 @@ def life_ms(direct: redis.Redis) -> int | None:
 
 
 def test_redis_forgets_a_record_a_day_after_its_end_and_never_one_that_is_parked(
-    books: RedisBooks, direct: redis.Redis
+    books: RedisBackend, direct: redis.Redis
 ) -> None:
     (hold,) = claimed(books.store.claim([ask()], NOW))
     assert life_ms(direct) == KEPT_MS + GRACE_MS
@@ -312,14 +314,14 @@ def test_redis_forgets_a_record_a_day_after_its_end_and_never_one_that_is_parked
 
 
 def test_an_outcome_that_comes_after_the_records_end_is_kept_for_the_grace(
-    books: RedisBooks, direct: redis.Redis
+    books: RedisBackend, direct: redis.Redis
 ) -> None:
     (hold,) = claimed(books.store.claim([ask()], NOW))
     assert books.store.write([(hold, fail())], NOW + 3 * KEPT_MS) == [True]
     assert life_ms(direct) == GRACE_MS
 
 
-def test_counts_and_history_go_by_themselves(books: RedisBooks, direct: redis.Redis) -> None:
+def test_counts_and_history_go_by_themselves(books: RedisBackend, direct: redis.Redis) -> None:
     (hold,) = claimed(books.store.claim([ask()], NOW))
     books.store.write([(hold, complete())], NOW)
     assert 0 < direct.pttl(NAMES.completed(NOW // limits.MINUTE_MS)) <= limits.DAY_MS + 2 * limits.MINUTE_MS
@@ -337,7 +339,7 @@ def test_counts_and_history_go_by_themselves(books: RedisBooks, direct: redis.Re
     assert [row.event for row in books.ledger.between(0, 2 * NOW)] == ["b", "c", "d", "e"]
 
 
-def test_a_clock_that_is_far_ahead_takes_no_history_away(books: RedisBooks, direct: redis.Redis) -> None:
+def test_a_clock_that_is_far_ahead_takes_no_history_away(books: RedisBackend, direct: redis.Redis) -> None:
     seconds, _ = direct.time()
     now_ms = 1000 * seconds
     books.ledger.append([Row(at_ms=now_ms, event="a", key=KEY, run="r")])

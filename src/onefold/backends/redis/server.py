@@ -1,10 +1,12 @@
-"""One connection pool to one Redis or Valkey server or cluster: scripts, replies, and errors in our words.
+"""The connections to one Redis or Valkey server or cluster: calls, scripts, and redis-py's errors as ours.
 
-Every call is one round trip. redis-py's own retries are off: it cannot know what is safe to ask twice, we do. A call marked
-`repeatable` is asked once more when its answer was lost; any other lost answer is a TransientError, and what became of it
-is for the caller to find out. Passwords never come into a message.
+Every call is one round trip. redis-py's own retries are off: it cannot know what is safe to repeat, we do. A call marked
+`repeatable` is made once more when its answer was lost; any other lost answer is a TransientError, and the caller finds out
+whether the call took effect. An error that may pass by itself is a TransientError (full or blocked: StorageBusy), one that
+a person must act on is a StorageError.
 
-Never here: names, records. Invariant: nothing of redis-py's errors leaves this package.
+Never here: names, records. Invariant: no error of redis-py leaves this package, each has a cause in one table, and no
+password gets into a message.
 """
 
 from __future__ import annotations
@@ -16,11 +18,137 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import redis
+from msgspec import Struct
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from onefold import errors, forks
-from onefold.backends.redis.refusals import told
+
+
+class _Cause(Struct, frozen=True, kw_only=True, gc=False):
+    """The cause of errors of these classes, and of those whose text has one of these words (as in older redis-py)."""
+
+    kinds: tuple[type[Exception], ...] = ()
+    words: tuple[str, ...] = ()
+    make: type[errors.OnefoldError]
+    meaning: str
+    todo: str
+
+    def fits(self, error: Exception) -> bool:
+        return isinstance(error, self.kinds) or any(word in str(error) for word in self.words)
+
+
+_URL_AND_USER: Final = (
+    "Write redis://USER:PASSWORD@host:port/db, or redis://:PASSWORD@host:port/db for the default user;"
+    " special characters as in any URL (@ is %40)."
+)
+# The first that fits counts: special ones before general ones.
+_CAUSES: Final = (
+    _Cause(
+        kinds=(redis.AuthenticationError,),
+        make=errors.StorageError,
+        meaning="User or password are wrong or missing.",
+        todo=_URL_AND_USER,
+    ),
+    _Cause(
+        words=("unauthenticated multibulk length", "unauthenticated bulk length"),
+        make=errors.StorageError,
+        meaning="The server wants a password before it reads a call as long as this one.",
+        todo=_URL_AND_USER,
+    ),
+    _Cause(
+        kinds=(redis.exceptions.NoPermissionError, redis.exceptions.AuthorizationError),
+        make=errors.StorageError,
+        meaning="The user may not do this.",
+        todo="Allow it +@read +@write +@scripting +@connection +info +config|get on the prefix's names (ACL SETUSER).",
+    ),
+    _Cause(
+        words=("CERTIFICATE_VERIFY_FAILED",),
+        make=errors.StorageError,
+        meaning="The server's certificate is not signed by an authority that this machine trusts.",
+        todo="Set SSL_CERT_FILE to a file with the certificate of the authority.",
+    ),
+    _Cause(
+        words=("DB index is out of range", "invalid DB index"),
+        make=errors.StorageError,
+        meaning="The URL ends with the number of a database that the server does not have.",
+        todo="Write a smaller number: servers have 0 to 15 unless `databases` in redis.conf says more, clusters only 0.",
+    ),
+    _Cause(
+        kinds=(redis.exceptions.BusyLoadingError,),
+        make=errors.TransientError,
+        meaning="The server has started and still reads its file.",
+        todo="Wait until it is ready.",
+    ),
+    _Cause(
+        kinds=(redis.ReadOnlyError,),
+        make=errors.TransientError,
+        meaning="This server is a replica, or became one in a failover; nothing was written.",
+        todo="Connect to the primary: use an address that follows it.",
+    ),
+    _Cause(
+        kinds=(redis.exceptions.OutOfMemoryError,),
+        make=errors.StorageBusy,
+        meaning="The server's memory is full; nothing was written.",
+        todo="Raise maxmemory, or keep records for a shorter time.",
+    ),
+    _Cause(
+        kinds=(redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError),
+        words=("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN"),
+        make=errors.TransientError,
+        meaning="The cluster is not whole at the moment, or is moving this part of its data.",
+        todo="Wait; look at CLUSTER INFO when it lasts.",
+    ),
+    _Cause(
+        kinds=(redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError),
+        words=("MOVED ", "ASK ", "CROSSSLOT"),
+        make=errors.StorageError,
+        meaning="This server is part of a cluster, and another one keeps this part of the data.",
+        todo="Add cluster=yes to the URL: redis://host:port?cluster=yes",
+    ),
+    _Cause(
+        kinds=(redis.exceptions.RedisClusterException, redis.exceptions.ClusterError),
+        make=errors.TransientError,
+        meaning="No server of the cluster can be reached.",
+        todo="Check the address; leave cluster=yes away when the server is not part of a cluster.",
+    ),
+    _Cause(
+        words=("MISCONF", "NOREPLICAS", "BUSY "),
+        make=errors.StorageBusy,
+        meaning="The server takes no writes at the moment; nothing was written.",
+        todo="Read its log: a full disk, missing replicas, or somebody else's script that runs for long.",
+    ),
+    _Cause(
+        kinds=(redis.TimeoutError,),
+        make=errors.TransientError,
+        meaning="No answer came in time; whether the call took effect is not known.",
+        todo="Check the network, the load of the server, and TLS (redis:// or rediss://).",
+    ),
+    _Cause(
+        kinds=(redis.ConnectionError,),
+        make=errors.TransientError,
+        meaning="The server cannot be reached, or closed the connection.",
+        todo="Check that it runs and that address, port and TLS (redis:// or rediss://) are right.",
+    ),
+    _Cause(
+        kinds=(Exception,),
+        make=errors.StorageError,
+        meaning="The server refuses what records need.",
+        todo="Check the URL, the server's version (6.2 or later, or Valkey) and its log.",
+    ),
+)
+
+
+def translate(error: Exception, at: str) -> errors.OnefoldError:
+    """An error of redis-py as one of ours.
+
+    Args:
+        error: what was raised. at: the server's URL without user and password.
+    """
+    cause = next(cause for cause in _CAUSES if cause.fits(error))
+    text = str(error).rstrip(".") or type(error).__name__
+    return cause.make(f"Redis at {at}: {text}.", meaning=cause.meaning, todo=cause.todo)
+
 
 CONNECT_TIMEOUT_S: Final = (
     3.0  # a server that is there answers within milliseconds; one SYN may be lost (1 s) and again
@@ -33,7 +161,7 @@ _OPTIONS: Final = {"prefix", "cluster"}
 _ANSWER_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 
-class Address:
+class RedisAddress:
     """What a URL says, checked without touching the network.
 
     Args:
@@ -77,14 +205,14 @@ def _bad_url(what: str) -> errors.UsageError:
     )
 
 
-class Server:
+class RedisServer:
     """A client that any thread may use. Nothing is connected before the first call.
 
     Args:
         address: which server.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self._address = address
         self._scripts: dict[str, Any] = {}
         self._client: Any = None  # redis-py types every reply as "a value, or something to await"
@@ -114,7 +242,7 @@ class Server:
         """Run a script by its digest, loading it first where the server does not have it (any more).
 
         Raises:
-            TransientError: may pass; what became of the call is not known when its answer was lost.
+            TransientError: may pass; when its answer was lost, it is not known whether the call took effect.
             StorageError: will not pass by itself.
         """
 
@@ -159,14 +287,14 @@ class Server:
                 return
 
     def ask(self, call: Callable[[Any], Any], *, repeatable: bool) -> Any:
-        """Make one call on the client; errors in our words."""
+        """Make one call on the client; errors of redis-py become ours."""
         try:
             if repeatable:
                 with suppress(*_ANSWER_LOST):  # the second try is not the first one's consequence in a traceback
                     return call(self._connected())
             return call(self._connected())
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-            raise told(error, self._address.shown) from error
+            raise translate(error, self._address.shown) from error
         except BaseException:
             # Out of a signal's handler: the answer to this call may come yet, on a connection that is free again, and the
             # next call would take it for its own. Calls of other threads end on the old client's connections.

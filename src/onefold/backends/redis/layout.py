@@ -1,0 +1,173 @@
+r"""What is stored on a Redis server: the names of everything, and a record as the bytes of one string.
+
+Every name begins with the prefix in braces: a hash tag, so that on a cluster all names of one prefix lie in one slot and
+a script may touch a record and the lists beside it in one atomic step. One primary then carries one prefix; whoever has
+outgrown a primary gives each app, or each group of tenants, a prefix of its own.
+
+    {of:}record:tenant|job|key      the scope's and the job's own "|" and "%" are escaped; the key ends the name as it is
+
+A record is a stamp, JSON, and the result as it is:
+
+    5f0c9a...e1{"status":"completed","fence":1,"owner":"...","attempts":1,...}\n{"invoice":4711}
+
+The stamp is drawn anew for every write. So two values are the same exactly when their first 16 bytes are, a script
+compares stamps and never looks into a record, and a process that does not know whether its write took can look. Fields
+that have their usual value are left out; JSON has no line break of its own, so the first one ends it.
+
+Never here: rules, calls. Invariant: two operations never share a name, and the names of one prefix never meet those of
+another; what is decoded equals what was encoded, and fields of later versions are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, Status
+
+PREFIX_DEFAULT: Final = "of:"
+PREFIX_CHARS_MAX: Final = 64
+SHELVES: Final = ("in_progress", "completed", "failed", "unknown", "released", "parked")
+"""The lists that operators look through: one per status, and one for what is parked."""
+
+_ESCAPES: Final = str.maketrans({"%": "%25", "|": "%7C"})
+
+
+class Names:
+    """All names under one prefix.
+
+    Args:
+        prefix: 1 to 64 printable characters without braces and blanks.
+
+    Raises:
+        UsageError: another prefix.
+    """
+
+    def __init__(self, prefix: str = PREFIX_DEFAULT) -> None:
+        if not (1 <= len(prefix) <= PREFIX_CHARS_MAX and prefix.isprintable()) or set(prefix) & set("{} "):
+            raise errors.UsageError(
+                f"The prefix {prefix!r} cannot begin the names of records.",
+                meaning=f"It has 1 to {PREFIX_CHARS_MAX} printable characters, no braces and no blanks.",
+                todo="Write for example redis://localhost:6379/0?prefix=shop:",
+            )
+        self.tag = f"{{{prefix}}}"
+        self.records = f"{self.tag}record:"
+        self.jobs = f"{self.tag}jobs"
+        self.shelves = [f"{self.tag}shelf:{shelf}" for shelf in SHELVES]
+        self.state = f"{self.tag}state"
+        self.state_floor = f"{self.tag}state-floor"
+        self.ledger = f"{self.tag}ledger"
+        self.ledger_sequence = f"{self.tag}ledger-sequence"
+        self.ledger_jobs = f"{self.tag}ledger-jobs"
+
+    def record(self, key: RecordKey) -> str:
+        """Where a record is kept."""
+        return f"{self.records}{place(key)}"
+
+    def completed(self, minute: int) -> str:
+        """Where the runs that completed in one minute (since the epoch) are counted."""
+        return f"{self.tag}completed:{minute}"
+
+    def history(self, key: RecordKey) -> str:
+        """Where the rows of one operation are kept."""
+        return f"{self.tag}ledger-of:{place(key)}"
+
+    def run(self, run: str) -> str:
+        """Where the rows of one run are kept."""
+        return f"{self.tag}ledger-run:{run}"
+
+
+def place(key: RecordKey) -> str:
+    """An operation as one text."""
+    return f"{job_place(key)}|{key.key}"
+
+
+def job_place(key: RecordKey) -> str:
+    """An operation's scope and job as one text."""
+    return f"{key.scope.translate(_ESCAPES)}|{key.job.translate(_ESCAPES)}"
+
+
+def key_at(place: str) -> RecordKey:
+    """The operation that a text names; the inverse of `place`."""
+    scope, job, key = place.split("|", 2)
+    return RecordKey(_plain(scope), _plain(job), key)
+
+
+def _plain(text: str) -> str:
+    return text.replace("%7C", "|").replace("%25", "%")
+
+
+def shelf(record: Record) -> int:
+    """The index in `SHELVES` of the shelf that a record is on."""
+    return SHELVES.index("parked" if record.parked else record.status)
+
+
+STAMP_BYTES: Final = 16  # Entropy.token()
+
+
+class _Stored(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """All of a record but its key, which is its name, and its result, which follows."""
+
+    status: Status
+    fence: int
+    owner: str
+    lease_until_ms: int
+    fingerprint: str
+    created_at_ms: int
+    updated_at_ms: int
+    expires_at_ms: int | None = None
+    parked: bool = False
+    doubt: bool = False
+    started_fence: int = 0
+    started_at_ms: int | None = None
+    attempts: int = 0
+    attempts_total: int = 0
+    crashes: int = 0
+    crashes_total: int = 0
+    budget_closed: bool = False
+    failure: Failure | None = None
+    outbox: list[OutboxItem] = []
+    message_id: str | None = None
+    sent_at_ms: int | None = None
+
+
+class StoredRecord(Struct, frozen=True, gc=False):
+    """What is stored under a name: the stamp (empty if there is nothing) and the record."""
+
+    stamp: bytes
+    record: Record | None
+
+
+ABSENT: Final = StoredRecord(b"", None)
+_FIELDS: Final = _Stored.__struct_fields__
+_DECODER: Final = msgspec.json.Decoder(_Stored)
+
+
+def encode(record: Record, stamp: bytes) -> bytes:
+    """The value to store."""
+    head = msgspec.json.encode(_Stored(**{name: getattr(record, name) for name in _FIELDS}))
+    return stamp + head if record.result is None else b"%b%b\n%b" % (stamp, head, record.result)
+
+
+def decode(key: RecordKey, value: bytes | None) -> StoredRecord:
+    """What a stored value says.
+
+    Raises:
+        StorageError: something else wrote under this name.
+    """
+    if value is None:
+        return ABSENT
+    head, line_break, result = value[STAMP_BYTES:].partition(b"\n")
+    try:
+        stored = _DECODER.decode(head)
+    except msgspec.MsgspecError as error:
+        raise errors.StorageError(
+            f"The value under the record of {key.job} {key.key!r} is not a record ({error}).",
+            meaning="Another program writes under the same prefix, or a newer onefold does.",
+            todo="Give onefold a prefix of its own: redis://host:port/db?prefix=...",
+        ) from error
+    fields = {name: getattr(stored, name) for name in _FIELDS}
+    return StoredRecord(value[:STAMP_BYTES], Record(key=key, result=result if line_break else None, **fields))
