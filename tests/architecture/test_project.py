@@ -100,3 +100,15 @@ def test_decisions_are_numbered_listed_and_one_page() -> None:
         assert f"({path.name})" in index, f"docs/decisions/index.md does not list {path.name}"
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == DECISION_PARTS, path.name
         assert len(text.splitlines()) <= DECISION_LINES_MAX, f"{path.name}: a decision is one page"
+
+
+def test_every_data_file_of_the_package_is_in_its_wheel() -> None:
+    """A table or a style sheet that a pattern misses is there in a checkout and missing where people install."""
+    package = ROOT / "src" / "onefold"
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["onefold"]
+    packed = {file for pattern in patterns for file in package.glob(pattern)}
+    data = {
+        one for one in package.rglob("*") if one.is_file() and one.suffix != ".py" and "__pycache__" not in one.parts
+    }
+    assert data - packed == set()
+    assert [pattern for pattern in patterns if not list(package.glob(pattern))] == []
