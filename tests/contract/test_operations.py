@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from onefold.backends.postgres import identity as postgres
+from onefold.backends.postgres import record_sql as postgres
 from onefold.backends.sqlite import identity as sqlite
 from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.store import RecordKey

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.contracts.store import Claimed
 from onefold.testing.records import NOW, ask, complete
 from tests.docs.test_local_sqs import serving
@@ -54,7 +54,7 @@ def test_the_guard_charges_once(tmp_path: Path) -> None:
         assert said.count("charging i-1") == 1
         assert said.count("receipt of i-1") == 4
         assert re.search(r"charge\s*\|\s*i-1\s*\|\s*completed\s*\|\s*1\s*\|\s*1", said)
-        store = PostgresBooks(url.replace("postgres@", "worker@"))
+        store = PostgresBackend(url.replace("postgres@", "worker@"))
         assert [text.split()[0] for text in store.check()] == ["fsync"]  # off in this test
         store.close()
 
@@ -79,7 +79,7 @@ def test_a_transactional_job_books_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_statement_for_upkeep_removes_what_expired() -> None:
     with servers.postgres(fsync="off") as url:
-        store = PostgresBooks(url, create=True)
+        store = PostgresBackend(url, create=True)
         store.store.claim([ask("old", at_ms=NOW), ask("young", at_ms=2 * NOW)], NOW)
         with psycopg.connect(url, autocommit=True) as link:
             link.execute("UPDATE onefold.record SET status = 'failed'")
@@ -99,7 +99,7 @@ def test_ten_new_records_are_two_calls_as_the_page_about_stores_says(monkeypatch
         return execute(cursor, query, *more, **options)
 
     with servers.postgres(fsync="off") as url:
-        store = PostgresBooks(url, create=True)
+        store = PostgresBackend(url, create=True)
         store.store.claim([ask("the connection is open")], NOW)
         monkeypatch.setattr(psycopg.Cursor, "execute", counted)
         answers = store.store.claim([ask(f"key-{number}") for number in range(10)], NOW)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.backends.redis.backend import RedisBackend
 from tests.emulators import servers
 from tests.stores import postgres_books, redis_books
@@ -31,7 +31,7 @@ def url(postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def opened(url: str) -> Iterator[PostgresBooks]:
+def opened(url: str) -> Iterator[PostgresBackend]:
     """A record store on that database."""
     with postgres_books.books(url) as opened:
         yield opened

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW
 from tests.emulators.servers import postgres
@@ -36,9 +36,9 @@ def database(url: str, **options: str) -> Iterator[str]:
 
 
 @contextmanager
-def books(url: str, clock: ManualClock | None = None) -> Iterator[PostgresBooks]:
+def books(url: str, clock: ManualClock | None = None) -> Iterator[PostgresBackend]:
     """A record store, made when it is not there."""
-    opened = PostgresBooks(url, clock=clock or ManualClock(NOW), create=True)
+    opened = PostgresBackend(url, clock=clock or ManualClock(NOW), create=True)
     try:
         yield opened
     finally:

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from onefold.backends.postgres.books import PostgresBooks
-from onefold.backends.postgres.connection import Address as PostgresAddress
-from onefold.backends.postgres.connection import Link
-from onefold.backends.postgres.connection import Server as PostgresServer
+from onefold.backends.postgres.backend import PostgresBackend
+from onefold.backends.postgres.connection import Link, PostgresAddress, PostgresServer
 from onefold.backends.redis.server import RedisAddress, RedisServer
 from onefold.contracts.store import Claimed
 from onefold.testing.records import NOW, ask
@@ -99,7 +97,7 @@ def test_a_connection_to_postgresql_that_was_in_use_at_the_fork_stays_the_parent
         assert answer == before
         assert server.run(backend) == before
         server.close()
-        opened = PostgresBooks(url, create=True)
+        opened = PostgresBackend(url, create=True)
         assert isinstance(opened.store.claim([ask()], NOW)[0], Claimed)
         assert in_child(lambda: opened.store.claim([ask("theirs")], NOW)) == 0
         opened.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.testing.ledger_contract import LedgerContract
 from onefold.testing.state_contract import StateContract
 from onefold.testing.store_contract import RecordAdminContract, StoreContract
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[PostgresBooks]:
+def opened() -> Iterator[PostgresBackend]:
     with shared_server() as url, books(url) as opened:
         yield opened
 
 
 @pytest.fixture
-def empty(opened: PostgresBooks) -> PostgresBooks:
+def empty(opened: PostgresBackend) -> PostgresBackend:
     tables = ", ".join(f"onefold.{name}" for name in ("record", "completed", "ledger", "state"))
     opened._server.run(lambda link: link.execute(f"TRUNCATE {tables}".encode()))
     return opened
@@ -30,17 +30,17 @@ def empty(opened: PostgresBooks) -> PostgresBooks:
 
 class TestRecords(StoreContract, RecordAdminContract):
     @pytest.fixture(autouse=True)
-    def open_store(self, empty: PostgresBooks) -> None:
+    def open_store(self, empty: PostgresBackend) -> None:
         self.store, self.records, self.ledger = empty.store, empty.records, empty.ledger
 
 
 class TestLedger(LedgerContract):
     @pytest.fixture(autouse=True)
-    def open_ledger(self, empty: PostgresBooks) -> None:
+    def open_ledger(self, empty: PostgresBackend) -> None:
         self.ledger = empty.ledger
 
 
 class TestState(StateContract):
     @pytest.fixture(autouse=True)
-    def open_state(self, empty: PostgresBooks) -> None:
+    def open_state(self, empty: PostgresBackend) -> None:
         self.state = empty.state

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.contracts.commit import Settlement
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
@@ -84,18 +84,18 @@ def mortal() -> Iterator[Mortal]:
 
 
 @pytest.fixture
-def opened(mortal: Mortal) -> Iterator[PostgresBooks]:
+def opened(mortal: Mortal) -> Iterator[PostgresBackend]:
     with books(mortal.url, ManualClock(NOW)) as opened:
         opened._server.run(lambda link: link.execute("CREATE TABLE booking (text text PRIMARY KEY)"))
         yield opened
 
 
-def rows(opened: PostgresBooks) -> list[str]:
+def rows(opened: PostgresBackend) -> list[str]:
     query = "SELECT text FROM booking ORDER BY text"
     return [text for (text,) in opened._server.run(lambda link: link.execute(query).fetchall())]
 
 
-def claim(opened: PostgresBooks, key: str) -> Hold:
+def claim(opened: PostgresBackend, key: str) -> Hold:
     (answer,) = opened.store.claim([ask(key)], NOW)
     assert isinstance(answer, Claimed), answer
     return answer.hold
@@ -125,7 +125,7 @@ def until_killed(mortal: Mortal, how: signal.Signals, turn: Callable[[int, int],
 
 @pytest.mark.parametrize("how", SIGNALS, ids=lambda how: how.name)
 def test_nothing_that_was_answered_is_lost_when_the_server_dies(
-    mortal: Mortal, opened: PostgresBooks, how: signal.Signals
+    mortal: Mortal, opened: PostgresBackend, how: signal.Signals
 ) -> None:
     held: list[Hold] = []
     completed: list[Hold] = []
@@ -159,7 +159,7 @@ def test_nothing_that_was_answered_is_lost_when_the_server_dies(
 
 @pytest.mark.parametrize("how", SIGNALS, ids=lambda how: how.name)
 def test_rows_and_records_stand_together_when_the_server_dies_anywhere(
-    mortal: Mortal, opened: PostgresBooks, how: signal.Signals
+    mortal: Mortal, opened: PostgresBackend, how: signal.Signals
 ) -> None:
     begun: list[Hold] = []
     committed: list[str] = []
@@ -206,7 +206,7 @@ def finish(effects, hold: Hold) -> bool:
 STEPS = ["opened", "inserted", "finished", "committed"]
 
 
-def go_to(opened: PostgresBooks, step: str, name: str = "a"):
+def go_to(opened: PostgresBackend, step: str, name: str = "a"):
     """A transactional run up to a step."""
     hold = claim(opened, name)
     effects = opened.effects(1000)
@@ -220,7 +220,7 @@ def go_to(opened: PostgresBooks, step: str, name: str = "a"):
     return effects, hold
 
 
-def standing(opened: PostgresBooks, hold: Hold) -> tuple[list[str], str | None, int, dict[str, int]]:
+def standing(opened: PostgresBackend, hold: Hold) -> tuple[list[str], str | None, int, dict[str, int]]:
     """The handler's rows, the record's status, history, and the count of what completed."""
     (record,) = opened.store.read([hold.key], NOW)
     return (
@@ -238,7 +238,7 @@ NOTHING = ([], "in_progress", 0, {})
 @pytest.mark.parametrize("how", SIGNALS, ids=lambda how: how.name)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_server_killed_at_any_step_has_all_of_a_run_or_nothing(
-    mortal: Mortal, opened: PostgresBooks, step: str, how: signal.Signals
+    mortal: Mortal, opened: PostgresBackend, step: str, how: signal.Signals
 ) -> None:
     effects, hold = go_to(opened, step)
     mortal.kill(how)
@@ -252,9 +252,9 @@ def test_a_server_killed_at_any_step_has_all_of_a_run_or_nothing(
 
 CHILD = """
 import sys
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from tests.stores.test_postgres_crash import go_to
-store = PostgresBooks(sys.argv[1])
+store = PostgresBackend(sys.argv[1])
 effects = go_to(store, sys.argv[2])
 print("ready", flush=True)
 sys.stdin.read()
@@ -262,7 +262,7 @@ sys.stdin.read()
 
 
 def test_a_client_killed_at_any_step_leaves_all_of_its_run_or_nothing_and_no_lock(
-    mortal: Mortal, opened: PostgresBooks
+    mortal: Mortal, opened: PostgresBackend
 ) -> None:
     for step in STEPS:
         child = subprocess.Popen(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from psycopg.rows import dict_row
 
 from onefold import errors
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 class Walked:
     """Records on PostgreSQL, messages elsewhere: what the record's transaction leaves is walked after it."""
 
-    def __init__(self, backend: settling.Backend, opened: PostgresBooks) -> None:
+    def __init__(self, backend: settling.Backend, opened: PostgresBackend) -> None:
         self._backend = backend
         self._opened = opened
 
@@ -46,7 +46,7 @@ class Walked:
 class Shop(EffectContract):
     """A record store on PostgreSQL, queues in memory, and a table of the handlers' own."""
 
-    def open_parts(self, opened: PostgresBooks, clock: ManualClock) -> None:
+    def open_parts(self, opened: PostgresBackend, clock: ManualClock) -> None:
         self.clock = clock
         self.books = opened
         self.engine = open_engine(":memory:", clock)

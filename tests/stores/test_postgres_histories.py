@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import onefold
-from onefold.backends.postgres import statements
-from onefold.backends.postgres.books import PostgresBooks
+from onefold.backends.postgres import record_sql
+from onefold.backends.postgres.backend import PostgresBackend
 from onefold.backends.postgres.effects import PostgresEffects
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import RecordKey, Status
@@ -37,14 +37,14 @@ BOUNDS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def opened() -> Iterator[PostgresBooks]:
+def opened() -> Iterator[PostgresBackend]:
     with shared_server() as url, books(url) as opened:
         opened._server.run(lambda link: link.execute("CREATE TABLE effect (fence bigint)"))
         PostgresWorkers.books = opened
         yield opened
 
 
-def empty(opened: PostgresBooks) -> None:
+def empty(opened: PostgresBackend) -> None:
     opened._server.run(
         lambda link: link.execute("DELETE FROM onefold.record; DELETE FROM onefold.ledger; DELETE FROM effect")
     )
@@ -56,7 +56,7 @@ def empty(opened: PostgresBooks) -> None:
 class PostgresWorkers(Workers):
     """Workers whose records are on PostgreSQL."""
 
-    books: PostgresBooks
+    books: PostgresBackend
 
     def open_store(self) -> None:
         empty(self.books)
@@ -92,7 +92,7 @@ class Row(tuple[object, ...]):
 class RecordCommit:
     """What becomes of records; messages are the walk's own."""
 
-    def __init__(self, opened: PostgresBooks) -> None:
+    def __init__(self, opened: PostgresBackend) -> None:
         self._books = opened
 
     def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
@@ -107,7 +107,7 @@ class RecordCommit:
 class Parts:
     """An engine of the walk, with its records on PostgreSQL."""
 
-    def __init__(self, opened: PostgresBooks, database: Any) -> None:
+    def __init__(self, opened: PostgresBackend, database: Any) -> None:
         self.database = database  # the walk sets its clock; nothing of the walk is kept there
         self.commit, self.ledger, self.state = RecordCommit(opened), opened.ledger, opened.state
 
@@ -115,7 +115,7 @@ class Parts:
 class PostgresStage(Stage):
     """As `Stage`, with records and handlers' rows on PostgreSQL, where nobody knows of dead processes."""
 
-    def __init__(self, opened: PostgresBooks, on_unknown: str, *, transactional: bool) -> None:
+    def __init__(self, opened: PostgresBackend, on_unknown: str, *, transactional: bool) -> None:
         super().__init__(on_unknown, transactional=transactional)
         self._books = opened
         self._sqlite = self.engine
@@ -145,7 +145,7 @@ class PostgresStage(Stage):
 
 
 @contextmanager
-def staged(opened: PostgresBooks, on_unknown: str, *, transactional: bool = False) -> Iterator[PostgresStage]:
+def staged(opened: PostgresBackend, on_unknown: str, *, transactional: bool = False) -> Iterator[PostgresStage]:
     stage = PostgresStage(opened, on_unknown, transactional=transactional)
     try:
         yield stage
@@ -164,7 +164,7 @@ def insert(world: World, ctx: onefold.Context) -> int:
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 @pytest.mark.parametrize("on_unknown", ["rerun", "hold", "probe", "transactional"])
 def test_every_interleaving_of_workers_with_their_records_on_postgresql(
-    opened: PostgresBooks, on_unknown: str, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
+    opened: PostgresBackend, on_unknown: str, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactional = on_unknown == "transactional"
     if transactional:
@@ -175,10 +175,10 @@ def test_every_interleaving_of_workers_with_their_records_on_postgresql(
     assert walk.interleavings > (200 if transactional else 1_000)
 
 
-def test_the_walk_finds_a_condition_that_is_missing(opened: PostgresBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk_finds_a_condition_that_is_missing(opened: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     condition = "r.owner = g.owner AND r.fence = g.fence AND "
-    assert statements.COMPLETE.count(condition) == 1
-    without = statements.COMPLETE.replace(condition, "")
+    assert record_sql.COMPLETE.count(condition) == 1
+    without = record_sql.COMPLETE.replace(condition, "")
     monkeypatch.setattr(opened.store, "_complete", opened._server.sql(without))
     with staged(opened, "rerun") as stage, pytest.raises(Violation):
         Walk(stage, BOUNDS[0])

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres import sweep
-from onefold.backends.postgres.amend import ROUNDS
-from onefold.backends.postgres.books import PostgresBooks
-from onefold.backends.postgres.connection import Address, Pool
-from onefold.backends.postgres.identity import ident, packed, unpacked
+from onefold.backends.postgres import backend
+from onefold.backends.postgres.backend import PostgresBackend
+from onefold.backends.postgres.connection import Pool, PostgresAddress
+from onefold.backends.postgres.record_sql import ident, packed, unpacked
+from onefold.backends.postgres.records import ROUNDS
 from onefold.contracts.commit import Settlement
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
@@ -39,7 +39,7 @@ THREADS = 16
 # -- many at once ------------------------------------------------------------------------------------------------------
 
 
-def test_of_sixteen_threads_one_claims_and_one_takes_over(opened: PostgresBooks) -> None:
+def test_of_sixteen_threads_one_claims_and_one_takes_over(opened: PostgresBackend) -> None:
     def one(key: str, at_ms: int) -> Callable[[int], Answer]:
         return lambda number: opened.store.claim([ask(key, f"{number}", at_ms=at_ms)], at_ms)[0]
 
@@ -54,7 +54,7 @@ def test_of_sixteen_threads_one_claims_and_one_takes_over(opened: PostgresBooks)
             }
 
 
-def test_of_a_finisher_and_sixteen_who_take_over_one_is_first(opened: PostgresBooks) -> None:
+def test_of_a_finisher_and_sixteen_who_take_over_one_is_first(opened: PostgresBackend) -> None:
     for round_ in range(20):
         key = RecordKey("", "job", f"{round_}")
         (hold,) = claimed(opened.store.claim([ask(key)], NOW))
@@ -75,7 +75,7 @@ def test_of_a_finisher_and_sixteen_who_take_over_one_is_first(opened: PostgresBo
         assert (record.status, record.fence) == (("completed", 1) if finished is True else ("in_progress", 2))
 
 
-def test_batches_in_any_order_never_deadlock_and_each_record_has_one_holder(opened: PostgresBooks, url: str) -> None:
+def test_batches_in_any_order_never_deadlock_and_each_record_has_one_holder(opened: PostgresBackend, url: str) -> None:
     names = [f"key-{number}" for number in range(40)]
     at_ms = NOW
     for round_ in range(6):
@@ -99,7 +99,7 @@ def test_batches_in_any_order_never_deadlock_and_each_record_has_one_holder(open
     assert sql(url, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
 
 
-def test_first_claims_of_the_same_keys_in_opposite_orders_never_deadlock(opened: PostgresBooks, url: str) -> None:
+def test_first_claims_of_the_same_keys_in_opposite_orders_never_deadlock(opened: PostgresBackend, url: str) -> None:
     for round_ in range(8):
         names = [f"{round_}-{number}" for number in range(400)]
 
@@ -112,7 +112,7 @@ def test_first_claims_of_the_same_keys_in_opposite_orders_never_deadlock(opened:
 
 
 def test_a_heartbeat_beside_transactions_that_lock_in_another_order_never_deadlocks(
-    opened: PostgresBooks, url: str
+    opened: PostgresBackend, url: str
 ) -> None:
     holds = claimed(opened.store.claim([ask(f"key-{number}") for number in range(10)], NOW))
     over = threading.Event()
@@ -150,7 +150,7 @@ def test_a_heartbeat_beside_transactions_that_lock_in_another_order_never_deadlo
 # -- locks and lost connections ----------------------------------------------------------------------------------------
 
 
-def test_a_record_that_somebody_has_locked_keeps_no_other_one_waiting(opened: PostgresBooks, url: str) -> None:
+def test_a_record_that_somebody_has_locked_keeps_no_other_one_waiting(opened: PostgresBackend, url: str) -> None:
     holds = claimed(opened.store.claim([ask(f"key-{number}") for number in range(3)], NOW))
     with psycopg.connect(url) as other:
         other.execute("SELECT FROM onefold.record WHERE key = 'key-1' FOR UPDATE")
@@ -164,7 +164,7 @@ def test_a_record_that_somebody_has_locked_keeps_no_other_one_waiting(opened: Po
 
 
 def test_what_was_changed_each_time_it_was_to_be_written_is_told(
-    opened: PostgresBooks, monkeypatch: pytest.MonkeyPatch
+    opened: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (hold,) = claimed(opened.store.claim([ask()], NOW))
     replace = opened.store.amender._replace
@@ -184,7 +184,7 @@ def test_what_was_changed_each_time_it_was_to_be_written_is_told(
     assert opened.store.write([(hold, fail())], NOW) == [True]
 
 
-def test_an_idle_connection_that_was_closed_by_the_server_is_not_used(opened: PostgresBooks, url: str) -> None:
+def test_an_idle_connection_that_was_closed_by_the_server_is_not_used(opened: PostgresBackend, url: str) -> None:
     opened.store.claim([ask()], NOW)
     for _ in range(3):
         sql(url, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'onefold'")
@@ -192,7 +192,7 @@ def test_an_idle_connection_that_was_closed_by_the_server_is_not_used(opened: Po
 
 
 def test_a_connection_killed_in_the_middle_is_a_transient_error_and_nothing_answered_is_lost(
-    opened: PostgresBooks, url: str
+    opened: PostgresBackend, url: str
 ) -> None:
     over = threading.Event()
 
@@ -234,7 +234,7 @@ def test_a_connection_killed_in_the_middle_is_a_transient_error_and_nothing_answ
 
 def test_a_server_that_is_not_there_is_a_transient_error_without_the_password() -> None:
     url = f"postgresql://ada:hush-hush@127.0.0.1:{free_port()}/shop"
-    store = PostgresBooks(url)
+    store = PostgresBackend(url)
     for call in (store.check, lambda: store.store.claim([ask()], NOW), lambda: store.store.read([KEY], NOW)):
         with pytest.raises(errors.TransientError, match="No connection") as raised:
             call()
@@ -251,11 +251,11 @@ def test_a_connection_that_takes_no_settings_is_closed(url: str) -> None:
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with pytest.raises(errors.TransientError, match="closed the connection"):
-        Pool(Address(url), Refusing).take()
+        Pool(PostgresAddress(url), Refusing).take()
     assert [one.closed for one in made] == [True]
 
 
-def test_a_forked_process_uses_connections_of_its_own(opened: PostgresBooks) -> None:
+def test_a_forked_process_uses_connections_of_its_own(opened: PostgresBackend) -> None:
     opened.store.claim([ask()], NOW)
     child = os.fork()
     if child == 0:
@@ -289,7 +289,7 @@ TEXTS = ["", "a", "\x00", "\\", "\\0", "\\\x00", "\x00\\", "\\\\0", "a\\0\x00b",
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_stored_as_it_is(opened: PostgresBooks, text: str) -> None:
+def test_any_text_is_stored_as_it_is(opened: PostgresBackend, text: str) -> None:
     assert unpacked(packed(text)) == text
     assert "\x00" not in packed(text)
     key = RecordKey(text, text or "j", text or "k")
@@ -334,7 +334,7 @@ def test_idents_differ_wherever_scope_job_or_key_do_and_keys_lie_together() -> N
 # -- the sweep ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_sweep_removes_expired_records_and_no_others_a_few_at_a_time(opened: PostgresBooks, url: str) -> None:
+def test_the_sweep_removes_expired_records_and_no_others_a_few_at_a_time(opened: PostgresBackend, url: str) -> None:
     store = opened.store
     names = ("running", "done", "failed", "parked")
     holds = claimed(store.claim([ask(name) for name in names], NOW))
@@ -358,14 +358,14 @@ def test_upkeep_sweeps_now_and_then_and_goes_on_while_there_is_more(url: str, mo
         clock.advance(KEPT_MS)
         assert opened.upkeep() == 1
         opened.store.claim([ask("b")], NOW)
-        clock.advance(sweep.SWEEP_MS - 1)
+        clock.advance(backend.SWEEP_MS - 1)
         assert opened.upkeep() == 0
         clock.advance(1)
         assert opened.upkeep() == 1
-        clock.advance(sweep.SWEEP_MS)
-        left = [sweep.SWEEP_ROWS_MAX, sweep.SWEEP_ROWS_MAX, 3, 0]
+        clock.advance(backend.SWEEP_MS)
+        left = [backend.SWEEP_ROWS_MAX, backend.SWEEP_ROWS_MAX, 3, 0]
         monkeypatch.setattr(opened, "sweep", lambda _: left.pop(0))
-        assert [opened.upkeep() for _ in range(4)] == [sweep.SWEEP_ROWS_MAX, sweep.SWEEP_ROWS_MAX, 3, 0]
+        assert [opened.upkeep() for _ in range(4)] == [backend.SWEEP_ROWS_MAX, backend.SWEEP_ROWS_MAX, 3, 0]
         assert left == [0]
 
 
@@ -381,17 +381,17 @@ def test_the_sweep_removes_old_history_names_and_counts(url: str) -> None:
             return [sql(url, f"SELECT count(*) FROM onefold.{name}")[0][0] for name in tables]
 
         for now_ms, left in (
-            (NOW + sweep.DELETED_NAMES_KEPT_MS, [2, 2, 1, 1]),
-            (NOW + sweep.DELETED_NAMES_KEPT_MS + 1, [2, 1, 1, 1]),
-            (NOW + sweep.COUNTS_KEPT_MS + 1000, [2, 1, 0, 1]),
-            (NOW + sweep.LEDGER_KEPT_MS, [2, 1, 0, 1]),
-            (NOW + sweep.LEDGER_KEPT_MS + 1, [1, 1, 0, 1]),
+            (NOW + backend.DELETED_NAMES_KEPT_MS, [2, 2, 1, 1]),
+            (NOW + backend.DELETED_NAMES_KEPT_MS + 1, [2, 1, 1, 1]),
+            (NOW + backend.COUNTS_KEPT_MS + 1000, [2, 1, 0, 1]),
+            (NOW + backend.LEDGER_KEPT_MS, [2, 1, 0, 1]),
+            (NOW + backend.LEDGER_KEPT_MS + 1, [1, 1, 0, 1]),
         ):
             opened.sweep(now_ms)
             assert sizes() == left
 
 
-def test_a_claim_and_a_sweep_of_one_expired_record_leave_one_holder(opened: PostgresBooks) -> None:
+def test_a_claim_and_a_sweep_of_one_expired_record_leave_one_holder(opened: PostgresBackend) -> None:
     later = NOW + KEPT_MS
     for round_ in range(30):
         key = f"{round_}"

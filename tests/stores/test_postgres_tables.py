@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres import connection, inspection, migrations
-from onefold.backends.postgres.books import PostgresBooks
-from onefold.backends.postgres.connection import Address
+from onefold.backends.postgres import connection, schema
+from onefold.backends.postgres.backend import PostgresBackend
+from onefold.backends.postgres.connection import PostgresAddress
 from onefold.contracts.store import Claimed
 from onefold.testing.records import KEY, NOW, ask
 from onefold.testing.threads import at_once
@@ -25,7 +25,7 @@ def test_tables_are_made_once_however_many_begin_at_once(url: str) -> None:
 
     answers = at_once(8, work)
     assert [type(answer) for answer in answers] == [list] * 8, answers
-    assert sql(url, "SELECT version FROM onefold.version") == [(len(migrations.steps()),)]
+    assert sql(url, "SELECT version FROM onefold.version") == [(len(schema.steps()),)]
 
 
 def test_two_schemas_of_one_database_know_nothing_of_each_other(url: str) -> None:
@@ -37,14 +37,14 @@ def test_two_schemas_of_one_database_know_nothing_of_each_other(url: str) -> Non
 
 
 def warnings(url: str) -> list[str]:
-    store = PostgresBooks(url)
+    store = PostgresBackend(url)
     try:
         return store.check()
     finally:
         store.close()
 
 
-def test_settings_that_lose_what_was_answered_are_warned_of(opened: PostgresBooks, url: str) -> None:
+def test_settings_that_lose_what_was_answered_are_warned_of(opened: PostgresBackend, url: str) -> None:
     assert [text.split()[0] for text in opened.check()] == ["fsync"]  # this server of the tests has it off
     sql(url, "ALTER TABLE onefold.record SET UNLOGGED")
     said = warnings(f"{url}?options=-csynchronous_commit%3Doff")
@@ -63,10 +63,10 @@ def test_missing_and_foreign_tables_are_refused_with_what_to_do(url: str) -> Non
     assert found.what.endswith("has no tables of onefold in schema 'onefold'.")
     assert "onefold.store('postgresql://USER:PASSWORD@" in found.todo
     assert "?create=yes')" in found.todo
-    store = PostgresBooks(url)
+    store = PostgresBackend(url)
     with pytest.raises(errors.StorageError, match=r"has no tables of onefold.*relation.*\?create=yes'\)"):
         store.store.claim([ask()], NOW)
-    apart = PostgresBooks(f"{url}?schema=jobs")
+    apart = PostgresBackend(f"{url}?schema=jobs")
     with pytest.raises(errors.StorageError, match=r"\?schema=jobs&create=yes'\)"):
         apart.store.claim([ask()], NOW)
     apart.close()
@@ -75,18 +75,18 @@ def test_missing_and_foreign_tables_are_refused_with_what_to_do(url: str) -> Non
     assert "has no tables of onefold" in refused(url).what
     sql(url, "CREATE TABLE onefold.record (id int)")
     with pytest.raises(errors.StorageError, match="another program"):
-        PostgresBooks(url, create=True)
+        PostgresBackend(url, create=True)
     assert sql(url, "SELECT to_regclass('onefold.version')") == [(None,)]
 
 
-def test_tables_of_a_newer_onefold_are_refused(opened: PostgresBooks, url: str) -> None:
+def test_tables_of_a_newer_onefold_are_refused(opened: PostgresBackend, url: str) -> None:
     sql(url, "UPDATE onefold.version SET version = 99")
     assert "newer" in refused(url).meaning
     with pytest.raises(errors.StorageError, match="newer"):
-        PostgresBooks(url, create=True)
+        PostgresBackend(url, create=True)
 
 
-def test_a_role_without_rights_is_told_which(opened: PostgresBooks, url: str) -> None:
+def test_a_role_without_rights_is_told_which(opened: PostgresBackend, url: str) -> None:
     sql(url, "CREATE ROLE clerk LOGIN")
     try:
         clerk = url.replace("postgres@", "clerk@")
@@ -98,7 +98,7 @@ def test_a_role_without_rights_is_told_which(opened: PostgresBooks, url: str) ->
         with books(clerk) as store, pytest.raises(errors.StorageError, match="GRANT"):
             store.store.claim([ask()], NOW)
         with pytest.raises(errors.StorageError, match="may not create"):
-            PostgresBooks(f"{clerk}?schema=mine", create=True)
+            PostgresBackend(f"{clerk}?schema=mine", create=True)
         sql(url, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA onefold TO clerk")
         assert [text.split()[0] for text in warnings(clerk)] == ["fsync"]
         with books(clerk) as store:
@@ -113,11 +113,11 @@ def test_a_role_without_rights_is_told_which(opened: PostgresBooks, url: str) ->
 
 
 def test_an_old_server_and_a_small_alphabet_are_refused(
-    opened: PostgresBooks, url: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+    opened: PostgresBackend, url: str, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with database(postgres, ENCODING="'LATIN1'", LOCALE="'C'", TEMPLATE="template0") as small:
         assert "UTF8" in refused(small).todo
-    monkeypatch.setattr(inspection, "VERSION_MIN", 990000)
+    monkeypatch.setattr(schema, "VERSION_MIN", 990000)
     assert "Upgrade" in refused(url).todo
 
 
@@ -130,7 +130,7 @@ def test_a_standby_is_refused() -> None:
         (folder / "standby.signal").touch()
         with postgres_server(folder, port, fsync="off"):
             assert "standby" in refused(url).meaning
-            store = PostgresBooks(url)
+            store = PostgresBackend(url)
             with pytest.raises(errors.StorageError, match="primary"):
                 store.store.claim([ask()], NOW)
             assert store.store.read([KEY], NOW) == [None]
@@ -148,11 +148,11 @@ def test_a_standby_is_refused() -> None:
 )
 def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: str, named: str) -> None:
     with pytest.raises(errors.UsageError, match=named):
-        PostgresBooks(url).check()
+        PostgresBackend(url).check()
 
 
 def test_what_the_url_says_reaches_libpq_and_is_shown_without_the_password() -> None:
-    address = Address(
+    address = PostgresAddress(
         "postgresql://ada:p%40ss@db.example:6000/shop?schema=jobs&create=yes&sslmode=require&connect_timeout=1"
         "&options=-c%20work_mem%3D8MB&application_name=a+b"
     )
@@ -163,7 +163,7 @@ def test_what_the_url_says_reaches_libpq_and_is_shown_without_the_password() -> 
     assert (told["options"], told["application_name"]) == ("-c work_mem=8MB", "a+b")
 
 
-def test_handlers_queries_are_planned_as_anybodys(opened: PostgresBooks) -> None:
+def test_handlers_queries_are_planned_as_anybodys(opened: PostgresBackend) -> None:
     query = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
     ours = dict(opened._server.run(lambda link: link.execute(query, (list(connection.PLANNED),)).fetchall()))
     assert ours == connection.PLANNED

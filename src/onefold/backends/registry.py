@@ -167,9 +167,9 @@ Sweep = Callable[[], int] | None
 def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = False) -> tuple[Books, Sweep]:
     scheme, _ = _split(url, "redis://localhost/0 or postgresql://localhost/shop")
     if scheme in ("redis", "rediss"):
-        return part("redis.books").RedisBackend.open(url, entropy=entropy), None
+        return part("redis.backend").RedisBackend.open(url, entropy=entropy), None
     if scheme in ("postgresql", "postgres"):
-        books = part("postgres.books").PostgresBooks(url, clock=clock, create=create)
+        books = part("postgres.backend").PostgresBackend(url, clock=clock, create=create)
         return books, books.upkeep
     if scheme == "dynamodb":
         place = _dynamo_place(url)

@@ -1,4 +1,4 @@
-"""Connections to one database: who has which, how long a statement may take, and when it is tried again.
+"""Connections to one database: who has which, how long a statement may take, when it is tried again, and errors as ours.
 
 A thread that wants one takes the connection that was used last, or opens another; nobody ever waits for a connection, so a
 thread that has one open for a handler cannot starve its own next verb. There are as many as threads that were busy at one
@@ -8,7 +8,15 @@ noticed before it is used: an idle one has nothing to read.
 
 Each verb is one statement that commits by itself, so no transaction of ours stays open over a round trip and a process
 that vanishes holds no lock. Deadlocks and serialization failures are tried again, nothing else is: whether a lost reply
-was a lost statement is not known here. Never here: SQL of records. Invariant: a connection is used by one thread at a time.
+was a lost statement is not known here.
+
+Errors are classified by SQLSTATE, never by the text of a message:
+
+    may pass      connection lost or refused, server starting or stopping, locks, deadlocks, timeouts, full disk
+    will not      no such schema or table, no permission, a server that only reads, a schema of another version
+
+Never here: SQL of records. Invariant: a connection is used by one thread at a time; no message holds a password or a value
+of a statement's parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +34,110 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from onefold import errors, forks
-from onefold.backends.postgres.faults import REPEATABLE, translate, unreachable
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+REPEATABLE: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock: nothing was applied, try again
+_BUSY: Final = frozenset({"55P03", "57014"})  # lock not available, statement timeout
+_FULL: Final = "53"  # insufficient resources: disk full, out of memory, too many connections
+# The server shuts down or starts, or ends this session (the last two: idle, or in a transaction, for too long).
+_GONE: Final = frozenset(
+    {"08000", "08001", "08003", "08004", "08006", "57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
+)
+_ABSENT: Final = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column, function
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is lost, so that it is not known whether the last statement was applied."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate in _GONE
+
+
+def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldError:
+    """An error of psycopg as one of ours.
+
+    Args:
+        error: as psycopg raised it.
+        server: the database as people may see it, without a password.
+        schema: where the tables are.
+    """
+    state = error.sqlstate
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if is_lost(error):
+        return errors.TransientError(
+            f"The connection to {server} failed: {said}",
+            meaning="It is not known whether the last statement was applied; every write names owner and fence, so it"
+            " may be repeated.",
+            todo="Check that the server is running and accepts connections. The next call reconnects.",
+        )
+    if state in REPEATABLE or state in _BUSY:
+        return errors.StorageBusy(
+            f"{server} did not finish in time: {said}",
+            meaning="Nothing of this statement was applied.",
+            todo="Look into pg_stat_activity for a transaction that stays open and holds locks.",
+        )
+    if state is not None and state.startswith(_FULL):
+        return errors.StorageBusy(
+            f"{server} has run out of something: {said}",
+            meaning="Nothing of this statement was applied.",
+            todo="Look for a full disk, or for max_connections.",
+        )
+    if state == "25006":
+        return errors.StorageError(
+            f"{server} only reads: {said}",
+            meaning="It is a standby, or read-only transactions are the default of this role or database.",
+            todo="Use the primary: add target_session_attrs=read-write to the URL, or ALTER ROLE ... RESET"
+            " default_transaction_read_only.",
+        )
+    if state == "42501":
+        return errors.StorageError(
+            f"{server} refuses: {said}",
+            meaning="The role lacks a permission. Nothing was changed.",
+            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO role; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL"
+            f" TABLES IN SCHEMA {schema} TO role.",
+        )
+    if state in _ABSENT:
+        return absent(server, schema, f"The server says: {said}")
+    return errors.StorageError(
+        f"{server} refused a statement ({state}): {said}",
+        meaning="Nothing of it was applied.",
+        todo="Report it with the server's version and log.",
+    )
+
+
+_LINES_MAX: Final = 6  # one for each address that was tried, and what libpq asks
+
+
+def unreachable(error: psycopg.Error, server: str) -> errors.TransientError:
+    """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is off."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = " ".join(" ".join(line.split()) for line in lines[:_LINES_MAX])
+    return errors.TransientError(
+        f"No connection to {server}: {said}",
+        meaning="Nothing was sent.",
+        todo="Check that the server is running and accepts this login: host, port, database, role and password in the URL,"
+        " pg_hba.conf, max_connections.",
+    )
+
+
+def absent(server: str, schema: str, why: str = "", *, older: bool = False) -> errors.StorageError:
+    """The tables are not there, or not those of this version.
+
+    Args:
+        server: its URL without a login. schema: where they should be. why: how that is known.
+        older: they are there, of an older version.
+    """
+    what = f"has {'tables of an older' if older else 'no tables of'} onefold in schema {schema!r}"
+    url = server.replace("://", "://USER:PASSWORD@", 1)
+    url += "?create=yes" if schema == "onefold" else f"?schema={schema}&create=yes"
+    return errors.StorageError(
+        f"{server} {what}.",
+        meaning=why
+        or ("This version needs its own." if older else "They were never made there, or are in another schema."),
+        todo=f"{'Bring them to this version' if older else 'Make them'} once, as a role that may create there:"
+        f" python -c \"import onefold; onefold.store('{url}')\"",
+    )
+
 
 Link = psycopg.Connection[Any]
 T = TypeVar("T")
@@ -63,7 +174,7 @@ _DEFAULTS: Final = {
 }
 
 
-class Address:
+class PostgresAddress:
     """A URL taken apart.
 
     Args:
@@ -71,7 +182,7 @@ class Address:
             left to the caller.
 
     Raises:
-        UsageError: it is none, or the schema's name needs quotes.
+        UsageError: it is not such a URL, or the schema's name needs quotes.
     """
 
     def __init__(self, url: str) -> None:
@@ -116,7 +227,7 @@ def _unreadable(why: str) -> errors.UsageError:
 
 
 class Pool(Generic[C]):
-    """Connections of one kind.
+    """Connections of one class to one database.
 
     Args:
         address: where to.
@@ -124,7 +235,7 @@ class Pool(Generic[C]):
         settings: of their sessions.
     """
 
-    def __init__(self, address: Address, kind: type[C], settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, address: PostgresAddress, kind: type[C], settings: Mapping[str, str] | None = None) -> None:
         self._address = address
         self._kind = kind
         # Set once connected: proxies refuse such settings among the start parameters (RDS Proxy, PgBouncer).
@@ -136,12 +247,12 @@ class Pool(Generic[C]):
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: closing a connection of the parent's would say good-bye to the server in its name."""
+        """In a forked child: closing a connection of the parent would end the parent's session on the server."""
         forks.keep_for_ever(self._idle)
         self._idle, self._taken, self._lock = [], WeakSet(), threading.Lock()
 
     def take(self) -> C:
-        """A connection that seems to live, outside any transaction.
+        """A connection that seems to be alive, outside any transaction.
 
         Raises:
             TransientError: the server does not answer.
@@ -201,17 +312,17 @@ def _seems_alive(connection: Link) -> bool:
         return False
     watch = select.poll()
     watch.register(connection.fileno(), select.POLLIN)
-    return not watch.poll(0)  # a server that has something to say to an idle connection says good-bye
+    return not watch.poll(0)  # what a server sends to an idle connection is that it ends it
 
 
-class Server:
+class PostgresServer:
     """One database, for verbs.
 
     Args:
         address: where it is, and the schema.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._pool: Pool[Link] = Pool(address, psycopg.Connection, PLANNED)
 
@@ -223,7 +334,7 @@ class Server:
         """Do work on a connection of its own, outside any transaction.
 
         Raises:
-            TransientError, StorageBusy, StorageError: as `faults.translate` says.
+            TransientError, StorageBusy, StorageError: see `translate`.
         """
         with self.translated():
             connection = self._pool.take()
@@ -234,7 +345,7 @@ class Server:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Errors of psycopg in our words."""
+        """Errors of psycopg become ours."""
         try:
             yield
         except psycopg.Error as error:

@@ -1,31 +1,39 @@
 """Level 4 on PostgreSQL: handlers' own rows and the records of their runs in one transaction.
 
 The handlers of one thread share a transaction, one after the other, each in a savepoint: what one wrote is kept with its
-record, or taken back alone. The transaction begins when a handler first asks, holds no lock of onefold before the first
+record, or undone alone. The transaction begins when a handler first asks, holds no lock of onefold before the first
 `finish`, and the server itself ends it when nothing comes for twice the limit, so a host that vanishes keeps nobody waiting.
 
     open      BEGIN, limits, the row that keeps others from committing, SAVEPOINT        one round trip
     finish    complete the record under owner and fence; history; RELEASE                two
     commit    shared values, that row away, COMMIT                                       one
 
-A COMMIT whose answer is lost is settled by looking: the records stand as this transaction wrote them, or they do not.
-Queue, receipt and outbox of a settlement are somebody else's: the outbox stays in the record until it was sent.
-Never here: what should happen to a message. Invariant: after `commit` all of a handler's rows and its record stand, or none.
+A COMMIT whose answer is lost is settled by looking: the records are as this transaction wrote them, or they are not.
+Queue, receipt and outbox of a settlement are not handled here: the outbox stays in the record until it was sent.
+
+What handlers do from habit with their connection (commit, rollback, close, `with connection:`) is refused with an error that
+says what to do instead (`PostgresLentConnection`). A COMMIT in SQL is stopped by the server: as long as the transaction is
+lent it holds a row in `lent` that breaks a deferred rule, so a commit by anybody but onefold fails and undoes everything. A
+ROLLBACK is found out when the handler ends. Not stopped: what a handler commits after a ROLLBACK of its own, and the use of
+onefold's tables, which SQLite refuses.
+
+Never here: what should happen to a message. Invariant: after `commit` all of a handler's rows and its record are stored, or
+none; what a handler can do ends with its transaction. This guards against mistakes, not against a handler that wants to do
+harm.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from onefold import errors
-from onefold.backends.postgres.connection import Pool, Server
-from onefold.backends.postgres.faults import is_lost
+from onefold.backends.postgres.connection import Pool, PostgresServer, is_lost
 from onefold.backends.postgres.ledger import PostgresLedger
-from onefold.backends.postgres.lending import LentConnection
+from onefold.backends.postgres.records import PostgresStore
 from onefold.backends.postgres.state import PostgresState
-from onefold.backends.postgres.store import PostgresStore
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
@@ -33,6 +41,61 @@ from onefold.contracts.store import Hold
 if TYPE_CHECKING:
     from onefold.contracts.transitions import Written
     from onefold.outside import Clock
+
+
+class PostgresLentConnection(psycopg.Connection[Any]):
+    """A connection that can be lent to a handler and taken back. Opened by a `Pool`, never by hand."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lent = False
+
+    def lend(self) -> None:
+        """From now on a handler uses the connection."""
+        self._lent = True
+
+    def take_back(self) -> None:
+        """From now on the engine uses the connection, as it was before it was lent. Twice is harmless."""
+        self._lent = False
+        self.row_factory = tuple_row
+        self.cursor_factory = psycopg.Cursor
+
+    def is_stuck(self) -> bool:
+        """Whether the handler left something running on it: a `stream` or a `copy` that was not read to its end."""
+        free = self.lock.acquire(blocking=False)
+        if free:
+            self.lock.release()
+        return not free
+
+    def __enter__(self) -> Self:
+        """Refused while a handler has the connection: leaving the block would commit and close."""
+        self._refuse("with connection: ... (it commits and closes at the end)")
+        return super().__enter__()
+
+    def commit(self) -> None:
+        """Refused while a handler has the connection."""
+        self._refuse("connection.commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Refused while a handler has the connection."""
+        self._refuse("connection.rollback()")
+        super().rollback()
+
+    def close(self) -> None:
+        """Refused while a handler has the connection."""
+        self._refuse("connection.close()")
+        super().close()
+
+    def _refuse(self, what: str) -> None:
+        if self._lent:
+            raise errors.UsageError(
+                f"A handler called {what} on ctx.connection.",
+                meaning="Its rows are committed together with the record of its run; nothing was changed by this call.",
+                todo="Leave it out: return from the handler to keep the rows, raise an exception to take them back. For a"
+                " part that may fail, use `with ctx.connection.transaction():` (a savepoint).",
+            )
+
 
 _BEGIN: Final = """
 SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
@@ -60,8 +123,8 @@ class PostgresEffects:
 
     def __init__(
         self,
-        server: Server,
-        pool: Pool[LentConnection],
+        server: PostgresServer,
+        pool: Pool[PostgresLentConnection],
         store: PostgresStore,
         ledger: PostgresLedger,
         state: PostgresState,
@@ -76,7 +139,7 @@ class PostgresEffects:
         self._state = state
         self._clock = clock
         self._limit_ms = limit_ms
-        self._link: LentConnection | None = None  # while the transaction is open
+        self._link: PostgresLentConnection | None = None  # while the transaction is open
         self._open_since_ms = 0
         self._lent_since_ms: int | None = None  # while a handler has the connection
         self._kept: list[Hold] = []  # of runs that are finished, waiting for the commit
@@ -85,9 +148,9 @@ class PostgresEffects:
         self._lost = 0  # handlers whose work went with a transaction that broke
         self._refused: errors.OnefoldError | None = None  # why this handler's rows were taken back while it ran
 
-    # -- a handler's turn ----------------------------------------------------------------------------------------------
+    # -- one handler -------------------------------------------------------------------------------------------------
 
-    def open(self) -> LentConnection:
+    def open(self) -> PostgresLentConnection:
         """A psycopg connection, inside the transaction and this handler's savepoint.
 
         Raises:
@@ -113,7 +176,7 @@ class PostgresEffects:
         link.lend()
         return link
 
-    def _begin(self, now_ms: int) -> LentConnection:
+    def _begin(self, now_ms: int) -> PostgresLentConnection:
         link = self._pool.take()
         self._link, self._open_since_ms = link, now_ms
         link.autocommit = False
@@ -123,7 +186,7 @@ class PostgresEffects:
             link.execute(_SAVEPOINT)
         return link
 
-    def _next(self, link: LentConnection) -> LentConnection:
+    def _next(self, link: PostgresLentConnection) -> PostgresLentConnection:
         link.execute(_SAVEPOINT)
         return link
 
@@ -132,7 +195,9 @@ class PostgresEffects:
         try:
             self.commit()
         except errors.OnefoldError:
-            self._lost += finished  # this handler hears of it now, who finished the others at the next commit
+            self._lost += (
+                finished  # this handler gets the error now; the next commit raises it for those who had finished
+            )
             raise
 
     def _check_handler(self, since_ms: int) -> None:
@@ -151,7 +216,7 @@ class PostgresEffects:
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write this handler's record, history and changes, and keep its rows; undo all of it when its lease was lost.
 
-        A run that has completed before under the same hold is not kept a second time: its rows stand.
+        A run that has completed before under the same hold is not kept a second time: its rows are stored already.
 
         Raises:
             TransientError, StorageBusy: as for `open`.
@@ -162,7 +227,7 @@ class PostgresEffects:
         try:
             link = self.open()
         finally:
-            self._refused = None  # the handler has ended; the next one is not to hear of this
+            self._refused = None  # the handler has ended; the next one must not get this error
         link.take_back()
         became: Written = "lost"
         try:
@@ -173,7 +238,7 @@ class PostgresEffects:
             with self._server.translated():
                 became = self._write(link, settlement, now_ms)
         finally:
-            if became != "new":  # "again": the rows of this run stand already, with its record
+            if became != "new":  # "again": the rows of this run are stored already, with its record
                 self.undo()
         if became == "new":
             self._lent_since_ms = None
@@ -182,7 +247,7 @@ class PostgresEffects:
             self._kept += [settlement.write[0]] if settlement.write is not None else []
         return Verdict(became != "lost", became != "lost")
 
-    def _write(self, link: LentConnection, settlement: Settlement, now_ms: int) -> Written:
+    def _write(self, link: PostgresLentConnection, settlement: Settlement, now_ms: int) -> Written:
         try:
             became = self._store.write_on(link, [settlement.write], now_ms)[0] if settlement.write else "new"
             if became != "new":
@@ -201,10 +266,10 @@ class PostgresEffects:
         return became
 
     def undo(self) -> None:
-        """Take back the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
+        """Undo the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
 
-        Where one handler's rows cannot be taken back alone (the connection is lost, the handler ended the transaction), all
-        of the transaction goes, and the next `commit` says so.
+        Where one handler's rows cannot be undone alone (the connection is lost, the handler ended the transaction), all
+        of the transaction is lost, and the next `commit` raises an error.
         """
         self._refused = None
         if self._lent_since_ms is None or self._link is None:
@@ -222,15 +287,15 @@ class PostgresEffects:
         except psycopg.Error:
             self._break()
 
-    # -- the end of all ------------------------------------------------------------------------------------------------
+    # -- the transaction -----------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Make all kept work durable at once. Without any it does nothing.
 
         Raises:
             StorageBusy: nothing that was kept since the last commit is stored; also when a deferred constraint refused it.
-            TransientError: the connection was lost in the middle of the COMMIT and the records do not stand: nothing was
-                stored, or the server stores it yet; owner and fence of the records decide.
+            TransientError: the connection was lost in the middle of the COMMIT and the records are not stored: nothing was
+                stored, or the server will still store it; owner and fence of the records decide.
         """
         assert self._lent_since_ms is None, "commit() while a handler has the connection; finish or undo it first"
         if self._lost:
@@ -248,7 +313,7 @@ class PostgresEffects:
             self._commit(self._link)
         except psycopg.Error as error:
             self._end()
-            if is_lost(error) and self._stands(kept):
+            if is_lost(error) and self._is_stored(kept):
                 return
             if error.sqlstate is not None and error.sqlstate.startswith(_RULES):
                 raise _refused(finished, error) from error
@@ -256,33 +321,33 @@ class PostgresEffects:
                 raise
         self._end()
 
-    def _commit(self, link: LentConnection) -> None:
+    def _commit(self, link: PostgresLentConnection) -> None:
         if self._changes:
-            self._state.put_on(link, self._changes)  # a change that comes too late is passed over
+            self._state.put_on(link, self._changes)  # a change that comes too late is skipped
         with link.pipeline():
             link.execute(self._server.sql(_TAKE_BACK))
             link.commit()
 
-    def _stands(self, kept: list[Hold]) -> bool:
-        """Whether every record stands as this transaction wrote it, whose COMMIT was not answered."""
+    def _is_stored(self, kept: list[Hold]) -> bool:
+        """Whether every record is as this transaction wrote it, whose COMMIT was not answered."""
         try:
-            standing = self._store.standing(kept)
+            written = self._store.is_written(kept)
         except errors.OnefoldError:
             return False
-        return bool(kept) and all(standing)
+        return bool(kept) and all(written)
 
     def rollback(self) -> None:
-        """Take everything back that was not committed. Without anything it does nothing."""
+        """Undo everything that was not committed. Without anything it does nothing."""
         self._lost, self._refused = 0, None
         self._end()
 
     def _break(self) -> None:
-        """All of the transaction goes; `commit` will say so to those who had finished."""
+        """All of the transaction is lost; `commit` raises that for those who had finished."""
         self._lost += self._finished
         self._end()
 
     def _end(self) -> None:
-        """No transaction any more; what was not committed is rolled back."""
+        """End the transaction; what was not committed is rolled back."""
         link, self._link, self._lent_since_ms = self._link, None, None
         self._kept, self._changes, self._finished = [], [], 0
         if link is None:

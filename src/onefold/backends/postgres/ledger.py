@@ -1,7 +1,7 @@
 """History on PostgreSQL: rows appended in order, found by operation, run and time.
 
-`append_on` works on a given connection, so that history stands or falls with a handler's transaction. Rows of one instant
-keep the order in which they were appended. Never here: what a row means, or who may write which.
+`append_on` works on a given connection, so that history is committed or rolled back with a handler's transaction. Rows of
+one instant keep the order in which they were appended. Never here: what a row means, or who may write which.
 Invariant: no row is changed; only the sweep removes rows, oldest first.
 """
 
@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.backends.postgres.connection import Link, Server, ask
-from onefold.backends.postgres.identity import ident, packed, unpacked
-from onefold.backends.postgres.rows import arrays
+from onefold.backends.postgres.connection import Link, PostgresServer, ask
+from onefold.backends.postgres.record_sql import arrays, ident, packed, unpacked
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
@@ -87,7 +86,7 @@ class PostgresLedger:
         server: a database whose tables are there.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self._append = server.sql(_APPEND)
 
@@ -116,7 +115,7 @@ class PostgresLedger:
             last = (found[-1][1], found[-1][0])
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where."""
+        """How many operations of a run have each outcome."""
         values = (packed(run), sorted(DONE), sorted(FATES))
         rows = self._server.run(lambda link: ask(link, self._server.sql(_TALLY), values))
         return {unpacked(event): count for event, count in rows}

@@ -1,9 +1,9 @@
 """Named values with versions on PostgreSQL: the State contract.
 
-A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back goes on counting and
+A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back continues its count and
 a writer who read the old value cannot overwrite the new one. The changes of one call are one transaction in one round
 trip, made in the order of their names, so that two calls never wait for each other. Never here: what the values mean.
-Invariant: a version that was replaced never fits again.
+Invariant: a version that was replaced is never current again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from onefold.backends.postgres.connection import TRIES, Link, Server, ask
-from onefold.backends.postgres.faults import REPEATABLE
-from onefold.backends.postgres.identity import packed, unpacked
+from onefold.backends.postgres.connection import REPEATABLE, TRIES, Link, PostgresServer, ask
+from onefold.backends.postgres.record_sql import packed, unpacked
 from onefold.contracts.state import Change, Versioned, check
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class PostgresState:
         clock: says when a name was deleted.
     """
 
-    def __init__(self, server: Server, clock: Clock) -> None:
+    def __init__(self, server: PostgresServer, clock: Clock) -> None:
         self._server = server
         self._clock = clock
         self._get = server.sql(_GET)
@@ -52,7 +51,7 @@ class PostgresState:
         self._absent = server.sql(_ABSENT)
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they stand, in order; None where absent."""
+        """The current values, in order; None where absent."""
         if not names:
             return []
         wanted = [packed(name) for name in names]
@@ -61,7 +60,7 @@ class PostgresState:
         return [found.get(name) for name in wanted]
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version still stands, all in one transaction.
+        """Apply each change whose expected version is still current, all in one transaction.
 
         Raises:
             UsageError: a name or value is too long; nothing was changed.

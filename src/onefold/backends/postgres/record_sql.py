@@ -1,24 +1,176 @@
-"""The statements on records, each one round trip for any number of them, each committing by itself.
+r"""Records in SQL: how an operation is one value, a record a row, and the statements that change records.
 
-No statement of ours waits for a lock while it holds another: those for many rows pass over rows that somebody has locked
-(SKIP LOCKED), and what was passed over is done row by row afterwards. So no order of keys is needed, and no deadlock can
+An operation is one value, `ident` (`contracts/identity.py`). Why not a primary key of three texts: an index entry has at
+most 2,704 bytes, a key alone may have 2,048, and the order of texts changes with the server's collation library, which
+breaks indexes. PostgreSQL's text cannot hold NUL: `packed` writes it as `\0` and a backslash as `\\`; all other texts stay
+as they are.
+
+Many rows travel in one statement as one array per column (`unnest`), so a batch of any size is one prepared statement.
+A row read comes with its version, PostgreSQL's own `xmin`: the transaction that wrote it, another one after every change.
+
+No statement of ours waits for a lock while it holds another: those for many rows skip rows that somebody has locked
+(SKIP LOCKED), and what was skipped is done row by row afterwards. So no order of keys is needed, and no deadlock can
 come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The
 one exception is the INSERT of a claim: it may wait for another first claim of the same key, so it takes keys in order. It
-leaves alone what stands already: ON CONFLICT would wait for a transaction that changes such a row.
+leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
 
-    CLAIM     insert what is absent, read what stands: a first claim and a duplicate are one round trip
+    CLAIM     insert what is absent, read what exists: a first claim and a duplicate are one round trip
     START, RENEW, COMPLETE, CLEAR    the frequent transitions under an owner and a fence, as conditions
     CHANGE    any other transition, decided by contracts/transitions.py: compare-and-set on the version that was read
 
-Written for the schema `onefold`; `Server.sql` puts in the chosen one. Never here: when which is used (`store.py`).
-Invariant: a statement changes a row only under a condition that it checks on the row as it is when it is locked.
+Written for the schema `onefold`; `PostgresServer.sql` puts in the chosen one. Never here: when which is used (`records.py`).
+Invariant: a statement changes a row only under a condition that it checks on the row as it is when it is locked;
+`record_of` gives back what `values_of` was given, and `unpacked(packed(text)) == text`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, overload
 
-from onefold.backends.postgres.rows import CHANGING, COLUMNS, TYPES
+import msgspec
+
+from onefold.contracts.identity import ident_of
+from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey
+
+_FAMILY_BYTES: Final = 16  # in every database that there is
+
+
+def ident(key: RecordKey) -> bytes:
+    """The operation's value in the primary key, 17 to 65 bytes."""
+    return ident_of(key, _FAMILY_BYTES)
+
+
+@overload
+def packed(text: str) -> str: ...
+@overload
+def packed(text: None) -> None: ...
+@overload
+def packed(text: str | None) -> str | None: ...
+def packed(text: str | None) -> str | None:
+    """A user's text as it is stored (None stays None)."""
+    if text is None or ("\\" not in text and "\x00" not in text):
+        return text
+    return text.replace("\\", "\\\\").replace("\x00", "\\0")
+
+
+@overload
+def unpacked(text: str) -> str: ...
+@overload
+def unpacked(text: None) -> None: ...
+@overload
+def unpacked(text: str | None) -> str | None: ...
+def unpacked(text: str | None) -> str | None:
+    """A stored text as the user had it."""
+    if text is None or "\\" not in text:
+        return text
+    return "\\".join(part.replace("\\0", "\x00") for part in text.split("\\\\"))
+
+
+# In the order of `values_of` and `record_of`. All may change but the last three.
+TYPES: Final = {
+    "fence": "bigint",
+    "lease_until_ms": "bigint",
+    "started_fence": "bigint",
+    "created_at_ms": "bigint",
+    "started_at_ms": "bigint",
+    "updated_at_ms": "bigint",
+    "expires_at_ms": "bigint",
+    "sent_at_ms": "bigint",
+    "attempts": "integer",
+    "attempts_total": "integer",
+    "crashes": "integer",
+    "crashes_total": "integer",
+    "parked": "boolean",
+    "doubt": "boolean",
+    "budget_closed": "boolean",
+    "status": "text",
+    "owner": "text",
+    "fingerprint": "text",
+    "message_id": "text",
+    "result": "bytea",
+    "failure": "text",
+    "outbox": "text",
+    "scope": "text",
+    "job": "text",
+    "key": "text",
+}
+CHANGING: Final = [name for name in TYPES if name not in ("scope", "job", "key")]
+COLUMNS: Final = ", ".join(f"r.{name}" for name in TYPES)
+
+_OUTBOX: Final = msgspec.json.Decoder(list[OutboxItem])
+_FAILURE: Final = msgspec.json.Decoder(Failure)
+
+
+def values_of(record: Record) -> tuple[object, ...]:
+    """A record in the order of `TYPES`."""
+    return (
+        record.fence,
+        record.lease_until_ms,
+        record.started_fence,
+        record.created_at_ms,
+        record.started_at_ms,
+        record.updated_at_ms,
+        record.expires_at_ms,
+        record.sent_at_ms,
+        record.attempts,
+        record.attempts_total,
+        record.crashes,
+        record.crashes_total,
+        record.parked,
+        record.doubt,
+        record.budget_closed,
+        record.status,
+        packed(record.owner),
+        packed(record.fingerprint),
+        packed(record.message_id),
+        record.result,
+        None if record.failure is None else msgspec.json.encode(record.failure).decode(),
+        outbox_text(record.outbox),
+        packed(record.key.scope),
+        packed(record.key.job),
+        packed(record.key.key),
+    )
+
+
+def outbox_text(outbox: Sequence[OutboxItem]) -> str | None:
+    """An outbox as it is stored; None when it is empty."""
+    return msgspec.json.encode(outbox).decode() if outbox else None
+
+
+def record_of(row: Sequence[Any]) -> Record:
+    """The record of a row in the order of `TYPES`."""
+    return Record(
+        fence=row[0],
+        lease_until_ms=row[1],
+        started_fence=row[2],
+        created_at_ms=row[3],
+        started_at_ms=row[4],
+        updated_at_ms=row[5],
+        expires_at_ms=row[6],
+        sent_at_ms=row[7],
+        attempts=row[8],
+        attempts_total=row[9],
+        crashes=row[10],
+        crashes_total=row[11],
+        parked=row[12],
+        doubt=row[13],
+        budget_closed=row[14],
+        status=row[15],
+        owner=unpacked(row[16]),
+        fingerprint=unpacked(row[17]),
+        message_id=unpacked(row[18]),
+        result=row[19],
+        failure=None if row[20] is None else _FAILURE.decode(row[20]),
+        outbox=[] if row[21] is None else _OUTBOX.decode(row[21]),
+        key=RecordKey(unpacked(row[22]), unpacked(row[23]), unpacked(row[24])),
+    )
+
+
+def arrays(rows: Iterable[Sequence[object]]) -> tuple[list[object], ...]:
+    """Rows turned into one list per column; at least one row."""
+    return tuple(map(list, zip(*rows, strict=True)))
+
 
 CLAIM: Final = """
 WITH asked AS (
