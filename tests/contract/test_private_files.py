@@ -20,7 +20,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.maps.result_places import Folder
-from onefold.service.claim import Claim
+from onefold.service.serving import DataFileLock
 from onefold.testing.records import NOW
 
 
@@ -109,7 +109,7 @@ def test_what_stands_beside_a_file_that_a_group_shares_is_shared_with_the_group(
 
 def test_lock_files_and_results_are_private_too(tmp_path: Path) -> None:
     data = str(tmp_path / "made" / "local.db")
-    claim = Claim(data)
+    claim = DataFileLock(data)
     claim.release()
     assert mode(tmp_path / "made") == 0o700
     assert mode(Path(f"{data}.serve.lock")) == 0o600

@@ -10,7 +10,7 @@ import pytest
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.service import stories
+from onefold.service import status
 from onefold.service.desk import Desk
 from onefold.service.wiring import Runtime
 
@@ -40,15 +40,15 @@ def desk(tmp_path: Path, clock: ManualClock) -> Iterator[Desk]:
 
 def test_a_clock_set_forward_makes_no_running_call_silent(desk: Desk, clock: ManualClock) -> None:
     clock.jump(HOUR_MS)
-    assert stories.silent(desk) == []
+    assert status.stuck(desk) == []
     clock.advance(LEASE_MS + 1_000)
-    (found,) = stories.silent(desk)
+    (found,) = status.stuck(desk)
     assert found.silent_ms == 1_000
 
 
 def test_a_clock_set_back_does_not_hide_one_that_hangs(desk: Desk, clock: ManualClock) -> None:
     clock.jump(-HOUR_MS)
-    assert stories.silent(desk) == []
+    assert status.stuck(desk) == []
     clock.advance(2 * LEASE_MS + 2_000)  # every second lasts two until the wall is back
-    (found,) = stories.silent(desk)
+    (found,) = status.stuck(desk)
     assert found.key == "o-1"

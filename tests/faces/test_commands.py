@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from onefold.cli import render, selection
-from onefold.cli.commands import redrive as redrive_command
+from onefold.cli.commands import dlq
 from onefold.cli.program import COMMANDS, program
 from onefold.service.reading import Fate
 from tests.faces.conftest import Shell
@@ -434,7 +434,7 @@ def test_completion_for_each_shell(shell: Shell, kind: str) -> None:
 
 def test_words_for_every_fate_and_end() -> None:
     fates = set(Fate.__args__)  # type: ignore[attr-defined]
-    assert selection.FATES.keys() == redrive_command._WOULD.keys() == fates
+    assert selection.FATES.keys() == dlq._WOULD.keys() == fates
 
 
 def test_commands_are_given_the_target_they_were_asked_with() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 import onefold
 from onefold.run.handlers import AMENDS_ATTRIBUTE
-from onefold.service import dead_letters, editing, payloads
+from onefold.service import dead_letters, editing
+from onefold.service import editing as payloads
 from onefold.service.dead_letters import Select
 from tests.faces.office import ACTOR, Open, Order
 

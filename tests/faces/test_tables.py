@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import onefold
-from onefold.cli import render, steps
+from onefold.cli import render
 from onefold.cli.render import Column
 from onefold.observe.timeline import Line
 
@@ -173,7 +173,7 @@ def test_steps_hang_under_their_times_on_a_terminal_and_are_lines_in_a_pipe(
         actor=None,
         told_by="ledger",
     )
-    steps.draw([step])
+    render.draw_steps([step])
     _, first, *rest = out.getvalue().splitlines()
     assert first.startswith("  ")
     assert "dead-letter" in first

@@ -10,7 +10,7 @@ import pytest
 import onefold
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Failure, RecordKey, Release
-from onefold.service import editing, held, queues, redrive, stories
+from onefold.service import editing, held, queues, redrive, status, stories
 from onefold.service.dead_letters import Select, find, one_of
 from tests.faces.office import START_MS, Office, Open, Order
 
@@ -253,7 +253,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     silent = story(there, "a")
     assert silent.place == "silent"
     assert "has not renewed its lease for 1s. The next delivery takes it over" in silent.text
-    (one,) = stories.silent(there.desk)
+    (one,) = status.stuck(there.desk)
     assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-dead", 1_000, True)
     there.world.run()
     found = story(there, "a")
@@ -275,13 +275,13 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
             "answers duplicates until 2024-02-12T22:13:26.000Z",
         ),
     ]
-    assert stories.silent(there.desk) == []
+    assert status.stuck(there.desk) == []
 
 
 def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
     there.claim("charge_card", "k", start=True)
     there.clock.advance(10_000)
-    (one,) = stories.silent(there.desk)
+    (one,) = status.stuck(there.desk)
     assert (one.silent_ms, one.resolves) == (9_000, False)
     found = story(there, "k")
     assert found.place == "silent"

@@ -15,7 +15,8 @@ from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing, Receipt
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
-from onefold.service import dead_letters, schedules
+from onefold.service import dead_letters
+from onefold.service import workers as schedules
 from onefold.service.desk import Desk, Jobs
 from onefold.service.redrive import Redrive
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places

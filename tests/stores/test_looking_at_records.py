@@ -133,7 +133,7 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
         assert stories.why(looking, "o-2").near == ("o-1",)
         (one,) = held.listed(looking)
         assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)
-        assert stories.silent(looking) == []
+        assert status.stuck(looking) == []
         stands = status.status(looking)
         assert (stands.queues, stands.has_queues) == ((), False)
         (answer,) = [stories.why(looking, "zzz").meanings]

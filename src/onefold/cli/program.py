@@ -15,16 +15,19 @@ from typing import Any, Final
 
 import click
 import msgspec
+from click.shell_completion import get_completion_class
 from msgspec import Struct
 
+import onefold
 from onefold import redact
+from onefold.errors import UsageError
 
 # name -> (module, its attribute, one line of help)
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until told to stop."),
     "scheduler": ("onefold.cli.commands.scheduler", "command", "Send the ticks of an app's schedules."),
     "calendar": ("onefold.cli.commands.calendar", "command", "What schedules will fire, and with which keys."),
-    "send": ("onefold.cli.commands.send", "command", "Send one message to a job."),
+    "send": ("onefold.cli.commands.jobs", "send", "Send one message to a job."),
     "status": (
         "onefold.cli.commands.status",
         "command",
@@ -47,11 +50,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "names": ("onefold.cli.commands.names", "command", "Whose the names of operations are: list, give."),
     "records": ("onefold.cli.commands.records", "command", "The table of records on DynamoDB: move it to layout 2."),
     "resume": (
-        "onefold.cli.commands.resume",
-        "command",
+        "onefold.cli.commands.jobs",
+        "resume",
         "Let a job go on that its circuit breaker has paused.",
     ),
-    "stuck": ("onefold.cli.commands.stuck", "command", "Runs that went silent: empty, or each explained."),
+    "stuck": ("onefold.cli.commands.status", "stuck", "Runs that went silent: empty, or each explained."),
     "events": ("onefold.cli.commands.events", "command", "Event buses: put, rules, patterns, archives, replays."),
     "map": ("onefold.cli.commands.map_", "command", "Map runs over a file: start, show, resume, redrive, stop."),
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
@@ -66,7 +69,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS by a change set, shown and followed."),
     "diff": ("onefold.cli.commands.diff", "command", "What a deployment would change in the template."),
     "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),
-    "completion": ("onefold.cli.commands.completion", "command", "Shell completion for bash, zsh or fish."),
+    "completion": ("onefold.cli.program", "completion", "Shell completion for bash, zsh or fish."),
 }
 
 
@@ -192,8 +195,6 @@ class Program(Group):
 
 def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        import onefold
-
         click.echo(f"onefold {onefold.__version__}")
         context.exit()
 
@@ -216,3 +217,21 @@ program = Program(
     ],
     no_args_is_help=True,
 )
+
+
+_VARIABLE = "_ONEFOLD_COMPLETE"
+
+
+@declared(
+    "completion",
+    example='eval "$(onefold completion bash)"                                  # in ~/.bashrc\n'
+    "onefold completion fish > ~/.config/fish/completions/onefold.fish",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> Answer:
+    """Print the script that completes onefold's commands and options in bash, zsh or fish."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise UsageError(f"There is no completion for {shell}.", todo="There is one for bash, zsh and fish.")
+    script = kind(program, {}, "onefold", _VARIABLE).source()
+    return Answer({"shell": shell, "script": script}, draw=lambda: click.echo(script))

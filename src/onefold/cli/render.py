@@ -19,6 +19,7 @@ import click
 from msgspec import Struct
 
 from onefold import redact
+from onefold.observe.timeline import Line
 from onefold.observe.wording import age
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
+
 
 NOTHING = "-"
 _NO_WIDTH = 100_000  # a pipe has none: a row is a line there, so that grep finds a whole key and its row
@@ -285,3 +287,47 @@ def clock_time(at_ms: int) -> str:
 
 def _local(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
+
+
+_TEXT_COLUMN = 30
+
+
+def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
+    """Print steps, oldest first.
+
+    Args:
+        message: the message that the reader has in mind already; the first step's unless given.
+    """
+    message = message or (steps[0].message_id if steps else None)
+    shown_day = ""
+    for step in steps:
+        if day(step.at_ms) != shown_day:
+            if shown_day:
+                line()
+            shown_day = day(step.at_ms)
+            line(f"  {shown_day}", "dim")
+        hanging = " " * _TEXT_COLUMN
+        _step_line(step.text, f"  {clock_time(step.at_ms)}  {step.event:<12}  ", hanging)
+        about = _about_step(step, names_message=step.message_id not in (None, message))
+        if about:
+            _step_line(about, hanging, hanging, "dim")
+        message = step.message_id or message
+
+
+def _step_line(text: str, first: str, following: str, style: Style = "") -> None:
+    """One line in a pipe; on a terminal as many as it needs, so that the column of times stays one."""
+    if console().is_terminal:
+        fold(text, first, following, style)
+    else:
+        line(f"{first}{text}", style)
+
+
+def _about_step(step: Line, *, names_message: bool) -> str:
+    about = []
+    if names_message and step.message_id is not None and step.message_id not in step.text:
+        about.append(f"message {step.message_id}")
+    if step.actor is not None and step.actor.startswith("person:"):
+        about.append(f"by {step.actor.removeprefix('person:')}")
+    if step.rule:
+        about.append(step.rule)
+    return "; ".join(about)

@@ -76,6 +76,17 @@ def stack_options(function: F) -> F:
     return result
 
 
+def placing(function: F) -> F:
+    """Add the options that say where a stack is."""
+    for option in (
+        click.option("--endpoint", metavar="URL", help="Of an emulator, instead of AWS."),
+        click.option("--region", metavar="NAME", help="Unless given: of the app's URL, AWS_REGION, or your profile."),
+        click.option("--stack", metavar="NAME", help="Of CloudFormation; prefix and app unless given."),
+    ):
+        function = option(function)
+    return function
+
+
 def planned(app: str | None, choices: Choices) -> DeployPlan:
     """The plan of an app.
 

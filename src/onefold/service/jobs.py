@@ -21,7 +21,8 @@ from onefold.decide.breaker import Breaker
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Receipt
 from onefold.run.throttling import breaker_name
-from onefold.service import payloads, reading
+from onefold.service import editing as payloads
+from onefold.service import reading
 from onefold.service.desk import Desk, roles
 
 _TRIES = 20

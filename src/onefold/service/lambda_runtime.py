@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -28,16 +29,50 @@ from onefold.run.throttling import StateGates
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from onefold import options as declared
+    from onefold.contracts.ledger import History
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Queue
+    from onefold.maps.jobs import MapJob
     from onefold.maps.lambda_children import Children
     from onefold.run.events import Event, Sink
     from onefold.run.handlers import Job
     from onefold.run.lambda_adapter import Record
     from onefold.run.lambda_crew import LambdaSettings
     from onefold.run.settling import Backend
-    from onefold.service.lambda_protocols import Adopting, Declared
     from onefold.service.wiring import Runtime
+
+
+class Declared(Protocol):
+    """What a handler needs of an app."""
+
+    url: str
+    history: History
+    sinks: tuple[Sink, ...]
+    queues: dict[str, declared.Queue]
+    jobs: dict[str, Job[Any, Any]]
+    maps: dict[str, MapJob]
+
+    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
+        """The job a delivery is for."""
+        ...
+
+    def runtime(self, url: str | None = None) -> Runtime:
+        """The runtime, opened on this engine unless one is open."""
+        ...
+
+
+class Adopting(Protocol):
+    """A queue that takes over messages which an event source mapping received."""
+
+    def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
+        """The deliveries of records of a mapping's event, in order; `visible_ms`: how long the receive hides them."""
+        ...
+
+    def disown(self, receipts: Sequence[str]) -> None:
+        """Lambda deletes these; what else belongs to them is removed."""
+        ...
+
 
 BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"

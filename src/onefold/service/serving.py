@@ -8,6 +8,7 @@ reverse, also when a later step of the start fails.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, structs
 
-from onefold import errors
+from onefold import errors, private_files
 from onefold.backends import registry
 from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
@@ -43,12 +44,55 @@ from onefold.local.sqs_service import SqsService
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from onefold.service import planting
-from onefold.service.claim import Claim
 from onefold.service.functions import wire_form
 from onefold.service.planting import Planted
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
+
+
+class DataFileLock:
+    """One server to a data file: a lock beside the file, held until `release` or the end of the process.
+
+    Args:
+        data: the data file; its folder is made.
+
+    Raises:
+        ConflictError: another server has it; names its process and address.
+        StorageError: the folder or the lock file cannot be written.
+    """
+
+    def __init__(self, data: str) -> None:
+        data = os.path.realpath(data)  # the file's own name, whichever symbolic links lead to it
+        self._path = Path(f"{data}.serve.lock")
+        try:
+            private_files.make_folder(self._path.parent)
+            mode = private_files.mode_beside(data)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        except OSError as error:
+            raise errors.StorageError(
+                f"{self._path} cannot be written: {error.strerror}.", todo="Check the path and its permissions."
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
+            os.close(self._file)
+            raise errors.ConflictError(
+                f"{data} is being served already, by {holder}.",
+                meaning="One server answers for a file: receivers that wait at one would not see what the other takes.",
+                todo="Use that server, or give this one a file of its own with --data FILE.",
+            ) from None
+
+    def say(self, url: str) -> None:
+        """Write down who serves the file and where, for the error of the next one."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} at {url}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have the file."""
+        os.close(self._file)
+
 
 PORT = 9324  # as other local servers of SQS have it
 DATA = ".onefold/sqs.db"
@@ -145,7 +189,7 @@ class Serving:
         self.clock = clock
         self._entropy = entropy
         self._engine: Engine | None = None
-        self._claim: Claim | None = None
+        self._lock: DataFileLock | None = None
         self._server: HttpServer | None = None
         self._handler: RequestHandler | None = None
         self._registry: Registry | None = None
@@ -184,7 +228,7 @@ class Serving:
     async def _start(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if settings.data is not None:
-            self._claim = _claim(settings.data)
+            self._lock = DataFileLock(settings.data)
         url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
         self._engine = registry.open_engine(
             url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), file=_FILE,
@@ -203,8 +247,8 @@ class Serving:
         host = self._server.url.removeprefix("http://")  # with the port it has got
         self._sqs.addresses = structs.replace(self._sqs.addresses, host=host)
         await self._plant()
-        if self._claim is not None:
-            self._claim.say(self._server.url)
+        if self._lock is not None:
+            self._lock.say(self._server.url)
 
     def _build(self) -> None:
         """The wire around the queues."""
@@ -292,9 +336,9 @@ class Serving:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
         if self._inline is not None:
             self._inline.cleanup()
             self._inline = None
@@ -354,11 +398,6 @@ class Serving:
         self._sqs.forget_names()
         queues.faults.clear()
         queues.history.clear()
-
-
-def _claim(data: str) -> Claim:
-    """The claim of a file by its own name, whichever symbolic links lead to it."""
-    return Claim(os.path.realpath(data))
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

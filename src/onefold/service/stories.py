@@ -18,7 +18,7 @@ from onefold.contracts.store import Record, RecordKey
 from onefold.observe.standing import Place, standing
 from onefold.observe.telling import Evidence, alone
 from onefold.observe.timeline import Line, left_out, lines
-from onefold.observe.wording import age, instant, pause
+from onefold.observe.wording import instant
 from onefold.service import groups, jobs, reading
 from onefold.service.desk import Desk, roles
 
@@ -207,66 +207,3 @@ def _near(desk: Desk, key: str) -> tuple[str, ...]:
     for queue in desk.settings():
         keys |= dict.fromkeys(one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None)
     return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.6))
-
-
-class Silent(Struct, frozen=True, kw_only=True):
-    """A run whose process has ended, or that has stopped renewing its lease, and that was not taken over yet.
-
-    Args:
-        job, tenant, key: the operation. owner: id of the process that had it.
-        silent_ms: since its lease was over; 0 when it is not, but its process has ended.
-        explanation: what happens next, and when.
-        resolves: whether that happens by itself.
-    """
-
-    job: str
-    tenant: str
-    key: str
-    owner: str
-    silent_ms: int
-    explanation: str
-    resolves: bool
-
-
-def silent(desk: Desk) -> list[Silent]:
-    """Runs whose process has ended or whose lease is over, and that nobody has taken over: each explained, longest first."""
-    now_ms = desk.now_ms()
-    found = []
-    records = desk.engine.records.scan(status="in_progress", limit=1_000)
-    dead = desk.engine.dead({record.owner for record in records})
-    for record in records:
-        if record.lease_until_ms > now_ms and record.owner not in dead:
-            continue
-        message = desk.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
-        text, resolves = _explained(message, now_ms, is_dead=record.owner in dead)
-        found.append(
-            Silent(
-                job=record.key.job,
-                tenant=record.key.scope,
-                key=record.key.key,
-                owner=record.owner,
-                silent_ms=max(now_ms - record.lease_until_ms, 0),
-                explanation=text,
-                resolves=resolves,
-            )
-        )
-    return sorted(found, key=lambda one: -one.silent_ms)
-
-
-def _explained(message: Peeked | None, now_ms: int, *, is_dead: bool) -> tuple[str, bool]:
-    if message is None:
-        ended = "its process has ended, and " if is_dead else ""
-        return f"{ended}no message is left to take it over; call or send it again with the same key", False
-    if is_dead and message.visible_at_ms > now_ms:
-        return (
-            "its process has ended: a worker on this machine frees its message and takes it over; is one running?",
-            True,
-        )
-    if message.visible_at_ms > now_ms:
-        wait = pause(message.visible_at_ms - now_ms)
-        return f"its message is visible again in {wait}, and whoever receives it takes the run over", True
-    since = age(now_ms - message.visible_at_ms)
-    return (
-        f"its message has been visible for {since}: a worker that receives it takes the run over; is one running?",
-        True,
-    )

@@ -16,7 +16,6 @@ import click
 
 from onefold.cli import render, stack_options, target
 from onefold.cli.commands import package as packaging
-from onefold.cli.commands.diff import placing
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style
 from onefold.clock import SystemClock
@@ -53,7 +52,7 @@ _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
 @click.option("--dry-run", is_flag=True, help="Show the change set and remove it again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--accept-loss", is_flag=True, help="With --yes: also where messages or records are lost.")
-@placing
+@stack_options.placing
 @stack_options.stack_options
 def command(
     app: str | None,

@@ -7,12 +7,12 @@ Invariant: exit code 0 means no difference, 1 differences, 2 that it could not b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from onefold.cli import render, stack_options, target
+from onefold.cli.main import text_of
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.deploy.changes import Difference
@@ -20,28 +20,15 @@ from onefold.entropy import SystemEntropy
 from onefold.errors import OnefoldError
 from onefold.service.deploying import Comparison, Deployment, place_of
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 DIFFERENT: Final = 1
 FAILED: Final = 2
 _VALUE_CHARS_MAX: Final = 100
 _SIGNS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 
 
-def placing(function: F) -> F:
-    """Add the options that say where a stack is."""
-    for option in (
-        click.option("--endpoint", metavar="URL", help="Of an emulator, instead of AWS."),
-        click.option("--region", metavar="NAME", help="Unless given: of the app's URL, AWS_REGION, or your profile."),
-        click.option("--stack", metavar="NAME", help="Of CloudFormation; prefix and app unless given."),
-    ):
-        function = option(function)
-    return function
-
-
 @declared("diff", example="onefold diff shop:app --prefix prod-\nonefold diff shop:app --json")
 @click.argument("app", required=False)
-@placing
+@stack_options.placing
 @stack_options.stack_options
 def command(
     app: str | None, stack: str | None, region: str | None, endpoint: str | None, choices: stack_options.Choices
@@ -65,8 +52,6 @@ def command(
 
 def _failed(error: OnefoldError) -> Answer:
     """An error under this command's own exit code; elsewhere 1 is an error, and here a difference."""
-    from onefold.cli.main import text_of
-
     parts = {"code": error.code, "what": error.what, "meaning": error.meaning, "todo": error.todo}
     render.note(text_of(error))
     return Answer({"error": parts}, code=FAILED)

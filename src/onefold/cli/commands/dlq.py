@@ -1,7 +1,8 @@
-"""`onefold dlq`: dead letters: list, show, edit, purge. Parsing, asking and drawing; the doing is `service/`'s.
+"""`onefold dlq`: dead letters: list, show, edit, redrive, purge. Parsing, asking and drawing; `service/` does the work.
 
-Every command but `list` names what it is about: ids, conditions, or --all.
-Never here: what a selection finds; `dlq redrive` (redrive.py).
+Every command but `list` names what it is about: ids, conditions, or --all. A redrive that is interrupted leaves what was
+sent where it is, and says how much that was.
+Never here: what a selection finds; when a redrive stops by itself (`service/redrive.py`).
 Invariant: nothing is deleted without --yes or a person's answer.
 """
 
@@ -10,13 +11,13 @@ from __future__ import annotations
 import os
 import shlex
 from itertools import islice
+from typing import Final
 
 import click
 import msgspec
 
-from onefold.cli import options, render, selection, steps, target
-from onefold.cli.commands import redrive
-from onefold.cli.commands.send import read_file
+from onefold.cli import options, render, selection, target
+from onefold.cli.commands.jobs import read_file
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
@@ -25,9 +26,10 @@ from onefold.observe.standing import both
 from onefold.observe.wording import counted, instant
 from onefold.service import dead_letters as service
 from onefold.service import editing
+from onefold.service import redrive as redriving
 from onefold.service.dead_letters import Select
 from onefold.service.desk import Desk
-from onefold.service.reading import Forecast
+from onefold.service.reading import Fate, Forecast
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
@@ -192,7 +194,7 @@ def _draw_detail(detail: service.Detail, found: target.Target) -> None:
             line(f"  {row}")
     if detail.history:
         line()
-        steps.draw(detail.history, detail.letter.message_id)
+        render.draw_steps(detail.history, detail.letter.message_id)
     line()
     line(pretty(detail.body))
     line()
@@ -340,5 +342,165 @@ def purge(
     return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'dead letter')} deleted."))
 
 
-for each in (list_letters, show, edit, redrive.command, purge):
+# -- redrive ---------------------------------------------------------------------------------------------------------
+
+
+@declared(
+    "redrive",
+    example="onefold dlq redrive shop:app --reason attempts --error TimeoutError --dry-run\n"
+    "onefold dlq redrive shop:app --all --rate 10/s --stop-after 3",
+)
+@click.argument("words", metavar="[ID]... [APP]", nargs=-1)
+@target.by_url
+@selection.selecting
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--dry-run", is_flag=True, help="Say what each message would do, and send nothing.")
+@click.option(
+    "--rate",
+    type=options.RATE,
+    default="100/s",
+    show_default=True,
+    help="Highest speed; it is reached gradually.",
+)
+@click.option(
+    "--stop-after",
+    type=click.IntRange(0),
+    default=redriving.STOP_AFTER_DEFAULT,
+    show_default=True,
+    help="Stop when so many of the messages sent failed again; 0: never.",
+)
+@click.option("--no-watch", is_flag=True, help="Only send; do not wait for their outcome.")
+@options.idle
+@options.reason_text
+def redrive(
+    words: tuple[str, ...],
+    url: str | None,
+    select: Select,
+    everything: bool,
+    dry_run: bool,
+    rate: int,
+    stop_after: int,
+    no_watch: bool,
+    idle: bool,
+    reason_text: str | None,
+) -> Answer:
+    """Send dead letters back to the queues they came from.
+
+    Watches what becomes of them while it sends, in growing waves, and stops by itself when they fail again. That needs
+    workers that run; without, say --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
+    """
+    found, messages, wanted = selection.chosen(words, url, select, everything=everything)
+    if dry_run:
+        foreseen = redriving.foresee(found.desk, messages, select=wanted, idle=idle)
+        return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
+    work = redriving.Redrive(
+        found.desk,
+        messages,
+        per_second=rate,
+        stop_after=stop_after,
+        watch=not no_watch,
+        reason_text=reason_text,
+        select=wanted,
+        idle=idle,
+    )
+    tally = _run(work, len(messages))
+    code = 1 if tally.end in ("failing-again", "no-worker") else 0
+    return Answer(tally, draw=lambda: _draw_tally(tally, found), code=code)
+
+
+def _fates(foreseen: list[redriving.Foreseen]) -> dict[Fate, int]:
+    counts: dict[Fate, int] = {}
+    for one in foreseen:
+        counts[one.forecast.fate] = counts.get(one.forecast.fate, 0) + 1
+    return counts
+
+
+def _draw_foreseen(foreseen: list[redriving.Foreseen]) -> None:
+    columns = [
+        Column("message"),
+        Column("key", folds=True),
+        Column("job", folds=True),
+        Column("would"),
+        Column("because", folds=True),
+    ]
+    rows = [
+        (one.letter.message_id, one.letter.key, one.letter.job, _WOULD[one.forecast.fate], one.forecast.why)
+        for one in foreseen
+    ]
+    render.draw(render.table(columns, rows))
+    line()
+    counts = ", ".join(f"{count} would {_WOULD[fate]}" for fate, count in _fates(foreseen).items())
+    line(f"{counted(len(foreseen), 'message')}: {counts}. Nothing was sent.")
+
+
+_WOULD: Final[dict[Fate, str]] = {
+    "run": "run",
+    "answered": "be answered",
+    "waits": "wait",
+    "unknown": "be unknown",
+    "held": "be held",
+    "conflict": "conflict",
+    "malformed": "be malformed",
+    "comes-back": "come back",
+    "no-job": "find no job",
+}
+
+
+def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
+    """Carry a redrive out, with a bar on a terminal; an interrupt leaves what was sent where it is."""
+    if render.is_quiet() or not render.console(stderr=True).is_terminal:
+        try:
+            return work.run(lambda _: None)
+        except KeyboardInterrupt:
+            return msgspec.structs.replace(work.tally, end="interrupted")
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    with Progress(
+        TextColumn("sent back"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        console=render.console(stderr=True),
+    ) as progress:
+        task = progress.add_task("", total=total, told="")
+
+        def tell(tally: redriving.Tally) -> None:
+            told = f"done {tally.done}, back {tally.came_back}, under way {tally.under_way + tally.waiting}"
+            progress.update(task, completed=tally.sent + tally.gone, told=told)
+
+        try:
+            return work.run(tell)
+        except KeyboardInterrupt:
+            return msgspec.structs.replace(work.tally, end="interrupted")
+
+
+_ENDS: Final[dict[redriving.End, str]] = {
+    "done": "",
+    "failing-again": "Stopped by itself: the messages fail again. The others are still dead letters.",
+    "no-worker": "Stopped: none of them has been received. Is a worker running, or the job paused? See onefold status. "
+    "What was sent waits in its queue; --no-watch sends without looking.",
+    "under-way": "All are sent; some are still being retried.",
+    "interrupted": "Interrupted. What was sent stays sent.",
+}
+
+
+def _draw_tally(tally: redriving.Tally, found: target.Target) -> None:
+    line(f"{render.number(tally.sent)} of {counted(tally.selected, 'dead letter')} sent back.")
+    parts = [
+        (tally.done, "done"),
+        (tally.came_back, "failed again"),
+        (tally.held, "held: outcome unknown"),
+        (tally.under_way, "received, not finished"),
+        (tally.waiting, "not received yet"),
+        (tally.gone, "were no longer there, or being processed"),
+    ]
+    for count, what in parts:
+        if count:
+            line(f"  {count:>6,} {what}")
+    if _ENDS[tally.end]:
+        line(_ENDS[tally.end], "yellow")
+    render.todo([f"onefold dlq show {one}" for one in tally.examples[:3]], found.words)
+
+
+for each in (list_letters, show, edit, redrive, purge):
     command.add_command(each)

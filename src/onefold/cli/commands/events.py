@@ -11,7 +11,7 @@ import click
 
 from onefold.app import App
 from onefold.cli import options, render, target
-from onefold.cli.commands.send import read_file
+from onefold.cli.commands.jobs import read_file
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, line, number
 from onefold.decide.envelopes import time_text
@@ -19,7 +19,6 @@ from onefold.events.bus import PutAnswer
 from onefold.events.replay import Replay
 from onefold.observe.wording import age, counted, one_line
 from onefold.service import events as service
-from onefold.service import undelivered
 
 command = Group(
     "events",
@@ -233,7 +232,7 @@ def _draw_replay(one: Replay) -> None:
 def replays(words: tuple[str, ...], bus: str | None) -> Answer:
     """All replays, oldest first; a running one is carried on by giving its command again."""
     app, _ = _app(words)
-    found = service.listed(app, bus)
+    found = service.all_replays(app, bus)
 
     def draw() -> None:
         for one in found:
@@ -273,11 +272,11 @@ def list_undelivered(words: tuple[str, ...], bus: str | None, rule: str | None) 
     """Events that a rule's target refused, with the reason; they lie in the rule's dead-letter queue."""
     found, _ = _target(words)
     assert found.app is not None
-    lines = undelivered.listed(found.desk, service.buses(found.app, bus), rule)
+    lines = service.undelivered(found.desk, service.buses(found.app, bus), rule)
     return Answer({"undelivered": lines}, draw=lambda: _draw_undelivered(lines))
 
 
-def _draw_undelivered(lines: list[undelivered.Undelivered]) -> None:
+def _draw_undelivered(lines: list[service.UndeliveredEvent]) -> None:
     for one in lines:
         line(f"{one.message_id}  {one.bus}/{one.rule} to {one.target}: {one.code}: {one.message}")
     line(
@@ -297,7 +296,7 @@ def redeliver(words: tuple[str, ...], bus: str | None, rule: str | None, reason_
     app, ids = target.split_ids(words)
     found = target.find_app(app)
     assert found.app is not None
-    done = undelivered.redeliver(found.desk, service.buses(found.app, bus), rule=rule, ids=ids, reason_text=reason_text)
+    done = service.redeliver(found.desk, service.buses(found.app, bus), rule=rule, ids=ids, reason_text=reason_text)
 
     def draw() -> None:
         line(f"{counted(len(done.sent), 'event')} delivered.")

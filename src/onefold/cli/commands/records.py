@@ -1,4 +1,4 @@
-"""`onefold records`: moving the records of a DynamoDB table to layout 2. Drawing; moving is `service/layouts.py`'s.
+"""`onefold records`: moving the records of a DynamoDB table to layout 2 (`backends/aws/dynamodb/migrating.py`).
 
 Invariant: nothing is written without --yes.
 """
@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
+from onefold.backends import registry
 from onefold.cli import render
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import line
+from onefold.clock import SystemClock
+from onefold.entropy import SystemEntropy
 from onefold.observe.wording import counted
-from onefold.service import layouts
 
 command = Group("records", help="The table of records on DynamoDB: move it to layout 2.", no_args_is_help=True)
 
@@ -31,7 +33,8 @@ def migrate(url: str, yes: bool) -> Answer:
     The command may be interrupted and run again: it goes on where it was. When it has ended, the table takes no process of
     layout 1 any more: add layout=2 to the URL, and deploy with --layout 2.
     """
-    found = layouts.migrate(url, render.note) if yes else layouts.survey(url, render.note)
+    table, migrating = registry.migrating(url, clock=SystemClock(), entropy=SystemEntropy())
+    found = (migrating.migrate if yes else migrating.survey)(table, render.note)
     return Answer(found, draw=lambda: _draw(found, moved=yes))
 
 

@@ -1,7 +1,7 @@
 """`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
 
 SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
-Never here: the loop (`schedules/scheduler.py`), how one is built (`service/schedules.py`).
+Never here: the loop (`schedules/scheduler.py`), how one is built (`service/workers.py`).
 Invariant: a signal handler only sets the scheduler's flag.
 """
 
@@ -25,9 +25,9 @@ from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
 from onefold.schedules.scheduler import Scheduler
-from onefold.service import schedules
+from onefold.service import workers as schedules
 from onefold.service.desk import absolute
-from onefold.service.schedules import Ended, Upcoming
+from onefold.service.workers import Ended, Upcoming
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink

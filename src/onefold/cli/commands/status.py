@@ -1,7 +1,8 @@
-"""`onefold status`: one look at everything, or the same look again and again.
+"""`onefold status`: one look at everything, or the same look again and again; `onefold stuck`: runs that went silent.
 
-Drawing only; what is counted and warned about is `service/status.py`'s.
-Invariant: with --watch the picture is replaced, never scrolled.
+Drawing only; what is counted and warned about is decided in `service/status.py`.
+Invariants: with --watch the picture is replaced, never scrolled; every line of `stuck` says what happens next, and whether
+that needs a person.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import click
 
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
-from onefold.cli.render import Column, ago, number, some
+from onefold.cli.render import Column, ago, line, number, some
 from onefold.observe.wording import age
 from onefold.service import status as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 _AGAIN_MS = 2_000
 
@@ -138,3 +140,33 @@ def _paused(one: service.JobStatus, now_ms: int) -> str:
         return ""
     left_ms = one.paused_until_ms - now_ms
     return f"paused, next try in {age(left_ms)}" if left_ms > 0 else "paused, being tried"
+
+
+@declared("stuck", looks=True, example="onefold stuck shop:app")
+@click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
+def stuck(words: tuple[str, ...], url: str | None) -> Answer:
+    """Runs that have stopped renewing their lease and that nobody has taken over yet.
+
+    A worker that dies on this machine is noticed within a second or so, on another one when its lease ends; its work is then
+    taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
+    Messages whose job no worker declares are named first.
+    """
+    app, _ = target.split(words, 0, names="")
+    found = target.find(app, url, records=True)
+    silent = service.stuck(found.desk)
+    orphans = service.no_job(found.desk, sorted(found.desk.settings()))
+    return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw_stuck(silent, orphans))
+
+
+def _draw_stuck(silent: list[service.StuckRun], orphans: list[service.Warning]) -> None:
+    for one in orphans:
+        line(f"! {one.text}")
+    if not silent and orphans:
+        return
+    if not silent:
+        line("Nothing is stuck.")
+        return
+    columns = [Column("key"), Column("job"), Column("silent", right=True), Column("next", folds=True)]
+    rows = [(one.key, one.job, ago(one.silent_ms), one.explanation) for one in silent]
+    render.draw(render.table(columns, rows))

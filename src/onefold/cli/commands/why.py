@@ -1,8 +1,10 @@
-"""`onefold why`: the story of a key, drawn; what happened and what decided is `observe/timeline.py`'s.
+"""`onefold why`: what happened to a key, or what a schedule did on a date. Drawing only.
 
-With a date behind it, the key is a schedule's name; what that did then is `service/days.py`'s, and drawn in `cli/day.py`.
-Instants are in the reader's own zone; --json has them in UTC. Never here: finding or wording anything.
-Invariant: the answer about a key that nobody knows says what that can mean, and ends with exit code 0.
+What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month or
+a day from `service/days.py`. One run of a schedule is shown in full; of several, each has its line, and those that are not
+as they should be follow in full. Never here: finding or wording anything that is known.
+Invariants: the answer about a key that nobody knows says what that can mean, and ends with exit code 0. Instants of a key
+are in the reader's own zone, those of a schedule in the schedule's; --json has them in UTC.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import shlex
 
 import click
 
-from onefold.cli import day, options, render, steps, target
+from onefold.cli import options, render, target
+from onefold.cli.outcomes import VERDICTS, draw_examples
 from onefold.cli.program import Answer, declared
-from onefold.cli.render import line
+from onefold.cli.render import Column, line
 from onefold.errors import UsageError
-from onefold.observe.wording import instant
+from onefold.observe.wording import age, counted, instant
 from onefold.service import days, stories
+from onefold.service.days import Day, DayRun, is_right
 
 _RESULT_CHARACTERS = 200
 
@@ -62,7 +66,7 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
         raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
     found = target.find(app, url)
     answer = days.why(found.desk, found.app.schedules if found.app is not None else {}, name, text)
-    return Answer(answer, draw=lambda: day.draw(answer, found.words), code=int(not answer.is_right))
+    return Answer(answer, draw=lambda: _draw_day(answer, found.words), code=int(not answer.is_right))
 
 
 def _draw(answer: stories.Answer, words: str) -> None:
@@ -82,7 +86,7 @@ def _draw_story(story: stories.Story, words: str) -> None:
         cut = story.result[:_RESULT_CHARACTERS]
         line(f"  result: {cut}{'...' if len(story.result) > len(cut) else ''}")
     line()
-    steps.draw(story.lines)
+    render.draw_steps(story.lines)
     if story.left_out:
         line()
         line(f"  {story.left_out}", "dim")
@@ -101,3 +105,188 @@ def _draw_unseen(answer: stories.Answer, words: str) -> None:
         line()
         line("Keys that look like it:")
         render.todo([f"onefold why {shlex.quote(key)}" for key in answer.near], words)
+
+
+_TROUBLES_MAX = 3  # runs told in full where there are several
+_OTHERS_MAX = 5  # runs that are named beside them
+_DEAD_MAX = 2  # dead letters that are named; more of them are a list
+_PLACES = (
+    ("done", "took effect once"),
+    ("twice", "completed twice"),
+    ("doubtful", "in doubt"),
+    ("running", "running"),
+    ("waiting", "waiting"),
+    ("stuck", "stuck"),
+    ("dead", "dead-lettered"),
+    ("held", "held"),
+    ("missing", "missing"),
+)
+_UNFIRED = {"ahead": "not yet", "before": "no", "not-fired": "NO"}
+
+
+# -- a schedule and a date -------------------------------------------------------------------------------------------
+
+
+def _draw_day(day: Day, words: str) -> None:
+    """Print the answer.
+
+    Args:
+        words: how to name the target on a command line again.
+    """
+    about = [day.expression, day.range.zone, f"owner {day.owner}" if day.owner else None]
+    line(f"{day.schedule}   {'   '.join(one for one in about if one)}", "bold")
+    if day.runs and all(_is_map(one) for one in day.runs):
+        line("  A map job: its runs are started by name, none is planned. Times are in UTC.", "dim")
+    elif not day.declared:
+        line("  Not declared by an app that was named: what should have fired is not known; times are in UTC.", "dim")
+    if not day.runs:
+        line(f"  Nothing was planned in {day.range.text}, and nothing began.")
+        return
+    if len(day.runs) == 1 and not day.not_shown and day.runs[0].count == 1:
+        _draw_run(day.runs[0], words)
+        return
+    _draw_table(day)
+    troubles = [one for one in day.runs if one.fired == "fired" and not is_right(one)]
+    for one in troubles[:_TROUBLES_MAX]:
+        line()
+        line(one.run, "bold")
+        _draw_run(one, words)
+    if len(troubles) > _TROUBLES_MAX:
+        line()
+        line("The others:")
+        others = troubles[_TROUBLES_MAX:]
+        render.todo([_look(day, one) for one in others[:_OTHERS_MAX]], words)
+        if len(others) > _OTHERS_MAX:
+            line(f"  and {len(others) - _OTHERS_MAX:,} more")
+
+
+def _look(day: Day, one: DayRun) -> str:
+    """The command that tells one run of several in full."""
+    if _is_map(one):
+        return f"onefold runs show {one.run}"  # its name is a person's, and holds no instant
+    return f"onefold why {day.schedule} {one.run.rpartition('/')[2]}"
+
+
+def _is_map(one: DayRun) -> bool:
+    return one.state is not None and one.state.kind == "map"
+
+
+def _draw_table(day: Day) -> None:
+    columns = [
+        Column("run" if any(_is_map(one) for one in day.runs) else "planned", folds=any(one.until for one in day.runs)),
+        Column("fired"),
+        Column("dispatched", right=True),
+        Column("once", right=True),
+        Column("else", folds=True),
+    ]
+    rows = [
+        (
+            one.run if _is_map(one) else _planned(one),
+            _fired_word(one),
+            render.number(one.dispatched) if one.state is not None else None,
+            render.number(one.counts.get("done", 0)) if one.state is not None else None,
+            _others(one) or (_unfired(one) if one.fired != "fired" else None) or None,
+        )
+        for one in day.runs
+    ]
+    render.draw(render.table(columns, rows))
+    if right := day.not_shown - day.wrong_not_shown - day.unjudged:
+        line(f"  and {right:,} more that are as they should be")
+    if day.wrong_not_shown:
+        line(f"  and {day.wrong_not_shown:,} more that are NOT as they should be; ask about a shorter time.", "red")
+    if day.unjudged:
+        line(f"  {day.unjudged:,} more were not looked at; ask about a shorter time.", "red")
+
+
+def _planned(one: DayRun) -> str | None:
+    """One instant, or the first and the last of several, with the zone or day twice where they differ."""
+    if one.planned is None or one.until is None:
+        return one.planned or one.began
+    first, last = one.planned.split(), one.until.split()
+    end = last[1:] if first[0] == last[0] else last
+    return f"{' '.join(first if first[2] != last[2] else first[:2])} to {' '.join(end)}"
+
+
+def _unfired(one: DayRun) -> str:
+    return f"{one.count:,} ticks{': ' if one.tick else ''}{one.tick}" if one.count > 1 else one.tick
+
+
+def _fired_word(one: DayRun) -> str:
+    if one.fired != "fired":
+        return _UNFIRED[one.fired]
+    times = f" {one.times} times" if one.times is not None and one.times > 1 else ""
+    return f"yes{times}{_late(one)}"
+
+
+def _late(one: DayRun) -> str:
+    if one.planned_at_ms is None or one.began_at_ms is None or one.began_at_ms - one.planned_at_ms < 1_000:
+        return ""
+    return f", {age(one.began_at_ms - one.planned_at_ms)} late"
+
+
+def _others(one: DayRun) -> str:
+    told = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place != "done" and one.counts.get(place)]
+    if one.state is not None and one.state.failure is not None:
+        told.insert(0, "dispatch failed")
+    elif one.state is not None and one.state.expected is None:
+        told.insert(0, "still dispatching")
+    return ", ".join(told)
+
+
+def _draw_run(one: DayRun, words: str) -> None:
+    _say("planned", one.planned or "by nobody: begun by hand")
+    if one.fired != "fired":
+        _say("fired", f"{_UNFIRED[one.fired]}: {one.tick or 'its time has not come'}")
+        return
+    times = f", {one.times} times" if one.times is not None and one.times != 1 else ", once" if one.times else ""
+    _say("fired", f"{one.began}{times}{_late(one)}")
+    if one.tick:
+        _say("its tick", one.tick)
+    state = one.state
+    assert state is not None
+    if state.kind != "tick":
+        open_ended = state.expected is None and state.failure is None
+        so_far = " so far: its dispatch has not ended" if open_ended else ""
+        _say("dispatched", f"{counted(one.dispatched, 'operation')}{so_far}")
+    if state.failure is not None:
+        _say("", f"the dispatch failed: {state.failure}")
+    done = one.counts.get("done", 0) - one.counts.get("twice", 0) - one.counts.get("doubtful", 0)
+    whole = 0 < done == one.dispatched and state.failure is None
+    _say("once", "all of it took effect once" if whole else f"{done:,} took effect once")
+    if others := _others(one):
+        _say("not so", others)
+    if one.reconciled is not None:
+        text = VERDICTS[one.reconciled.verdict][0]
+        own = one.reconciled.own
+        found = f"; your own check found {own.found:,} of {own.expected:,} {own.what}" if own is not None else ""
+        when = render.local(one.reconciled.at_ms)
+        _say("reconciled", f"{when}: {text}{found}")
+    if one.left:
+        line()
+        draw_examples(one.left, one.others)
+    _draw_next(one, words)
+
+
+def _say(what: str, text: str) -> None:
+    render.fold(text, f"  {what:<11} ", " " * 14)
+
+
+def _draw_next(one: DayRun, words: str) -> None:
+    steps = [step for step in one.todo if step]
+    if one.counts.get("missing") or any(left.place == "stuck" and left.message_id is None for left in one.left):
+        steps.append(f"onefold reconcile {one.run} --repair   (what would be sent again)")
+    dead = [left for left in one.left if left.place == "dead" and left.message_id is not None]
+    steps += [f"onefold dlq show {left.message_id}" for left in dead[:_DEAD_MAX]]
+    if one.counts.get("dead", 0) > _DEAD_MAX and _is_map(one):
+        steps.append(f"onefold map redrive {one.run}   (fix the cause first)")
+    elif one.counts.get("dead", 0) > _DEAD_MAX:
+        steps.append("onefold dlq list   (all of them by reason; fix the cause, then onefold dlq redrive)")
+    if _is_map(one) and not is_right(one):
+        steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
+    steps += [f"onefold held show {left.key}" for left in one.left if left.place == "held"][:2]
+    if one.reconciled is not None and one.reconciled.verdict != "agrees":
+        steps.append(f"onefold reconcile {one.run}   (look again)")
+    if steps:
+        line()
+        line("Next:")
+        render.todo(dict.fromkeys(steps), words)

@@ -1,7 +1,8 @@
-"""`onefold send`: one message to one job, from the command line; handy for trying things out.
+"""`onefold send`: one message to one job; `onefold resume`: let a job that its circuit breaker has paused go on now.
 
-The payload is checked against the job's type before anything is sent. Never here: making messages.
-Invariant: what is printed was accepted durably.
+Never here: making messages, when a job pauses (`decide/breaker.py`).
+Invariants: what `send` prints was accepted durably, and checked against the job's type before; a job that was not paused is
+left as it is, and `resume` says so.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import click
 
-from onefold.cli import render, target
+from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
+from onefold.cli.render import line
 from onefold.errors import NotFoundError
 from onefold.run.outgoing import Receipt
 from onefold.service import jobs
 
 
-def _draw(receipt: Receipt) -> None:
+def _draw_receipt(receipt: Receipt) -> None:
     if receipt.duplicate:
         render.line(f"already known ({receipt.found}): {receipt.job} {receipt.key}; nothing was added")
     else:
@@ -35,7 +37,7 @@ def _draw(receipt: Receipt) -> None:
 @click.option("--delay", metavar="DURATION", help="Not before so long from now, for example 10m.")
 @click.option("--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00.")
 @click.option("--key", metavar="KEY", help="Instead of the key that the job's rule gives.")
-def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
+def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
     """Send one message to a job.
 
     PAYLOAD is JSON, or - to read it from standard input, or @FILE. When the command returns, the message is durable.
@@ -49,7 +51,7 @@ def command(words: tuple[str, ...], delay: str | None, run_at: str | None, key: 
     if job is None:
         raise jobs.no_job(found.app.jobs, name)
     receipt = jobs.send_text(job, _text(payload), delay=delay, run_at=run_at, key=key)
-    return Answer(receipt, draw=lambda: _draw(receipt))
+    return Answer(receipt, draw=lambda: _draw_receipt(receipt))
 
 
 def _text(payload: str) -> str:
@@ -71,3 +73,23 @@ def read_file(name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise NotFoundError(f"The file {name} cannot be read: {why}.", todo="Check its name and rights.") from error
+
+
+@declared("resume", example="onefold resume book_courier shop:app --reason-text 'new API key is in'")
+@click.argument("words", metavar="JOB [APP]", nargs=-1)
+@target.by_url
+@options.reason_text
+def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> Answer:
+    """Let a paused job go on now.
+
+    A job pauses when its dependency refuses everything (a rotated key, a closed account); no attempts are used up meanwhile.
+    Messages that are hidden until its next try, or until a retry, come back at once; on SQS, which cannot do that, when they
+    were due.
+    """
+    app, (job,) = target.split(words, 1, names="JOB", url=url)
+    found = target.find(app, url)
+    resumed = jobs.resume(found.desk, job, reason_text=reason_text)
+    text = f"{job} is resumed." if resumed else f"{job} was not paused; nothing was changed."
+    if not resumed and found.app is None:
+        text += " Only the app knows whether there is such a job: name it as module:attribute."
+    return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))
