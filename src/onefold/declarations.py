@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onefold.events.bus import Bus
     from onefold.events.pipes import Pipe
     from onefold.maps.jobs import MapJob
-    from onefold.maps.rules import Batch, Format, ItemReader
+    from onefold.maps.rules import Format, ItemBatch, ItemReader
     from onefold.reconcile.reconciler import Reconciler
     from onefold.run.decorating import Decorator
     from onefold.run.events import Sink
@@ -260,7 +260,7 @@ class Declarations:
         name: str | None = None,
         items: Format | ItemReader = "csv",
         source: str | None = None,
-        batch: int | Batch | None = None,
+        batch: int | ItemBatch | None = None,
         concurrency: int = 1_000,
         tolerated_count: int | None = None,
         tolerated_percent: float | None = None,

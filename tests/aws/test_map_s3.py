@@ -13,10 +13,10 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.maps.items import S3Source, changed
-from onefold.maps.items_reading import count, read
+from onefold.maps.formats import count, read
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import ItemReader
+from onefold.maps.sources import S3Source, changed
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.emulators import servers

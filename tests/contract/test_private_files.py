@@ -19,7 +19,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
-from onefold.maps.result_places import Folder
+from onefold.maps.sources import FolderResults
 from onefold.service.serving import DataFileLock
 from onefold.testing.records import NOW
 
@@ -113,7 +113,7 @@ def test_lock_files_and_results_are_private_too(tmp_path: Path) -> None:
     claim.release()
     assert mode(tmp_path / "made") == 0o700
     assert mode(Path(f"{data}.serve.lock")) == 0o600
-    with Folder(str(tmp_path / "results")).writing("a.json") as file:
+    with FolderResults(str(tmp_path / "results")).writing("a.json") as file:
         file.write(b"{}")
     assert mode(tmp_path / "results") == 0o700
     assert mode(tmp_path / "results" / "a.json") == 0o600

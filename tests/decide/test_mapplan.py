@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.maps.rules import (
-    Batch,
     Batcher,
     Catcher,
+    ItemBatch,
     ItemReader,
     MapSpec,
     Retrier,
@@ -111,14 +111,14 @@ def test_the_first_catcher_that_names_it() -> None:
 
 
 def test_1130_items_by_100_are_12_batches() -> None:
-    found = list(batched([Sized(10)] * 1_130, Batch(items_max=100)))
+    found = list(batched([Sized(10)] * 1_130, ItemBatch(items_max=100)))
     assert [len(one) for one in found] == [100] * 11 + [30]
 
 
 def test_a_batch_ends_before_the_item_that_does_not_fit() -> None:
-    found = list(batched([Sized(4), Sized(4), Sized(5), Sized(50), Sized(1)], Batch(bytes_max=11)))
+    found = list(batched([Sized(4), Sized(4), Sized(5), Sized(50), Sized(1)], ItemBatch(bytes_max=11)))
     assert [[one.size for one in some] for some in found] == [[4, 4], [5], [50], [1]]
-    assert Batcher[Sized](Batch(items_max=1)).rest() is None
+    assert Batcher[Sized](ItemBatch(items_max=1)).rest() is None
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_batch_ends_before_the_item_that_does_not_fit() -> None:
         (lambda: ItemReader(header=("a", "a")), "'a' twice"),
         (lambda: check_header([]), "names no column"),
         (lambda: check_header(["x" * 11_000]), "11001 bytes"),
-        (Batch, "no bound"),
-        (lambda: Batch(items_max=0), "batch.items_max=0"),
-        (lambda: Batch(bytes_max=262_145), "batch.bytes_max=262145"),
+        (ItemBatch, "no bound"),
+        (lambda: ItemBatch(items_max=0), "batch.items_max=0"),
+        (lambda: ItemBatch(bytes_max=262_145), "batch.bytes_max=262145"),
         (lambda: Tolerated(count=-1), "tolerated_count=-1"),
         (lambda: Tolerated(percent=100.1), "tolerated_percent=100.1"),
         (lambda: Tolerated(percent=-1), "tolerated_percent=-1"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.maps.results import Kind, Outcome, manifest, record_of, run_arn
+from onefold.maps.results import ChildOutcome, Kind, manifest, record_of, run_arn
 
 FIELDS = {
     "ExecutionArn", "Input", "InputDetails", "Name", "RedriveCount", "RedriveStatus", "StateMachineArn", "Status",
 }  # fmt: skip
-WHOLE = Outcome(
+WHOLE = ChildOutcome(
     name="r/1", body='{"id":"1"}', output="2", error="E", cause="c", started_at="2026-06-01T00:00:00.000Z",
     stopped_at="2026-06-01T00:00:01.000Z", redrives=1,
 )  # fmt: skip
@@ -31,12 +31,14 @@ def test_the_fields_of_a_record(kind: Kind, more: set[str]) -> None:
 
 
 def test_a_child_that_never_started_has_no_times() -> None:
-    found = record_of("PENDING", Outcome(name="r/1", body="1"), "enrich", batched=False)
+    found = record_of("PENDING", ChildOutcome(name="r/1", body="1"), "enrich", batched=False)
     assert not {"StartDate", "StopDate"} & set(found)
 
 
 def test_the_input_of_a_batch_is_what_the_batcher_makes() -> None:
-    assert record_of("SUCCEEDED", Outcome(name="r/1", body="[1,2]"), "m", batched=True)["Input"] == '{"Items":[1,2]}'
+    assert (
+        record_of("SUCCEEDED", ChildOutcome(name="r/1", body="[1,2]"), "m", batched=True)["Input"] == '{"Items":[1,2]}'
+    )
 
 
 def test_the_manifest() -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.deploy import cloudformation, state_machine
 from onefold.deploy.stack import Stack
-from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
+from onefold.maps.rules import Catcher, ItemBatch, ItemReader, MapSpec, Retrier, Tolerated
 from tests.deploy import timed
 from tests.deploy.declared import KEY
 from tests.deploy.golden import GOLDEN
@@ -42,7 +42,7 @@ WHOLE = replace(
     name="it's {all}",
     reader=ItemReader(format="listing", items_max=7),
     source="s3://shop-files/in/",
-    batch=Batch(bytes_max=262_144),
+    batch=ItemBatch(bytes_max=262_144),
     tolerated=Tolerated(count=0, percent=0.5),
     catch=(Catcher(errors=("a.b.Poisoned",), queue="operations"), Catcher(errors=("States.ALL",), queue="audit")),
 )

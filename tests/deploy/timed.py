@@ -13,7 +13,7 @@ import onefold
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
 from onefold.events.transform import InputTransformer
-from onefold.maps.rules import Batch, Catcher, ItemReader, MapSpec, Retrier, Tolerated
+from onefold.maps.rules import Catcher, ItemBatch, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import ScheduleRetry, Tick
 
@@ -88,7 +88,7 @@ batched = MapSpec(
     queue="customers",
     reader=ItemReader(format="csv", header=("id", "name"), delimiter="pipe", items_max=500),
     source=f"s3://{BUCKET}/in/load.csv",
-    batch=Batch(items_max=100, bytes_max=65_536),
+    batch=ItemBatch(items_max=100, bytes_max=65_536),
     tolerated=Tolerated(count=3, percent=1.1),
 )
 

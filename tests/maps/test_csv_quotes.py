@@ -11,9 +11,9 @@ from typing import BinaryIO
 import pytest
 
 from onefold.entropy import SeededEntropy
-from onefold.maps import items_csv
-from onefold.maps.items import Item, Malformed, Position, Read
+from onefold.maps import formats
 from onefold.maps.rules import ItemReader
+from onefold.maps.sources import Item, Malformed, Position, Read
 
 READER = ItemReader(header=("a", "b"), ragged="pad")
 GROWTH_MAX = 9.0  # for four times the file: linear 4, quadratic 16
@@ -39,7 +39,7 @@ class Held:
 
 
 def found(data: bytes, start: Position = Position(0, 0, 0)) -> list[Read]:  # noqa: B008 - frozen
-    return list(items_csv.read_csv(Held(data), READER, start))  # type: ignore[arg-type]
+    return list(formats.read_csv(Held(data), READER, start))  # type: ignore[arg-type]
 
 
 def alone(data: bytes, bytes_max: int) -> Iterator[tuple[int, str]]:
@@ -78,7 +78,7 @@ def test_rows_are_those_of_each_line_read_alone(seed: int, monkeypatch: pytest.M
     try:
         for _ in range(500):
             bytes_max = [20, 40, 80][below(3)]
-            monkeypatch.setattr(items_csv, "RECORD_BYTES_MAX", bytes_max)
+            monkeypatch.setattr(formats, "RECORD_BYTES_MAX", bytes_max)
             pieces = PIECES[below(3)]
             data = b"".join(pieces[below(len(pieces))] for _ in range(1 + below(60)))
             if max(map(len, data.splitlines(keepends=True))) > bytes_max:
@@ -101,7 +101,7 @@ def test_rows_are_those_of_each_line_read_alone(seed: int, monkeypatch: pytest.M
 def test_a_quote_in_each_line_is_read_in_linear_time(
     line: bytes, bytes_max: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items_csv, "RECORD_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(formats, "RECORD_BYTES_MAX", bytes_max)
 
     def taken_s(count: int) -> float:
         began = time.thread_time()

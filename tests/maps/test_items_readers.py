@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.maps.items import Item, LocalSource, Malformed, Position, Read, changed, source_of
-from onefold.maps.items_reading import count, read
+from onefold.maps.formats import count, read
 from onefold.maps.rules import ItemReader
+from onefold.maps.sources import Item, LocalSource, Malformed, Position, Read, changed, source_of
 
 CSV = ItemReader()
 
@@ -139,8 +139,8 @@ def test_a_number_of_an_array_is_whole_wherever_the_file_is_cut(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [("", "is empty"), ('{"a":1}', "no JSON array"), ("[1,2", "ends in the middle"), ("[1 2]", "between values"),
-     ("[1]x", "behind the end"), ('["a]', "no JSON")],
+    [("", "is empty"), ('{"a":1}', "not a JSON array"), ("[1,2", "ends in the middle"), ("[1 2]", "between values"),
+     ("[1]x", "behind the end"), ('["a]', "not JSON")],
 )  # fmt: skip
 def test_an_array_that_breaks(tmp_path: Path, data: str, said: str) -> None:
     with pytest.raises(errors.UsageError, match=said):

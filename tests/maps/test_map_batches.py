@@ -10,7 +10,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.maps.mapper import Mapper
-from onefold.maps.rules import Batch
+from onefold.maps.rules import ItemBatch
 from onefold.service import maps
 from onefold.testing.inline import World, inline
 from tests.maps import map_world
@@ -26,7 +26,9 @@ class Batches:
         self.ill = {"4"}
         app = self.mill.app = onefold.App("batches")
 
-        @app.map(app.queue("items"), key="{id}", batch=Batch(items_max=4), retry=(), results=str(folder / "results"))
+        @app.map(
+            app.queue("items"), key="{id}", batch=ItemBatch(items_max=4), retry=(), results=str(folder / "results")
+        )
         def grind(rows: list[Row]) -> None:
             if self.ill & {row.id for row in rows}:
                 raise NotThereError("no")

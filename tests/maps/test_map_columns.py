@@ -13,10 +13,10 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.maps.columns import check_columns
-from onefold.maps.items import LocalSource
+from onefold.maps.checks import check_columns
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import ItemReader
+from onefold.maps.sources import LocalSource
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, Mill, drive

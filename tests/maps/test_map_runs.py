@@ -16,7 +16,7 @@ from onefold import errors
 from onefold.maps import state as map_state
 from onefold.maps.mapper import Mapper
 from onefold.maps.results import write_results
-from onefold.maps.rules import Batch, ItemReader
+from onefold.maps.rules import ItemBatch, ItemReader
 from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
 from onefold.run import runs
@@ -188,7 +188,9 @@ def test_batches_are_one_call_and_fail_together(tmp_path: Path) -> None:
     app = onefold.App("batches")
     queue = app.queue("items")
 
-    @app.map(queue, key="{id}", batch=Batch(items_max=4), tolerated_percent=50, retry=(), results=str(tmp_path / "r"))
+    @app.map(
+        queue, key="{id}", batch=ItemBatch(items_max=4), tolerated_percent=50, retry=(), results=str(tmp_path / "r")
+    )
     def grind(rows: list[Row]) -> int:
         calls.append([row.id for row in rows])
         if rows[0].id == "4":
@@ -210,7 +212,7 @@ def test_batches_are_one_call_and_fail_together(tmp_path: Path) -> None:
 def test_batches_that_are_done_are_not_cut_anew_by_a_repaired_source(tmp_path: Path) -> None:
     app, calls = onefold.App("batches"), list[list[str]]()
 
-    @app.map(app.queue("items"), key="{id}", batch=Batch(items_max=4), results=str(tmp_path / "r"))
+    @app.map(app.queue("items"), key="{id}", batch=ItemBatch(items_max=4), results=str(tmp_path / "r"))
     def grind(rows: list[Row]) -> None:
         calls.append([row.id for row in rows])
 

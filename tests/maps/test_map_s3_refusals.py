@@ -12,8 +12,7 @@ from botocore.exceptions import ClientError, ResponseStreamingError
 
 from onefold import errors
 from onefold.maps import mapper
-from onefold.maps.items import S3Source
-from onefold.maps.result_places import Bucket
+from onefold.maps.sources import S3Results, S3Source
 from onefold.service import maps
 from onefold.service.wiring import Runtime
 from onefold.testing.inline import inline
@@ -61,7 +60,7 @@ def test_an_object_that_cannot_be_read(code: str, status: int, kind: type[Except
 
 @pytest.mark.parametrize(("status", "kind"), [(403, OSError), (404, OSError), (503, S3UploadFailedError)])
 def test_results_that_cannot_be_uploaded(status: int, kind: type[Exception]) -> None:
-    with pytest.raises(kind), Bucket("s3://nightly/out", Client("Code", status)).writing("manifest.json") as file:
+    with pytest.raises(kind), S3Results("s3://nightly/out", Client("Code", status)).writing("manifest.json") as file:
         file.write(b"{}")
 
 
@@ -70,7 +69,7 @@ def test_results_that_s3_refuses_halt_the_run_in_plain_words(tmp_path: Path, mon
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(3))
         with monkeypatch.context() as refusing:
-            refusing.setattr(Runtime, "results", lambda *_: Bucket("s3://nightly/out", Client("AccessDenied", 403)))
+            refusing.setattr(Runtime, "results", lambda *_: S3Results("s3://nightly/out", Client("AccessDenied", 403)))
             world.run_for(10_000)
             found = maps.progress(mill.app, RUN)
             assert found.status == "halted"

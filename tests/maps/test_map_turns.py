@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold.maps import mapper, turns
-from onefold.maps.children import Child, children
+from onefold.maps.children import MapChild, children
 from onefold.options import ItemRetry
 from onefold.service import maps
 from onefold.testing.inline import inline
@@ -24,7 +24,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where the children end that drivers have read, in the order of reading."""
     seen: list[int] = []
 
-    def counted(*args: Any) -> Iterator[Child]:
+    def counted(*args: Any) -> Iterator[MapChild]:
         for child in children(*args):
             seen.append(child.end.index)
             yield child

@@ -12,9 +12,8 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.decide.delivery import Success
 from onefold.decide.outcomes import Failed
-from onefold.maps.item_failures import ItemFailures
 from onefold.maps.mapper import Mapper
-from onefold.maps.rules import Catcher, MapSpec, Retrier
+from onefold.maps.rules import Catcher, ItemFailures, MapSpec, Retrier
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, NotThereError

@@ -1,4 +1,4 @@
-"""The children of a map run, as they are read from its source: items with payload, key and message, and rows that are none.
+"""The children of a map run as they are read from its source: items with payload, key and message, and malformed rows.
 
 A row that cannot be read, does not fit the payload's type, or gives no key is malformed; it comes out with the child behind
 it, so that a position between two children has every row before it accounted for.
@@ -13,20 +13,20 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.store import RecordKey
-from onefold.maps.items import Item, Malformed, Position, Source
-from onefold.maps.items_reading import read
+from onefold.maps.formats import read
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import Batcher
+from onefold.maps.sources import Item, Malformed, Position, Source
 from onefold.run.error_text import kept_text
 from onefold.run.outgoing import Outgoing
 
-_MALFORMED_MAX = 200  # so many rows in a row that are no items come out without a child behind them
+_MALFORMED_MAX = 200  # after so many malformed rows in a row they come out without waiting for the next child
 _SHOWN_CHARS = 2_000
 _TAKEN_BYTES = 4 * 1024 * 1024
 
 
-class Child(Struct, frozen=True, gc=False):
-    """One child, or only rows that are not items.
+class MapChild(Struct, frozen=True, gc=False):
+    """One child, or only malformed rows.
 
     Args:
         outgoing: its message; None for rows alone. items: how many it has.
@@ -54,11 +54,11 @@ class _Ready(Struct, frozen=True, gc=False):
     line: int
 
 
-def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iterator[Child]:
+def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iterator[MapChild]:
     """The children behind a position that is a child's end, in order.
 
     Raises:
-        as `items_reading.read`.
+        as `formats.read`.
     """
     batcher: Batcher[_Ready] | None = Batcher(mapping.spec.batch) if mapping.spec.batch is not None else None
     bad: list[Malformed] = []
@@ -89,13 +89,13 @@ def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iter
         yield _child(mapping, run, some, bad, end)
 
 
-def taken(stream: Iterator[Child], count_max: int, index_max: int | None = None) -> list[Child]:
+def taken(stream: Iterator[MapChild], count_max: int, index_max: int | None = None) -> list[MapChild]:
     """The next children, so many at most, and no more than some MB of them.
 
     Args:
         index_max: not beyond the child that ends behind so many items.
     """
-    found: list[Child] = []
+    found: list[MapChild] = []
     size = 0
     while len(found) < count_max and size < _TAKEN_BYTES:
         child = next(stream, None)
@@ -109,7 +109,7 @@ def taken(stream: Iterator[Child], count_max: int, index_max: int | None = None)
 
 
 def _ready(mapping: MapJob, item: Item) -> _Ready | Malformed:
-    """An item with its payload and key, or why it is none."""
+    """An item with its payload and key, or why it is malformed."""
     try:
         payload = mapping.payload_of(item)
         key = mapping.key.of(payload)
@@ -123,15 +123,17 @@ def _ready(mapping: MapJob, item: Item) -> _Ready | Malformed:
         )
 
 
-def _child(mapping: MapJob, run: str, some: Sequence[_Ready] | None, bad: Sequence[Malformed], end: Position) -> Child:
+def _child(
+    mapping: MapJob, run: str, some: Sequence[_Ready] | None, bad: Sequence[Malformed], end: Position
+) -> MapChild:
     if not some:
-        return Child(None, 0, tuple(bad), end)
+        return MapChild(None, 0, tuple(bad), end)
     try:
         outgoing = mapping.message(run, [one.payload for one in some], [one.key for one in some])
     except errors.PayloadError as error:
         alone = [Malformed(one.line, _one_line(error), "", one.end) for one in some]
-        return Child(None, 0, (*bad, *alone), end)
-    return Child(outgoing, len(some), tuple(bad), end)
+        return MapChild(None, 0, (*bad, *alone), end)
+    return MapChild(outgoing, len(some), tuple(bad), end)
 
 
 def malformed(item: Item, error: errors.OnefoldError) -> Malformed:

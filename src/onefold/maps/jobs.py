@@ -26,19 +26,18 @@ from onefold.contracts.store import RecordKey
 from onefold.decide.delivery import Effect
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
 from onefold.duration import Duration
-from onefold.maps import item_failures
-from onefold.maps.items import Item, Source
-from onefold.maps.result_places import ResultPlace
 from onefold.maps.rules import (
     CONCURRENCY_DEFAULT,
-    Batch,
     Catcher,
     Format,
+    ItemBatch,
+    ItemFailures,
     ItemReader,
     MapSpec,
     Retrier,
     Tolerated,
 )
+from onefold.maps.sources import Item, ResultLocation, Source
 from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry, check_option
 from onefold.run.context import Context
 from onefold.run.declaring import types_of
@@ -57,22 +56,22 @@ _ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that si
 
 
 class Still(Struct, frozen=True):
-    """Since when a run stands still, from one turn to the next: a turn is too short to see it by itself.
+    """Since when nothing has moved in a run, passed from turn to turn: one turn is too short to see it by itself.
 
     Args:
-        moved_at_ms: when something was over, or was sent, last; None: not known. empty_at_ms: since when its queue was seen
-            empty although children are not over; None: it was not.
+        moved_at_ms: when something was last over or sent; None when that is not known.
+        empty_at_ms: since when its queue has been empty although children are not over; None when it is not.
     """
 
     moved_at_ms: int | None = None
     empty_at_ms: int | None = None
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class MapTurn(Struct, frozen=True, kw_only=True):
     """The payload of a turn.
 
     Args:
-        run: which. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
+        run: its name. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
         idle: turns before this one in which nothing happened. still: since when nothing has.
     """
 
@@ -94,7 +93,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
 
     spec: MapSpec
     job: Job[Any, Any]
-    turns: Job[Turn, str]
+    turns: Job[MapTurn, str]
     item: PayloadCodec[Any]
     key: KeyRule
     queue: QueueSettings
@@ -129,7 +128,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(item.value, annotation, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.PayloadError(f"The row is no {self.item.name}: {error}.") from error
+            raise errors.PayloadError(f"The row is not a {self.item.name}: {error}.") from error
         except TypeError:  # a class that msgspec does not know (pydantic): from JSON, as a message is read
             return self.item.decode(msgspec.json.encode(item.value))
 
@@ -166,8 +165,8 @@ class MapJob(Struct, frozen=True, kw_only=True):
         return RecordKey("", self.job.name, f"{run}/{key}")
 
 
-class OpenedHere(Opened, Protocol):
-    """An opened engine that can also open sources and places for results."""
+class MapRuntime(Opened, Protocol):
+    """An opened engine that can also open sources and locations for results."""
 
     entropy: Entropy
 
@@ -175,7 +174,7 @@ class OpenedHere(Opened, Protocol):
         """For pauses that nobody ends early."""
         ...
 
-    def results(self, place: str) -> ResultPlace:
+    def results(self, place: str) -> ResultLocation:
         """The directory or S3 prefix of that name."""
         ...
 
@@ -184,7 +183,7 @@ class OpenedHere(Opened, Protocol):
         ...
 
 
-class MapHouse(House, Protocol):
+class MapApp(House, Protocol):
     """What maps need of an app."""
 
     @property
@@ -217,13 +216,9 @@ class MapHouse(House, Protocol):
         """What hears of events."""
         ...
 
-    def runtime(self) -> OpenedHere:
+    def runtime(self) -> MapRuntime:
         """The opened engine."""
         ...
-
-
-class Declares(MapHouse, Protocol):
-    """What `declare` needs of an app."""
 
     def queue(self, name: str, *, function: None, dead_letter: DeadLetter) -> Queue:
         """Declare a queue; the same again when it was declared before."""
@@ -237,7 +232,7 @@ class Declares(MapHouse, Protocol):
         ...
 
 
-Take = Callable[[MapHouse, MapJob, Turn, Context], str]
+Take = Callable[[MapApp, MapJob, MapTurn, Context], str]
 """Drives a run for a while, and sends the next turn."""
 
 
@@ -248,7 +243,7 @@ class Options(Struct, frozen=True, kw_only=True):
     name: str | None
     items: Format | ItemReader
     source: str | None
-    batch: int | Batch | None
+    batch: int | ItemBatch | None
     concurrency: int
     tolerated_count: int | None
     tolerated_percent: float | None
@@ -265,7 +260,7 @@ DEFAULT_RETRY: Final = (ItemRetry(jitter="full"),)
 DEFAULT_CONCURRENCY: Final = CONCURRENCY_DEFAULT
 
 
-def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
+def declare(app: MapApp, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
     """What `App.map` does; arguments and errors as there.
 
     Args:
@@ -281,7 +276,7 @@ def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable
         )
     rules: dict[str, Any] = {
         "reader": given.items if isinstance(given.items, ItemReader) else ItemReader(format=given.items),
-        "batch": Batch(items_max=given.batch) if isinstance(given.batch, int) else given.batch,
+        "batch": ItemBatch(items_max=given.batch) if isinstance(given.batch, int) else given.batch,
         "tolerated": Tolerated(count=given.tolerated_count, percent=given.tolerated_percent),
         "retry": tuple(_retrier(one) for one in _several(given.retry)),
         "catch": _catchers(given.catch),
@@ -307,7 +302,7 @@ def declare(app: Declares, queue: Queue, given: Options, take: Take) -> Callable
             retry=_runs_of(spec, queue),
             owner=given.owner,
         )(function)
-        job.judge_failure = item_failures.ItemFailures(spec=spec).judge
+        job.judge_failure = ItemFailures(spec=spec).judge
         turns = app.queue(f"{app.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
         made = app.maps[name] = MapJob(
             spec=spec,
@@ -391,12 +386,12 @@ def _runs_of(spec: MapSpec, queue: Queue) -> Retry:
     return Retry(attempts=most, base="0s", jitter="none", crashes=CRASHES_MAX)
 
 
-def _turns(app: Declares, queue: Queue, name: str, owner: str | None, take: Take) -> Job[Turn, str]:
-    def turn(message: Turn, ctx: Context) -> str:
+def _turns(app: MapApp, queue: Queue, name: str, owner: str | None, take: Take) -> Job[MapTurn, str]:
+    def turn(message: MapTurn, ctx: Context) -> str:
         return take(app, app.maps[name], message, ctx)
 
-    turn.__annotations__ = {"message": Turn, "ctx": Context, "return": str}
-    made: Job[Turn, str] = app.job(
+    turn.__annotations__ = {"message": MapTurn, "ctx": Context, "return": str}
+    made: Job[MapTurn, str] = app.job(
         queue,
         key="{run}/{begun_at_ms}/{number}",
         name=f"{name}-run",

@@ -23,10 +23,9 @@ from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
 from onefold.decide.outcomes import Failed, Outcome
-from onefold.maps.item_failures import ItemFailures
-from onefold.maps.items import Item, Position
 from onefold.maps.jobs import MapJob
-from onefold.maps.rules import BUSY, MapSpec
+from onefold.maps.rules import BUSY, ItemFailures, MapSpec
+from onefold.maps.sources import Item, Position
 from onefold.run.handlers import Job
 from onefold.run.lambda_adapter import remaining_ms_of
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
@@ -90,8 +89,8 @@ def _item(spec: MapSpec, value: Any) -> Item:
     return Item(value=None, text=msgspec.json.encode(value).decode(), line=1, end=Position())
 
 
-class Noting(ItemFailures, frozen=True):
-    """Leaves what becomes of a failure to the state machine, and notes it for the answer."""
+class NotedFailures(ItemFailures, frozen=True):
+    """Leaves the outcome of a failure to the state machine, and keeps it for the answer."""
 
     noted: list[Failed]
 
@@ -110,14 +109,14 @@ class Noting(ItemFailures, frozen=True):
 
 
 def error_name(spec: MapSpec, failed: Failed) -> str:
-    """What a failure is called before the state machine: as `item_failures` calls it before a retrier, and a catcher."""
+    """The name that the state machine gets for a failure: the one that `ItemFailures` gives to retriers and catchers."""
     short = failed.error.rpartition(".")[2]
     rules = [one.errors for one in spec.retry] + [one.errors for one in spec.catch]
     named = any(short == name.rpartition(".")[2] for names in rules for name in names)
     return _PERMANENT if failed.kind == "permanent" and not named else short
 
 
-class ChildQueue:
+class StepFunctionsQueue:
     """The queue of a map's job, for a child that is in no queue: what it sends is sent, the rest changes nothing."""
 
     def __init__(self, queue: Queue, buried: list[Bury]) -> None:
@@ -156,7 +155,7 @@ class ChildQueue:
         return self._queue.depth()
 
 
-class Children:
+class StepFunctionsChildren:
     """Performs children, one at a time, for as long as its container lives.
 
     Args:
@@ -205,7 +204,7 @@ class Children:
         outgoing = message_of(mapping, event)
         try:
             return self._answer(mapping, outgoing, remaining_ms_of(context))
-        except errors.TransientError as error:  # ours: a handler's own is told by its name
+        except errors.TransientError as error:  # ours: a handler's own keeps its name
             raise _named(BUSY, str(error)) from error
 
     def _answer(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> Any:
@@ -266,17 +265,17 @@ class Children:
         return self._jobs[str(delivery.attributes[JOB_ATTRIBUTE].value)]
 
     def _child_queue(self, queue: Queue) -> Queue:
-        return ChildQueue(queue, self._buried)
+        return StepFunctionsQueue(queue, self._buried)
 
     def _counting_no_runs(self, mapping: MapJob) -> Job[Any, Any]:
         """The map's job, without its own rules of retries."""
         job = copy.copy(mapping.job)
         job.policy = msgspec.structs.replace(job.policy, attempts_max=_RUNS_MAX)
-        job.judge_failure = Noting(spec=mapping.spec, noted=self._noted).judge
+        job.judge_failure = NotedFailures(spec=mapping.spec, noted=self._noted).judge
         return job
 
 
 def _named(name: str, summary: str) -> Exception:
-    """An error whose class has this name: Lambda tells the name, Step Functions compares it."""
+    """An error whose class has this name: Lambda passes the name on, Step Functions compares it."""
     made: Exception = type(name, (Exception,), {})(summary)
     return made

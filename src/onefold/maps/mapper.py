@@ -6,9 +6,9 @@
               order, so that a crash may send a child again, under the same key, and never leaves one out
     end       result files, the run's number of operations, and last the status: each may be done again
 
-Whoever drives may be killed anywhere; another one reads State and goes on. Two that drive one run at once are told apart by
-the version of its value: one of them stops. In a redrive the records are read before anything is sent: what is done is not
-sent again, and what failed before the redrive counts as not over.
+A driver may be killed anywhere; another one reads State and goes on. When two drive one run at once, the version of its
+value stops one of them. In a redrive the records are read before anything is sent: what is done is not sent again, and what
+failed before the redrive counts as not over.
 Never here: threads, a worker's life, what an item's failure means. Invariant: a checkpoint counts only children whose
 messages are in their queue, or whose records say that they are over.
 """
@@ -27,14 +27,13 @@ from onefold.contracts.queue import RUN_ATTRIBUTE
 from onefold.contracts.store import Record
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
-from onefold.maps.children import Child, children, taken
-from onefold.maps.fates import amended, amending, fate_of, has_failed, is_over
-from onefold.maps.items import Malformed, Source
-from onefold.maps.jobs import MapHouse, MapJob, Still
+from onefold.maps.children import MapChild, children, taken
+from onefold.maps.jobs import MapApp, MapJob, Still
 from onefold.maps.results import write_results
 from onefold.maps.rules import EXCEEDED, EXCEEDED_CAUSE, exceeded
-from onefold.maps.span import Span, Waiting
-from onefold.maps.state import MapState, Standing
+from onefold.maps.sources import Malformed, Source
+from onefold.maps.span import OpenChild, Span, amended, amending, has_failed, is_over, status_of
+from onefold.maps.state import MapState, VersionedMapState
 from onefold.run import runs
 from onefold.run.completion import Closer
 from onefold.run.outgoing import Outgoing
@@ -57,7 +56,7 @@ class Mapper:
     """Drives one run. For one thread at a time.
 
     Args:
-        house: the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
+        app: the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
         chain: of turns that follow one another, of which one at most has its lease; None: one of its own.
 
     Attributes:
@@ -70,14 +69,14 @@ class Mapper:
 
     def __init__(
         self,
-        house: MapHouse,
+        app: MapApp,
         mapping: MapJob,
         run: str,
         still: Still = Still(),  # noqa: B008 - frozen
         chain: str | None = None,
     ) -> None:
-        opened = house.runtime()
-        self._house, self._mapping = house, mapping
+        opened = app.runtime()
+        self._app, self._mapping = app, mapping
         self._engine: Engine = opened.engine
         self._clock: Clock = opened.clock
         self._owner = opened.owner
@@ -95,12 +94,12 @@ class Mapper:
         check_shape(mapping, self.state)
         self._source: Source = opened.source(self.state.source)
         self._stamp = check_source(self._source, self.state, self._mapping)
-        self._stream: Iterator[Child] = iter(())
+        self._stream: Iterator[MapChild] = iter(())
         self._begin()
 
     @property
     def state(self) -> MapState:
-        """The run as it stands."""
+        """The run's state."""
         return self._standing.state
 
     @property
@@ -218,12 +217,12 @@ class Mapper:
             self._take(some)
             read = some[-1].end.index
 
-    def _take(self, some: Sequence[Child]) -> None:
+    def _take(self, some: Sequence[MapChild]) -> None:
         """Add children that were sent by an earlier driver, as their records say."""
         for child, record in self._records(some):
             self._add(child, record, self._sent_under(record))
 
-    def _records(self, some: Sequence[Child]) -> list[tuple[Child, Record | None]]:
+    def _records(self, some: Sequence[MapChild]) -> list[tuple[MapChild, Record | None]]:
         """Children with their records."""
         keys = [child.record for child in some if child.outgoing is not None]
         found = iter(self._engine.store.read(keys, self._clock.now_ms()) if keys else ())
@@ -237,18 +236,18 @@ class Mapper:
         mine = [row for row in rows if row.event == "redrive" and row.detail.get("round") == self.state.round]
         return int(mine[-1].detail.get("fence") or 0) if mine else 0
 
-    def _add(self, child: Child, record: Record | None, fence: int) -> None:
+    def _add(self, child: MapChild, record: Record | None, fence: int) -> None:
         """One child into the span. What is malformed is over, and counted by itself."""
         if child.outgoing is None:
             self._span.add(None, child.end)
             return
         amends = amended(child.outgoing, record) if self.state.round else None
-        waiting = Waiting(child.record, child.outgoing.fingerprint, amends, child.items, fence)
-        fate = fate_of(record, waiting)
-        if fate is None:
+        waiting = OpenChild(child.record, child.outgoing.fingerprint, amends, child.items, fence)
+        status = status_of(record, waiting)
+        if status is None:
             self._span.add(waiting, child.end)
         else:
-            self._span.add(None, child.end, items=child.items, failed=fate == "failed")
+            self._span.add(None, child.end, items=child.items, failed=status == "failed")
 
     # -- look and judge ----------------------------------------------------------------------------------------------
 
@@ -262,15 +261,15 @@ class Mapper:
         records = self._engine.store.read([waiting.record for _, waiting in looked], self._clock.now_ms())
         over = 0
         for (number, waiting), record in zip(looked, records, strict=True):
-            fate = fate_of(record, waiting)
-            if fate is not None:
-                self._span.settle(number, failed=fate == "failed")
+            status = status_of(record, waiting)
+            if status is not None:
+                self._span.settle(number, failed=status == "failed")
                 over += 1
         self._cursor += len(looked) - over
         return over > 0
 
     def _judge(self) -> None:
-        """Past what is tolerated nothing more is sent. Rows that are no items have failed, too."""
+        """Past what is tolerated nothing more is sent. Malformed rows have failed, too."""
         state = self.state
         if state.ending is not None:
             return
@@ -304,7 +303,7 @@ class Mapper:
             self._add(child, record, record.fence if record is not None else 0)
         return True
 
-    def _write(self, told: Sequence[tuple[Child, Record | None]]) -> None:
+    def _write(self, told: Sequence[tuple[MapChild, Record | None]]) -> None:
         """Rows, messages and the checkpoint."""
         now_ms, run = self._clock.now_ms(), self.state.run
         outgoing: list[Outgoing] = []
@@ -336,17 +335,17 @@ class Mapper:
             driver=self._token,
         )
 
-        def write() -> Standing:
+        def write() -> VersionedMapState:
             if rows:
                 self._engine.ledger.append(rows)
             if outgoing:
-                self._house.deliver(outgoing)
+                self._app.deliver(outgoing)
             return map_state.write(self._engine.state, after, self._standing.version)
 
         self._standing = together(self._engine, write)
         self._noted_ms = self._clock.monotonic_ms()
         if outgoing:
-            self._engine.notify()  # what was told inside the transaction was told too early
+            self._engine.notify()  # workers woken inside the transaction were woken too early
 
     def _row_of(self, bad: Malformed, now_ms: int) -> Row:
         detail: dict[str, str | int | bool | None] = {
@@ -374,7 +373,7 @@ class Mapper:
                     break
                 if child.outgoing is not None and child.record in lost:
                     ((_, record),) = self._records([child])
-                    self._house.deliver([amending(child.outgoing, record if self.state.round else None)])
+                    self._app.deliver([amending(child.outgoing, record if self.state.round else None)])
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -384,7 +383,7 @@ class Mapper:
         status = "succeeded" if state.ending is None else state.ending
         now_ms = self._clock.now_ms()
         after = replace(state, status=status, ended_at_ms=now_ms)
-        opened = self._house.runtime()
+        opened = self._app.runtime()
         try:
             write_results(self._mapping, after, self._source, opened.engine.store, opened.results(after.results))
         except OSError as error:
@@ -392,7 +391,7 @@ class Mapper:
             raise errors.UsageError(
                 f"The results of run {state.run} cannot be written: {error.strerror or error}.",
                 meaning="All of its items are over; only their files are missing.",
-                todo=f"Mend {after.results}, then `onefold map resume {state.run}`.",
+                todo=f"Make {after.results} writable, then `onefold map resume {state.run}`.",
             ) from error
         if status == "succeeded":
             expected = sum(self._engine.ledger.tally(state.run).values())
@@ -401,7 +400,7 @@ class Mapper:
             runs.note(self._engine.state, state.run, dispatched=state.children, failure=state.failure)
         self._put(after)
         if status == "succeeded":
-            Closer(self._engine, self._house.jobs, self._clock).close(state.run)
+            Closer(self._engine, self._app.jobs, self._clock).close(state.run)
 
     def _clear(self) -> None:
         """Take the dead letters of the last round away: their items are judged by their records, and sent anew."""
@@ -429,7 +428,7 @@ class Mapper:
             )
         seen_done, seen_failed = state.done + self._span.done, state.failed + self._span.failed
         state = replace(state, seen_done=seen_done, seen_failed=seen_failed)
-        self._standing = Standing(state, self._standing.version)
+        self._standing = VersionedMapState(state, self._standing.version)
         return state
 
     def _put(self, after: MapState) -> None:

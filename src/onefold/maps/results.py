@@ -7,8 +7,9 @@
 The source of the run is read once more, and each child's record gives its outcome. So nothing has to be kept for the files
 while the run goes on, and files that a crash cut short are simply written again.
 An embedded run has no ARNs: names of the same form are used, with the account 000000000000.
-Never here: where files go. Invariant: each item of the source is in exactly one file; a record is made only of
-what is stored.
+
+Never here: how a file is written (`sources.py`), deciding outcomes. Invariant: each item of the source is in exactly one
+file; a record is made only of what is stored.
 
 Source: Step Functions developer guide, input-output-resultwriter; recorded answers (see the facts behind section 6 there).
 """
@@ -23,10 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 from msgspec import Struct, json
 
 from onefold.contracts.store import Record, RecordKey
-from onefold.maps.children import Child, children, taken
-from onefold.maps.items import Position, Source
+from onefold.maps.children import MapChild, children, taken
 from onefold.maps.jobs import MapJob
-from onefold.maps.result_places import ResultPlace
+from onefold.maps.sources import Position, ResultLocation, Source
 from onefold.maps.state import MapState
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ MANIFEST: Final = "manifest.json"
 _ARN: Final = "arn:onefold:states:local:000000000000"
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """How one child stands.
+class ChildOutcome(Struct, frozen=True, kw_only=True):
+    """How one child ended, or that it has not.
 
     Args:
         name: its key. body: its payload as JSON text; of a batch the list of its items.
@@ -61,11 +61,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def run_arn(mapping: str, token: str) -> str:
-    """What stands for the Map Run's ARN: `...:mapRun:<machine>/<label>:<id>`."""
+    """The name used in place of the Map Run's ARN: `...:mapRun:<machine>/<label>:<id>`."""
     return f"{_ARN}:mapRun:{mapping}/Items:{token}"
 
 
-def record_of(kind: Kind, outcome: Outcome, mapping: str, *, batched: bool) -> dict[str, Any]:
+def record_of(kind: Kind, outcome: ChildOutcome, mapping: str, *, batched: bool) -> dict[str, Any]:
     """One child as ResultWriter writes it."""
     machine = f"{_ARN}:stateMachine:{mapping}/Items"
     body = f'{{"Items":{outcome.body}}}' if batched else outcome.body
@@ -110,19 +110,14 @@ def manifest(mapping: str, token: str, bucket: str, files: Mapping[Kind, Sequenc
     return {"DestinationBucket": bucket, "MapRunArn": run_arn(mapping, token), "ResultFiles": listed}
 
 
-def as_bytes(value: object) -> bytes:
-    """A value of a result file."""
-    return json.encode(value)
-
-
-_BATCH = 500
-_FILES_MAX = 1_000
+_BATCH: Final = 500
+_FILES_MAX: Final = 1_000
 
 
 class _File:
     """The files of one kind, each an array; the next one is begun when one is full."""
 
-    def __init__(self, kind: Kind, place: ResultPlace, bytes_max: int) -> None:
+    def __init__(self, kind: Kind, place: ResultLocation, bytes_max: int) -> None:
         self._kind = kind
         self._place = place
         self._bytes_max = bytes_max
@@ -166,7 +161,7 @@ class _File:
 
 
 def write_results(
-    mapping: MapJob, state: MapState, source: Source, store: Store, place: ResultPlace, *,
+    mapping: MapJob, state: MapState, source: Source, store: Store, place: ResultLocation, *,
     bytes_max: int = FILE_BYTES_MAX,
 ) -> None:  # fmt: skip
     """Write all files of a run, the manifest last; what an earlier round wrote is replaced.
@@ -175,26 +170,26 @@ def write_results(
         bytes_max: of one file.
 
     Raises:
-        OSError: the place cannot be written. As `items_reading.read`.
+        OSError: the location cannot be written. As `formats.read`.
     """
     files = {kind: _File(kind, place, bytes_max) for kind in KINDS}
     stream = children(mapping, state.run, source, Position())
     try:
         while some := taken(stream, _BATCH):
-            for kind, value in _told(mapping, state, store, some):
-                files[kind].add(as_bytes(value))
+            for kind, value in _records(mapping, state, store, some):
+                files[kind].add(json.encode(value))
         for file in files.values():
             file.end()
     except BaseException as error:
         for file in files.values():
             file.abandon(error)
         raise
-    told = manifest(state.map, state.id, place.bucket, {kind: file.written for kind, file in files.items()})
+    listed = manifest(state.map, state.id, place.bucket, {kind: file.written for kind, file in files.items()})
     with place.writing(MANIFEST) as file:
-        file.write(as_bytes(told))
+        file.write(json.encode(listed))
 
 
-def _told(mapping: MapJob, state: MapState, store: Store, some: Sequence[Child]) -> Iterator[tuple[Kind, object]]:
+def _records(mapping: MapJob, state: MapState, store: Store, some: Sequence[MapChild]) -> Iterator[tuple[Kind, object]]:
     asked: list[RecordKey] = [child.record for child in some if child.outgoing is not None]
     records = iter(store.read(asked, state.ended_at_ms or state.round_at_ms) if asked else ())
     for child in some:
@@ -205,10 +200,10 @@ def _told(mapping: MapJob, state: MapState, store: Store, some: Sequence[Child])
             yield kind, record_of(kind, outcome, state.map, batched=mapping.spec.batch is not None)
 
 
-def _outcome(child: Child, record: Record | None, state: MapState) -> tuple[Kind, Outcome]:
+def _outcome(child: MapChild, record: Record | None, state: MapState) -> tuple[Kind, ChildOutcome]:
     assert child.outgoing is not None
     name = child.record.key
-    outcome = Outcome(name=name, body=child.outgoing.entry.body, redrives=state.round)
+    outcome = ChildOutcome(name=name, body=child.outgoing.entry.body, redrives=state.round)
     if record is None:
         return "PENDING", outcome
     stopped_at = _instant(record.updated_at_ms)
@@ -218,7 +213,7 @@ def _outcome(child: Child, record: Record | None, state: MapState) -> tuple[Kind
         return "FAILED", _with(outcome, error="ConflictError", cause=cause, at=(stopped_at, stopped_at))
     if record.status == "completed":
         output = (record.result or b"null").decode()
-        return "SUCCEEDED", Outcome(
+        return "SUCCEEDED", ChildOutcome(
             name=name, body=outcome.body, output=output, started_at=started_at, stopped_at=stopped_at,
             redrives=state.round,
         )  # fmt: skip
@@ -230,8 +225,8 @@ def _outcome(child: Child, record: Record | None, state: MapState) -> tuple[Kind
     return "PENDING", outcome
 
 
-def _with(outcome: Outcome, *, error: str, cause: str, at: tuple[str | None, str]) -> Outcome:
-    return Outcome(
+def _with(outcome: ChildOutcome, *, error: str, cause: str, at: tuple[str | None, str]) -> ChildOutcome:
+    return ChildOutcome(
         name=outcome.name, body=outcome.body, error=error, cause=cause, started_at=at[0], stopped_at=at[1],
         redrives=outcome.redrives,
     )  # fmt: skip

@@ -2,19 +2,31 @@
 
 One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as a
 Distributed Map state. Rules are those of Step Functions (developer guide, pages named at each function), to the boundary.
-Never here: files, queues, records, clocks; chance comes in as a fraction. Shapes of results are in `results.py`.
-Invariant: the same spec over the same items makes the same children, in the same order, with the same names.
+An item's failure is judged here too (`ItemFailures`). Each retrier counts its own retries over the item's whole life, so it
+needs the errors of earlier runs; the ledger has them, because it always keeps the outcomes of a run's operations. A redrive
+begins a new count. A caught item has succeeded with `{"Error", "Cause"}`; the message to the operations queue leaves with
+its record (outbox).
+
+Never here: files, queues, reading records, clocks; chance comes in as a fraction. Shapes of results are in `results.py`.
+Invariants: the same spec over the same items makes the same children, in the same order, with the same names. The same
+errors in the same order have the same outcome as in Step Functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Raw, Struct, json
+from msgspec.structs import replace
 
 from onefold import errors, limits
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import OutboxItem
+from onefold.decide.delivery import Success
+from onefold.decide.outcomes import Failed, Outcome
 
 Format = Literal["csv", "json", "jsonl", "listing"]
 Delimiter = Literal["comma", "pipe", "semicolon", "space", "tab"]
@@ -34,9 +46,7 @@ _NOT_IN_ALL: Final = ("States.DataLimitExceeded", "States.Runtime")  # same: Sta
 
 EXCEEDED: Final = "States.ExceedToleratedFailureThreshold"
 EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # as AWS says it, observed
-BUSY: Final = (
-    "ChildBusy"  # on Step Functions: the child runs in another invocation, or there was no time left in this one
-)
+BUSY: Final = "ChildBusy"  # on Step Functions: the child runs in another invocation, or this one had no time left
 TIMEOUT: Final = "HandlerTimeout"  # what a run that passed its timeout is called here; States.Timeout there
 
 
@@ -110,7 +120,7 @@ def check_header(names: Sequence[str]) -> None:
         )
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class ItemBatch(Struct, frozen=True, kw_only=True):
     """How items are put together into one child (ItemBatcher).
 
     Args:
@@ -130,6 +140,9 @@ class Batch(Struct, frozen=True, kw_only=True):
             raise errors.UsageError(
                 f"batch.bytes_max={self.bytes_max} is out of range.", todo=f"It may be 1 to {CHILD_BYTES_MAX}."
             )
+
+
+Batch = ItemBatch  # its name before December 2026
 
 
 class Tolerated(Struct, frozen=True, kw_only=True):
@@ -224,7 +237,7 @@ class MapSpec(Struct, frozen=True, kw_only=True):
     queue: str
     reader: ItemReader = ItemReader()
     source: str | None = None
-    batch: Batch | None = None
+    batch: ItemBatch | None = None
     concurrency: int = CONCURRENCY_DEFAULT
     tolerated: Tolerated = Tolerated()
     retry: tuple[Retrier, ...] = ()
@@ -263,7 +276,7 @@ def check_names(names: Sequence[str], what: str) -> None:
     """Refuse names of errors that could never decide.
 
     Raises:
-        UsageError: none, one that is no text, or States.ALL beside others ("must stand alone").
+        UsageError: no name, one that is not a text, or States.ALL beside others ("must stand alone").
     """
     if not names or not all(str(name).strip() for name in names):
         raise errors.UsageError(f"{what}={names!r} names no error.", todo='For example ["ConnectionError"].')
@@ -318,7 +331,7 @@ def matches(names: Sequence[str], error: str) -> bool:
 
 
 def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fraction: float) -> int | None:
-    """How long to wait before the item is tried again; None: it has failed.
+    """How long to wait before the item is tried again; None when it has failed.
 
     The first entry that names the error decides. Each entry counts its own retries over the item's whole life, so errors
     that another entry names use up none of its attempts. The pause is min(interval * backoff^(n-1), max_delay).
@@ -327,9 +340,9 @@ def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fr
         error: of the run that failed now. earlier: of the runs that failed before it, in order.
         fraction: chance from [0, 1).
     """
-    for place, one in enumerate(retriers):
+    for index, one in enumerate(retriers):
         if matches(one.errors, error):
-            used = sum(_first(retriers, before) == place for before in earlier)
+            used = sum(_first(retriers, before) == index for before in earlier)
             if used >= one.attempts:
                 return None
             most_ms = min(one.max_delay_ms or _MAX_DELAY_MS_MAX, _MAX_DELAY_MS_MAX)
@@ -340,7 +353,7 @@ def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fr
 
 
 def _first(retriers: Sequence[Retrier], error: str) -> int | None:
-    return next((place for place, one in enumerate(retriers) if matches(one.errors, error)), None)
+    return next((index for index, one in enumerate(retriers) if matches(one.errors, error)), None)
 
 
 def catcher(catch: Sequence[Catcher], error: str) -> Catcher | None:
@@ -366,7 +379,7 @@ S = TypeVar("S", bound=Sized)
 class Batcher(Generic[S]):
     """Puts items together. An item that is larger than the bound alone makes a batch of its own: the queue refuses it."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ItemBatch) -> None:
         self._items_max = batch.items_max or ITEMS_MAX
         self._bytes_max = batch.bytes_max or CHILD_BYTES_MAX
         self._items: list[S] = []
@@ -388,7 +401,7 @@ class Batcher(Generic[S]):
         return items or None
 
 
-def batched(items: Iterable[S], batch: Batch) -> Iterator[list[S]]:
+def batched(items: Iterable[S], batch: ItemBatch) -> Iterator[list[S]]:
     """All items in batches, in order: 1,130 items by 100 are 12 batches."""
     batcher: Batcher[S] = Batcher(batch)
     for item in items:
@@ -402,3 +415,68 @@ def batched(items: Iterable[S], batch: Batch) -> Iterator[list[S]]:
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+_PERMANENT = "PermanentError"
+
+
+class ItemFailures(Struct, frozen=True):
+    """What a map's rules make of an item's failure.
+
+    Args:
+        spec: whose.
+    """
+
+    spec: MapSpec
+
+    def judge(
+        self, failed: Failed, delivery: Delivery, earlier: Callable[[], Sequence[Row]], fraction: float
+    ) -> Outcome:
+        """The outcome of a run that failed.
+
+        Args:
+            failed: what the handler's exception means by itself. delivery: of the item.
+            earlier: the history of the operation, in order; read only where it matters.
+            fraction: chance from [0, 1).
+
+        Returns:
+            The failure, transient with the exact pause or permanent; or a success, where it was caught. A dependency
+            that is down is left as it is: no attempt is used, and the job is paused.
+        """
+        if failed.kind == "dependency-down":
+            return failed
+        error, before = failed.error, _errors_of(earlier())
+        if failed.kind == "permanent" and not self._is_named(error):
+            error = _PERMANENT
+            before = [_PERMANENT if self._was_permanent(one, failed.error) else one for one in before]
+        wait_ms = retry_ms(self.spec.retriers, error, before, fraction)
+        if wait_ms is not None:
+            wait_ms = min(max(wait_ms, failed.retry_in_ms or 0), limits.VISIBILITY_MS_MAX)
+            return replace(failed, kind="transient", retry_in_ms=wait_ms)
+        caught = catcher(self.spec.catch, failed.error)
+        if caught is None:
+            return replace(failed, kind="permanent")
+        output = {"Error": failed.error, "Cause": failed.summary}
+        item = {"Input": Raw(delivery.body.encode()), "Name": delivery.key or "", "Map": self.spec.name}
+        body = json.encode(output | item).decode()
+        return Success(result=json.encode(output), outbox=[OutboxItem(queue=caught.queue, body=body, key=delivery.key)])
+
+    def _is_named(self, error: str) -> bool:
+        """Whether a retrier names this very error, and not only all of them."""
+        names = [name for one in self.spec.retry for name in one.errors if not name.startswith("States.")]
+        return matches(names, error)
+
+    def _was_permanent(self, error: str, now: str) -> bool:
+        """Whether an earlier error that was tried again was a PermanentError: the ledger has only the class's name."""
+        return error == now or not any(matches(one.errors, error) for one in self.spec.retriers)
+
+
+def _errors_of(rows: Sequence[Row]) -> list[str]:
+    """The errors of an operation's runs that were tried again, in order, since its last redrive."""
+    found: list[str] = []
+    for row in rows:
+        if row.event == "redrive":
+            found = []
+        elif row.event == "retry":
+            found.append(str(row.detail.get("error")))
+    return found

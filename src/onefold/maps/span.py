@@ -1,7 +1,11 @@
-"""The children of a map run between the first that is not over and the last that was sent: small, whatever stands in it.
+"""The children of a map run between the first open one and the last that was sent, and what a record says of one.
 
-A child that is over costs some bytes here until everything before it is over; one that is not has its operation beside it.
-Never here: storage, positions' meaning. Invariant: the sums of what was popped and what is left are those of what was added.
+A child that is over (done or failed) costs a few bytes here until everything before it is over; an open one keeps its
+operation. A record outlives the rounds of a run: what failed under the fence it had before a redrive is not over in that
+redrive, and the same key may have other contents in a repaired file.
+
+Never here: reading records, sending, what a position means. Invariants: what was popped and what is left add up to what was
+added. A child that is done stays done, whatever the file says now.
 """
 
 from __future__ import annotations
@@ -9,18 +13,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from onefold.contracts.store import RecordKey
-from onefold.maps.items import Position
+from onefold.contracts.queue import AMENDS_ATTRIBUTE, Attribute
+from onefold.contracts.store import Record, RecordKey
+from onefold.maps.children import MapChild
+from onefold.maps.sources import Position
+from onefold.run.outgoing import Outgoing
 
 _OPEN, _DONE, _FAILED = 0, 1, 2
 _COMPACT = 4_096
 
 
-class Waiting(Struct, frozen=True, gc=False):
-    """A child that is not over.
+class OpenChild(Struct, frozen=True, gc=False):
+    """A child that was sent and is not over.
 
     Args:
         record: its operation. fingerprint: of its payload. amends: of the payload that it replaces in a redrive.
@@ -35,7 +44,7 @@ class Waiting(Struct, frozen=True, gc=False):
 
 
 class Popped(Struct, frozen=True, gc=False):
-    """Children at the beginning that are over: how many, their items by outcome, and the position behind them."""
+    """Children taken from the beginning because they are over: how many, their items by outcome, the position after them."""
 
     children: int
     done: int
@@ -44,33 +53,33 @@ class Popped(Struct, frozen=True, gc=False):
 
 
 class Span:
-    """Children in order."""
+    """The children that are in flight, in order."""
 
     def __init__(self, first: int) -> None:
         """`first`: number of the first child that will be added."""
-        self._first = first  # number of the child at place 0 of the arrays
+        self._first = first  # number of the child at index 0 of the arrays
         self._gone = 0  # children at the beginning of the arrays that were popped
         self._ends = array("q")
         self._items = array("q")
-        self._fates = array("b")
-        self._waiting: dict[int, Waiting] = {}
+        self._status = array("b")
+        self._waiting: dict[int, OpenChild] = {}
         self.done = self.failed = 0  # items that are over, and not popped yet
 
     def __len__(self) -> int:
         """Children that were added and not popped."""
-        return len(self._fates) - self._gone
+        return len(self._status) - self._gone
 
     @property
     def open(self) -> int:
         """Children that are not over."""
         return len(self._waiting)
 
-    def add(self, waiting: Waiting | None, end: Position, *, items: int = 0, failed: bool = False) -> None:
-        """Add the next child; None: it is over, `failed` or done, with so many items."""
-        number = self._first + len(self._fates)
+    def add(self, waiting: OpenChild | None, end: Position, *, items: int = 0, failed: bool = False) -> None:
+        """Add the next child; with None it is over already, `failed` or done, with so many items."""
+        number = self._first + len(self._status)
         self._ends.extend((end.offset, end.line, end.index))
         self._items.append(items if waiting is None else waiting.items)
-        self._fates.append(_OPEN)
+        self._status.append(_OPEN)
         if waiting is not None:
             self._waiting[number] = waiting
         else:
@@ -82,55 +91,101 @@ class Span:
         self._over(number, failed=failed)
 
     def _over(self, number: int, *, failed: bool) -> None:
-        place = number - self._first
-        self._fates[place] = _FAILED if failed else _DONE
+        index = number - self._first
+        self._status[index] = _FAILED if failed else _DONE
         if failed:
-            self.failed += self._items[place]
+            self.failed += self._items[index]
         else:
-            self.done += self._items[place]
+            self.done += self._items[index]
 
-    def waiting(self, count_max: int, after: int = 0) -> list[tuple[int, Waiting]]:
+    def waiting(self, count_max: int, after: int = 0) -> list[tuple[int, OpenChild]]:
         """Children that are not over, from the first on, passing over `after` of them."""
         return list(islice(self._waiting.items(), after, after + count_max))
 
-    def every(self) -> Iterator[Waiting]:
+    def every(self) -> Iterator[OpenChild]:
         """All children that are not over."""
         return iter(list(self._waiting.values()))
 
     def pop(self) -> Popped | None:
         """Take what is over from the beginning; None where the first is not over."""
-        begin = place = self._gone
+        begin = index = self._gone
         done = failed = 0
-        while place < len(self._fates) and self._fates[place] != _OPEN:
-            if self._fates[place] == _DONE:
-                done += self._items[place]
+        while index < len(self._status) and self._status[index] != _OPEN:
+            if self._status[index] == _DONE:
+                done += self._items[index]
             else:
-                failed += self._items[place]
-            place += 1
-        if place == begin:
+                failed += self._items[index]
+            index += 1
+        if index == begin:
             return None
-        end = Position(*self._ends[3 * place - 3 : 3 * place])
-        self._gone = place
+        end = Position(*self._ends[3 * index - 3 : 3 * index])
+        self._gone = index
         self.done -= done
         self.failed -= failed
         self._compact()
-        return Popped(place - begin, done, failed, end)
+        return Popped(index - begin, done, failed, end)
 
     def drop(self, first: int) -> None:
-        """Forget the children before the one of that number, which was added: somebody else has counted them."""
+        """Forget the children before number `first`, which was added: another driver has counted them."""
         for number in range(self._first + self._gone, first):
             if number in self._waiting:
                 self.settle(number, failed=False)
-            place = number - self._first
-            if self._fates[place] == _DONE:
-                self.done -= self._items[place]
+            index = number - self._first
+            if self._status[index] == _DONE:
+                self.done -= self._items[index]
             else:
-                self.failed -= self._items[place]
+                self.failed -= self._items[index]
             self._gone += 1
         self._compact()
 
     def _compact(self) -> None:
         if self._gone >= _COMPACT:
-            del self._ends[: 3 * self._gone], self._items[: self._gone], self._fates[: self._gone]
+            del self._ends[: 3 * self._gone], self._items[: self._gone], self._status[: self._gone]
             self._first += self._gone
             self._gone = 0
+
+
+ChildStatus = Literal["done", "failed"] | None  # None: not over
+
+
+def has_failed(record: Record) -> bool:
+    """Whether it failed for good; a redrive opens it again."""
+    return record.status == "failed" and record.budget_closed
+
+
+def status_of(record: Record | None, waiting: OpenChild) -> ChildStatus:
+    """What a record says of a child that was sent: done, failed for good, or not over."""
+    if record is None:
+        return None
+    if record.fingerprint != waiting.fingerprint:
+        # Another payload under the same key: another row of the file was first, or this one replaces it now.
+        return None if record.fingerprint == waiting.amends and record.status != "completed" else "failed"
+    if record.status == "completed":
+        return "done"
+    if record.status == "unknown" and record.parked:
+        return "failed"
+    return "failed" if has_failed(record) and record.fence > waiting.fence else None
+
+
+def is_over(child: MapChild, record: Record) -> bool:
+    """Whether a redrive has nothing to send for a child: it is done, or nothing can be done for it."""
+    assert child.outgoing is not None
+    amends = amended(child.outgoing, record)
+    waiting = OpenChild(child.record, child.outgoing.fingerprint, amends, child.items, record.fence)
+    return status_of(record, waiting) is not None
+
+
+def amended(outgoing: Outgoing, record: Record | None) -> str | None:
+    """The payload that a message replaces: its item failed before, and stands otherwise in the file now."""
+    if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
+        return None
+    return record.fingerprint
+
+
+def amending(outgoing: Outgoing, record: Record | None) -> Outgoing:
+    """The message, saying which payload it replaces."""
+    amends = amended(outgoing, record)
+    if amends is None:
+        return outgoing
+    attributes = {**outgoing.entry.attributes, AMENDS_ATTRIBUTE: Attribute(amends)}
+    return replace(outgoing, entry=replace(outgoing.entry, attributes=attributes))

@@ -3,7 +3,7 @@
     map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, as of any run
 
 Positions, not items, are kept: `sent` is behind the last child whose message is in the queue, `settled` before the first one
-that is not over. Between the two lie at most `SPAN_MAX` children; a process that takes the run over reads these again.
+that is not over. There are at most `SPAN_MAX` children between the two; a process that takes the run over reads them again.
 Never here: reading, sending, deciding. Invariant: whoever writes the value names the version that was read.
 """
 
@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.state import Change
-from onefold.maps.items import Identity, Position
+from onefold.maps.sources import Position, SourceIdentity
 from onefold.run.runs import MAP_PREFIX
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
 
 PREFIX: Final = MAP_PREFIX
-RUN_CHARS_MAX: Final = 200  # it stands before every item's key, which has 512 characters in all
+RUN_CHARS_MAX: Final = 200  # it is a prefix of every item's key, which has 512 characters in all
 _PAGE: Final = 100  # values of one read
 _SHOWN: Final = 3  # names, where one is not found
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
@@ -37,18 +37,18 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A map run.
 
     Args:
-        run: its name. map: of the declared map. id: a token, for the name that stands for AWS's Map Run ARN.
+        run: its name. map: of the declared map. id: a token, for the name used in place of AWS's Map Run ARN.
         source: path or URL. identity: what the source was. shape: of the declaration (`MapJob.shape`).
         total: items of the source, malformed rows among them.
         status: `running`; `succeeded`; `failed`: the threshold was exceeded; `aborted`: a person stopped it; `halted`:
             it cannot go on until a person has done something (see `failure`), and nothing is lost.
         ending: how it will end; set when it was decided that nothing more is sent.
         sent, settled: positions, see above. children: sent so far, `settled_children`: before `settled`.
-        done, failed: items of these. malformed: rows before `sent` that are no items.
+        done, failed: items of these. malformed: malformed rows before `sent`.
         seen_done, seen_failed: items known to be over by now, for people.
         earlier: items that rounds before this one had done; passed: of these, so many lie before `sent`.
         round: how often it was redriven. clearing: a redrive has begun, and takes the last round's dead letters away.
-        driver: token of who wrote it last, so that two that write the same are told apart.
+        driver: token of who wrote it last, so that two drivers that write the same can be distinguished.
         started_at_ms, round_at_ms, ended_at_ms: the run's, this round's beginning, and the end.
         failure: what happened, why, and what to do, in one line for a person.
         results: where its files are.
@@ -58,7 +58,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     map: str
     id: str
     source: str
-    identity: Identity
+    identity: SourceIdentity
     shape: str
     total: int
     started_at_ms: int
@@ -85,7 +85,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def over(self) -> bool:
-        """Whether nobody is to drive it."""
+        """Whether it needs no driver any more."""
         return self.status != "running"
 
     @property
@@ -99,8 +99,8 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return min(max(self.earlier - self.passed, 0), self.pending)
 
 
-class Standing(Struct, frozen=True):
-    """A map run as it was read.
+class VersionedMapState(Struct, frozen=True):
+    """A map run as it was read from State.
 
     Args:
         state: its value. version: to be named by whoever changes it.
@@ -115,7 +115,7 @@ class OtherDriverError(Exception):
 
 
 def check_name(run: str) -> None:
-    """Refuse a name that cannot stand before keys, in State and as a folder of results.
+    """Refuse a name that cannot be a prefix of keys, a name in State and a folder of results.
 
     Raises:
         UsageError: empty, too long, or with other characters.
@@ -123,15 +123,15 @@ def check_name(run: str) -> None:
     if not _NAME.fullmatch(run) or ".." in run or len(run) > RUN_CHARS_MAX:
         raise errors.UsageError(
             f"{run!r:.80} is not a name for a map run.",
-            meaning="It stands before the key of every item, and names the folder of its results.",
+            meaning="It is a prefix of every item's key, and names the folder of the results.",
             todo=f"Use at most {RUN_CHARS_MAX} of A-Z a-z 0-9 and - _ . : = @ + , with / between parts: nightly/2026-06-01.",
         )
 
 
-def read(state: State, run: str) -> Standing | None:
+def read(state: State, run: str) -> VersionedMapState | None:
     """A map run by its name; None when there is none."""
     found = state.get([PREFIX + run])[0]
-    return None if found is None else Standing(msgspec.json.decode(found.value, type=MapState), found.version)
+    return None if found is None else VersionedMapState(msgspec.json.decode(found.value, type=MapState), found.version)
 
 
 def read_all(state: State) -> list[MapState]:
@@ -141,7 +141,7 @@ def read_all(state: State) -> list[MapState]:
     return [msgspec.json.decode(one.value, type=MapState) for page in pages for one in page if one is not None]
 
 
-def must_read(state: State, run: str) -> Standing:
+def must_read(state: State, run: str) -> VersionedMapState:
     """A map run by its name.
 
     Raises:
@@ -161,7 +161,7 @@ def must_read(state: State, run: str) -> Standing:
     return found
 
 
-def write(state: State, after: MapState, version: int) -> Standing:
+def write(state: State, after: MapState, version: int) -> VersionedMapState:
     """Write it over the version that was read; 0 for a new one.
 
     Raises:
@@ -169,8 +169,8 @@ def write(state: State, after: MapState, version: int) -> Standing:
     """
     value = msgspec.json.encode(after)
     if state.put([Change(PREFIX + after.run, value, version)])[0]:
-        return Standing(after, version + 1)
+        return VersionedMapState(after, version + 1)
     found = state.get([PREFIX + after.run])[0]
     if found is None or found.value != value:  # else: written by a try whose answer was lost
         raise OtherDriverError(after.run)
-    return Standing(after, found.version)
+    return VersionedMapState(after, found.version)

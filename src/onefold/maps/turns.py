@@ -1,9 +1,9 @@
-"""The handler that drives map runs: a turn of some seconds, then the next one, in whichever worker takes it.
+"""The handler that drives map runs: a turn of a few seconds, then the next one, in whichever worker takes it.
 
-A turn that stands still ends early, so that it holds no thread while items wait for their retries; the next one comes the
-later, the longer nothing has moved. What only a person can mend halts the run, with the way out; nothing is lost by it.
-Never here: what a step does (mapper.py). Invariant: a run that is not over has a next turn, a person's word to wait for, or
-another process that drives it.
+A turn in which nothing moves ends early, so that it holds no thread while items wait for their retries; the longer nothing
+moves, the later the next one. What only a person can fix halts the run and says how; nothing is lost by that.
+Never here: what a step does (`mapper.py`). Invariant: a run that is not over has a next turn, or waits for a person, or
+another process drives it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.maps import state as map_state
-from onefold.maps.jobs import MapHouse, MapJob, Turn
+from onefold.maps.jobs import MapApp, MapJob, MapTurn
 from onefold.maps.mapper import Mapper
 from onefold.maps.state import OtherDriverError
 from onefold.run import runs
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 TURN_MS: Final = 5_000
 _STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
-_NEXT_MS: Final = 100  # after one that stood still: 100 ms x 2^n, at most
+_NEXT_MS: Final = 100  # after a turn in which nothing moved: 100 ms x 2^n, at most
 _NEXT_MS_MAX: Final = 5_000
 _KEPT_MS: Final = 60_000  # driven elsewhere, or over: dropped by the next turn of the map that this process takes
 _KEPT_MAX: Final = 4  # runs of one map whose reading is kept in a process: 10 MB and an open file each, at most
 
 
 class _Pause:
-    """For a short wait of this thread alone. A clock that is moved by hand asks without waiting: then the turn ends."""
+    """A short wait of this thread alone. A manual clock asks without waiting: then the turn ends."""
 
     def __init__(self) -> None:
         self._never = threading.Event()
@@ -47,28 +47,28 @@ class _Pause:
 class Turns:
     """Takes the turns of one declared map in this process, from any thread.
 
-    What a turn had read of its run is kept for the next one: else every turn would read the source again from where the
-    first child that is not over stands, a compressed one even from its beginning.
+    What a turn has read of its run is kept for the next one. Otherwise every turn would read the source again from the first
+    child that is not over, a compressed one even from its beginning.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[Mapper, int]] = {}  # by run and chain, the latest last; with when
 
-    def take(self, house: MapHouse, mapping: MapJob, turn: Turn, ctx: Context) -> str:
-        """Drive a run for a while, and send the next turn; what became of it, for people.
+    def take(self, app: MapApp, mapping: MapJob, turn: MapTurn, ctx: Context) -> str:
+        """Drive a run for a while, and send the next turn; returns how far it is, for people.
 
         Raises:
             TransientError: the engine could not be used; the turn is delivered again.
             PayloadError: the run is one of another map; nothing of it was changed.
         """
-        opened, chain = house.runtime(), str(turn.begun_at_ms)
+        opened, chain = app.runtime(), str(turn.begun_at_ms)
         _refuse_other(opened.engine, mapping, turn.run)
         with self._lock:
             mapper, _ = self._kept.pop((turn.run, chain), (None, 0))
         try:
             if mapper is None or not mapper.take_up(opened.engine, turn.still):
-                mapper = Mapper(house, mapping, turn.run, turn.still, chain=chain)
+                mapper = Mapper(app, mapping, turn.run, turn.still, chain=chain)
             try:
                 moved, whole = _drive(opened.clock, mapper, ctx), True
             except OtherDriverError:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Queue
     from onefold.maps.jobs import MapJob
-    from onefold.maps.lambda_children import Children
+    from onefold.maps.lambda_children import StepFunctionsChildren
     from onefold.run.events import Event, Sink
     from onefold.run.handlers import Job
     from onefold.run.lambda_adapter import Record
@@ -101,7 +101,7 @@ class LambdaHandler:
     def __call__(self, event: object, context: object = None) -> Any:
         """Do a batch, or a child of a map run; the partial batch response, or the child's result.
 
-        Errors as `LambdaAdapter.handle` and `Children.handle`.
+        Errors as `LambdaAdapter.handle` and `StepFunctionsChildren.handle`.
         """
         self.take_names()
         if self._app.maps:
@@ -123,7 +123,7 @@ class LambdaHandler:
             self._app.runtime().take_names_of(self._app.jobs)
             self._is_named = True
 
-    def _children(self) -> Children:
+    def _children(self) -> StepFunctionsChildren:
         self.adapter()
         assert self._wired is not None
         return self._wired.children
@@ -165,12 +165,12 @@ class _Wired:
         self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.steady)
 
     @functools.cached_property
-    def children(self) -> Children:
+    def children(self) -> StepFunctionsChildren:
         """What performs the children of map runs."""
-        from onefold.maps.lambda_children import Children
+        from onefold.maps.lambda_children import StepFunctionsChildren
 
         runtime = self._runtime
-        return Children(
+        return StepFunctionsChildren(
             self._app.maps,
             self._make_children_crew,
             store=runtime.backend.store,

@@ -18,13 +18,12 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.state import Change
 from onefold.maps import state as map_state
-from onefold.maps.checks import check_shape, check_source, is_cut
-from onefold.maps.columns import check_columns
-from onefold.maps.items import Identity, Position, Source
-from onefold.maps.items_reading import count
-from onefold.maps.jobs import MapHouse, MapJob, Turn
+from onefold.maps.checks import check_columns, check_shape, check_source, is_cut
+from onefold.maps.formats import count
+from onefold.maps.jobs import MapApp, MapJob, MapTurn
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import REDRIVES_MAX
+from onefold.maps.sources import Position, Source, SourceIdentity
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
 from onefold.run import runs
@@ -85,7 +84,7 @@ class Quarantined(Struct, frozen=True, kw_only=True):
     round: int
 
 
-def find(app: MapHouse, name: str) -> MapJob:
+def find(app: MapApp, name: str) -> MapJob:
     """A declared map by its name.
 
     Raises:
@@ -103,7 +102,7 @@ def find(app: MapHouse, name: str) -> MapJob:
     )
 
 
-def of_run(app: MapHouse, run: str) -> tuple[MapJob, MapState]:
+def of_run(app: MapApp, run: str) -> tuple[MapJob, MapState]:
     """A run and the map it is of.
 
     Raises:
@@ -113,7 +112,7 @@ def of_run(app: MapHouse, run: str) -> tuple[MapJob, MapState]:
     return find(app, state.map), state
 
 
-def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns: bool = True) -> Progress:
+def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: bool = True) -> Progress:
     """Start a run: its source is read through once, for its number of items and for what it is.
 
     Args:
@@ -155,7 +154,7 @@ def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns
             opened.engine.ledger.append([empty.row()])
         tell_refused(app, run, send_looks(app, run, name, now_ms))
         if turns:
-            mapping.turns.deliver([mapping.turns.outgoing(Turn(run=run, begun_at_ms=now_ms))])
+            mapping.turns.deliver([mapping.turns.outgoing(MapTurn(run=run, begun_at_ms=now_ms))])
 
     _together(opened, write)
     if empty is not None:
@@ -163,7 +162,7 @@ def start(app: MapHouse, name: str, *, run: str, items: str | None = None, turns
     return progress(app, run)
 
 
-def resume(app: MapHouse, run: str, *, turns: bool = True) -> Progress:
+def resume(app: MapApp, run: str, *, turns: bool = True) -> Progress:
     """Let a run go on that halted, or that nobody drives: its file is read through and compared first.
 
     Raises:
@@ -188,7 +187,7 @@ def resume(app: MapHouse, run: str, *, turns: bool = True) -> Progress:
     return progress(app, run)
 
 
-def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = True) -> Progress:
+def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = True) -> Progress:
     """Do again what failed, and do what was not sent; what is done stays done.
 
     Args:
@@ -242,7 +241,7 @@ def redrive(app: MapHouse, run: str, *, items: str | None = None, turns: bool = 
     return progress(app, run)
 
 
-def stop(app: MapHouse, run: str) -> Progress:
+def stop(app: MapApp, run: str) -> Progress:
     """Send no more items of a run; what was sent may finish. It can be redriven.
 
     Raises:
@@ -269,7 +268,7 @@ def stop(app: MapHouse, run: str) -> Progress:
     return progress(app, run)
 
 
-def drive(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+def drive(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress:
     """Drive a run in this thread until it is over, telling now and then; its items are done by workers all the same.
 
     Raises:
@@ -298,18 +297,18 @@ def drive(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress
     return progress(app, run)
 
 
-def progress(app: MapHouse, run: str) -> Progress:
+def progress(app: MapApp, run: str) -> Progress:
     """How a run stands. Raises as `of_run`."""
     return _progress(*of_run(app, run))
 
 
-def listed(app: MapHouse, limit: int = _LISTED) -> list[Progress]:
+def listed(app: MapApp, limit: int = _LISTED) -> list[Progress]:
     """The map runs that were started last, the latest first."""
     found = sorted(map_state.read_all(_opened(app).engine.state), key=lambda state: state.started_at_ms, reverse=True)
     return [_progress(app.maps.get(state.map), state) for state in found[:limit]]
 
 
-def quarantine(app: MapHouse, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
+def quarantine(app: MapApp, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
     """The first rows of the run's last round that are no items."""
     _, state = of_run(app, run)
     found: list[Quarantined] = []
@@ -361,7 +360,7 @@ def _remark(mapping: MapJob, state: MapState) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _opened(app: MapHouse) -> Runtime:
+def _opened(app: MapApp) -> Runtime:
     opened: Runtime = app.runtime()  # type: ignore[assignment]  # the app's own
     return opened
 
@@ -370,7 +369,7 @@ def _absolute(place: str) -> str:
     return place if not place or "://" in place else str(Path(place).absolute())
 
 
-def _results(app: MapHouse, mapping: MapJob, run: str) -> str:
+def _results(app: MapApp, mapping: MapJob, run: str) -> str:
     given = mapping.spec.results
     if given is None:
         file = app.url.removeprefix("sqlite:///") if app.url.startswith("sqlite:///") else os.path.join(".onefold", "_")
@@ -378,7 +377,7 @@ def _results(app: MapHouse, mapping: MapJob, run: str) -> str:
     return f"{_absolute(given).rstrip('/')}/{run}"
 
 
-def _measured(source: Source, mapping: MapJob) -> tuple[Identity, int]:
+def _measured(source: Source, mapping: MapJob) -> tuple[SourceIdentity, int]:
     """What a source is, and how many items it has; it has the columns they need, and must not change while it is read."""
     identity = source.identity()
     check_columns(source, mapping)
@@ -425,7 +424,7 @@ def _reopen(opened: Runtime, run: str) -> None:
 
 def _turn(mapping: MapJob, opened: Runtime, run: str, turns: bool) -> None:
     if turns:
-        mapping.turns.send(Turn(run=run, begun_at_ms=opened.clock.now_ms()))
+        mapping.turns.send(MapTurn(run=run, begun_at_ms=opened.clock.now_ms()))
 
 
 def _together(opened: Runtime, write: Callable[[], None]) -> None:

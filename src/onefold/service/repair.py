@@ -27,9 +27,9 @@ from onefold.contracts.store import Hold, Record, RecordKey
 from onefold.decide.failures import summary_of
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_source
-from onefold.maps.children import Child, children
-from onefold.maps.items import Position
+from onefold.maps.children import MapChild, children
 from onefold.maps.jobs import MapJob
+from onefold.maps.sources import Position
 from onefold.maps.state import MapState
 from onefold.reconcile.surveying import Item, Survey
 from onefold.run import context, runs
@@ -259,7 +259,7 @@ def _first(items: Iterable[tuple[RecordKey, Item]]) -> Iterator[tuple[RecordKey,
             yield item
 
 
-def _outgoing(found: Iterator[Child]) -> Iterator[Outgoing]:
+def _outgoing(found: Iterator[MapChild]) -> Iterator[Outgoing]:
     return (child.outgoing for child in found if child.outgoing is not None)
 
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from onefold.contracts.queue import Delivery
     from onefold.contracts.settings import QueueSettings
     from onefold.contracts.verbs import Queue
-    from onefold.maps.items import Source
-    from onefold.maps.result_places import ResultPlace
+    from onefold.maps.sources import ResultLocation, Source
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.run.completion import Closing
     from onefold.run.events import Sinks
@@ -188,18 +187,18 @@ class Runtime:
             self.take_names([name for name, job in jobs.items() if job.app == app], app)
 
     def source(self, place: str) -> Source:
-        """The file, directory, S3 object or prefix that a map run reads; errors as `items.source_of`."""
+        """The file, directory, S3 object or prefix that a map run reads; errors as `sources.source_of`."""
         from onefold.backends import buckets
-        from onefold.maps.items import source_of  # only map runs read
+        from onefold.maps.sources import source_of  # only map runs read
 
         return source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
-    def results(self, place: str) -> ResultPlace:
+    def results(self, place: str) -> ResultLocation:
         """Where a map run writes its result files: a folder or an S3 prefix."""
         from onefold.backends import buckets
-        from onefold.maps.result_places import place_of  # only map runs write
+        from onefold.maps.sources import result_location  # only map runs write
 
-        return place_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
+        return result_location(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

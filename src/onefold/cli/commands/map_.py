@@ -17,7 +17,7 @@ from onefold import errors
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
-from onefold.maps.jobs import MapHouse
+from onefold.maps.jobs import MapApp
 from onefold.maps.state import OtherDriverError
 from onefold.observe.wording import age
 from onefold.service import maps as service
@@ -35,7 +35,7 @@ _HERE = click.option("--here", is_flag=True, help="Drive the run in this process
 _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
 
 
-def _app(words: tuple[str, ...], names: str) -> tuple[MapHouse, str, str]:
+def _app(words: tuple[str, ...], names: str) -> tuple[MapApp, str, str]:
     """The app, the one other word, and how to name the app on a command line again."""
     name, rest = target.split(words, 1, names=names)
     found = target.find_app(name)
@@ -135,7 +135,7 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 
-def _watched(app: MapHouse, run: str, again: str, *, here: bool, detach: bool) -> Answer:
+def _watched(app: MapApp, run: str, again: str, *, here: bool, detach: bool) -> Answer:
     """The answer when the run is over, or at once."""
     found = service.progress(app, run)
     if not detach or here:
@@ -145,7 +145,7 @@ def _watched(app: MapHouse, run: str, again: str, *, here: bool, detach: bool) -
     return Answer(found, draw=lambda: _draw(found, [], again), code=code)
 
 
-def _driven(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progress:
+def _driven(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress:
     try:
         return service.drive(app, run, told)
     except OtherDriverError:
@@ -156,7 +156,7 @@ def _driven(app: MapHouse, run: str, told: Callable[[Progress], None]) -> Progre
         ) from None
 
 
-def _followed(app: MapHouse, run: str, told: Callable[[Progress], None], again: str) -> Progress:
+def _followed(app: MapApp, run: str, told: Callable[[Progress], None], again: str) -> Progress:
     """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()

@@ -1,10 +1,12 @@
-"""Items of a map run: where they lie (`Source`), where one stands among them (`Position`), and how one comes out.
+"""Where the items of a map run come from (`Source`), and where its result files go (`ResultLocation`): files and S3.
 
 A source is a file, a directory, an object in S3 or a prefix there; it says what it is now (`identity`), so that a change
 between a crash and a resume is found. Reading is streamed: memory does not grow with the file. A row that cannot be read
 comes out as `Malformed`, with its line and the reason, and reading goes on behind it.
-Never here: formats (items_csv.py, items_json.py), sending, payload types. S3 clients are handed in.
-Invariant: reading from a position that came out with an item yields exactly the items behind it.
+Never here: formats (`formats.py`), sending, payload types. S3 clients are passed in.
+A result file appears complete or not at all: it is written beside its final name and moved there, or uploaded when complete.
+Invariants: reading from the position that came with an item yields exactly the items after it; no result file is replaced
+but the named ones of the same run.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import gzip
 import hashlib
 import io
 import os
+import tempfile
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +25,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 
 from msgspec import Struct, json
 
-from onefold import errors
+from onefold import errors, private_files
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024  # DG input-output-itemreader: a raw item may have 8 MB
 _HEAD_BYTES: Final = 65_536
@@ -51,7 +55,7 @@ class Item(Struct, frozen=True, gc=False):
 
     Args:
         value: a CSV row or a listing's entry by column; None where there is `text`.
-        text: of a JSON value, as it stands in the file.
+        text: of a JSON value, as it is in the file.
         line: on which it begins, 1 or more; of a listing its number.
         end: the position behind it.
     """
@@ -63,7 +67,7 @@ class Item(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True, gc=False):
-    """A row that is no item.
+    """A row that is not an item.
 
     Args:
         line: on which it begins. reason: what is wrong with it. text: the row, as far as it can be shown.
@@ -79,7 +83,7 @@ class Malformed(Struct, frozen=True, gc=False):
 Read = Item | Malformed
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class SourceIdentity(Struct, frozen=True, kw_only=True):
     """What a source is, to notice that it has become another.
 
     Args:
@@ -99,8 +103,8 @@ class Source(Protocol):
 
     name: str
 
-    def identity(self) -> Identity:
-        """What it is now; reads it all where nothing else tells.
+    def identity(self) -> SourceIdentity:
+        """What it is now; reads it all where nothing cheaper shows it.
 
         Raises:
             NotFoundError: it is not there (any more). TransientError: S3 cannot answer for now.
@@ -131,13 +135,13 @@ class LocalSource:
         self.name = path
         self._path = Path(path)
 
-    def identity(self) -> Identity:
+    def identity(self) -> SourceIdentity:
         """As `Source.identity`."""
         try:
             if self._path.is_dir():
                 entries = list(self.entries())
                 digest = hashlib.blake2b(json.encode(entries), digest_size=16).hexdigest()
-                return Identity(size=len(entries), stamp="", head=digest, whole=digest)
+                return SourceIdentity(size=len(entries), stamp="", head=digest, whole=digest)
             with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 head = hashlib.blake2b(file.read(_HEAD_BYTES), digest_size=16).hexdigest()
@@ -145,7 +149,7 @@ class LocalSource:
                 whole = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
         except OSError as error:
             raise self._unreadable(error) from error
-        return Identity(size=found.st_size, stamp=str(found.st_mtime_ns), head=head, whole=whole)
+        return SourceIdentity(size=found.st_size, stamp=str(found.st_mtime_ns), head=head, whole=whole)
 
     def stamp(self) -> tuple[int, str] | None:
         """As `Source.stamp`; None for a directory."""
@@ -202,21 +206,21 @@ class S3Source:
         if not self._bucket:
             raise errors.UsageError(f"{url!r} names no bucket.", todo="Write s3://bucket/key.")
 
-    def identity(self) -> Identity:
+    def identity(self) -> SourceIdentity:
         """As `Source.identity`; two calls at most."""
         if not self._key or self._key.endswith("/"):
             entries = list(self.entries())
             digest = hashlib.blake2b(json.encode(entries), digest_size=16).hexdigest()
-            return Identity(size=len(entries), stamp="", head=digest, whole=digest)
+            return SourceIdentity(size=len(entries), stamp="", head=digest, whole=digest)
         try:
             found = self._client.head_object(Bucket=self._bucket, Key=self._key)
         except self._client.exceptions.ClientError as error:
             raise self._unreadable(error) from error
         self._etag = str(found["ETag"])
-        return Identity(size=int(found["ContentLength"]), stamp=self._etag, head=self._etag, whole="")
+        return SourceIdentity(size=int(found["ContentLength"]), stamp=self._etag, head=self._etag, whole="")
 
     def stamp(self) -> tuple[int, str] | None:
-        """None: it costs a call. What is being read is refused by S3 when it changes (see `open`)."""
+        """None, because it would cost a call. S3 refuses to go on with an object that has changed (see `open`)."""
         return None
 
     def open(self, offset: int) -> BinaryIO:
@@ -260,7 +264,7 @@ class S3Source:
 
 
 def passes(response: Mapping[str, Any]) -> bool:
-    """Whether what S3 answered, in boto3's form, is no refusal for good: the same request may succeed in a while.
+    """Whether S3's error response, in boto3's form, is temporary: the same request may succeed in a while.
 
     Source: Amazon S3 API reference, Error responses, list of error codes.
     """
@@ -269,9 +273,9 @@ def passes(response: Mapping[str, Any]) -> bool:
 
 
 class _Streamed(io.RawIOBase):
-    """botocore's streaming body as a raw stream, so that a buffer can stand before it.
+    """botocore's streaming body as a raw stream, so that it can be buffered.
 
-    One that lay unread for long may have been dropped by the server: what reads it begins anew, where it is.
+    The server may have dropped one that was not read for long; the run then opens it again where it was.
     """
 
     def __init__(self, body: Any, name: str) -> None:
@@ -329,8 +333,8 @@ def source_of(place: str, client: Any = None) -> Source:
     return LocalSource(place)
 
 
-def changed(before: Identity, now: Identity) -> str | None:
-    """What says that a source is not what it was; None: it is the same, whatever its time says."""
+def changed(before: SourceIdentity, now: SourceIdentity) -> str | None:
+    """How a source differs from what it was; None when it is the same, whatever its modification time says."""
     if before.size != now.size:
         return f"its size was {before.size} and is {now.size}"
     if before.head != now.head:
@@ -342,7 +346,7 @@ def changed(before: Identity, now: Identity) -> str | None:
 
 @contextmanager
 def unpacking(name: str) -> Iterator[None]:
-    """Say what compression finds wrong with a file as an error of ours.
+    """Turn the errors of decompression into ours.
 
     Raises:
         UsageError: it breaks off, or is damaged.
@@ -353,13 +357,13 @@ def unpacking(name: str) -> Iterator[None]:
         broken = "breaks off in the middle" if isinstance(error, EOFError) else "is damaged, or is not gzip at all"
         raise errors.UsageError(
             f"{name} {broken}: {str(error).rstrip('.')}.",
-            meaning="What is behind that place cannot be read.",
-            todo="Get the file again; `gzip -t` tells whether it is whole.",
+            meaning="The rest of it cannot be read.",
+            todo="Get the file again; `gzip -t` shows whether it is complete.",
         ) from error
 
 
 def _from(file: BinaryIO, name: str, offset: int, *, seekable: bool = False) -> BinaryIO:
-    """A stream at `offset` of its text; compression is told by the name, or by the first bytes."""
+    """A stream at `offset` of its text; the name, or the first bytes, show whether it is compressed."""
     compressed = name.endswith(_GZIP)
     if seekable and not compressed:
         compressed = file.read(2) == _GZIP_MAGIC
@@ -371,3 +375,113 @@ def _from(file: BinaryIO, name: str, offset: int, *, seekable: bool = False) -> 
     if offset:
         file.seek(offset)
     return file
+
+
+# -- where results go ------------------------------------------------------------------------------------------------
+
+_REFUSED: Final = 400  # HTTP status: from here on the request is at fault
+
+
+class ResultLocation(Protocol):
+    """Where files can be written. Where they cannot, its methods raise OSError."""
+
+    bucket: str
+    """The bucket's name; of a folder its path."""
+    prefix: str
+    """Before the names of files, without a slash at its end; empty for a folder."""
+
+    def writing(self, name: str) -> Any:
+        """A context manager that gives a binary file; it appears under `name` when the block ends without an error."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove a file; False where there is none."""
+        ...
+
+
+class FolderResults:
+    """A directory on this machine; made when the first file is written.
+
+    Args:
+        path: of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.bucket = path
+        self.prefix = ""
+        self._path = Path(path)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """As `ResultPlace.writing`."""
+        private_files.make_folder(self._path)
+        # Two drivers of one run may end it at once; each has a file of its own until it is whole.
+        unfinished = self._path / f".{name}.{os.getpid()}-{threading.get_ident()}.unfinished"
+        try:
+            with open(unfinished, "wb", opener=private_files.opener) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._path / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def remove(self, name: str) -> bool:
+        """As `ResultPlace.remove`."""
+        try:
+            (self._path / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class S3Results:
+    """A prefix in S3.
+
+    Args:
+        url: `s3://bucket/prefix`. client: of boto3, for S3.
+    """
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        self.prefix = prefix.strip("/")
+        self._client = client
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """As `ResultPlace.writing`; the file is on this machine's disk until it is uploaded."""
+        with tempfile.TemporaryFile(prefix="onefold-results-") as file:
+            yield file
+            file.seek(0)
+            with _refusals():
+                self._client.upload_fileobj(file, self.bucket, self._key(name))
+
+    def remove(self, name: str) -> bool:
+        """As `ResultPlace.remove`."""
+        key = self._key(name)
+        with _refusals():
+            if not self._client.list_objects_v2(S3Results=self.bucket, Prefix=key).get("KeyCount"):
+                return False
+            self._client.delete_object(S3Results=self.bucket, Key=key)
+        return True
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What S3 refuses for good becomes an OSError, as of a folder that cannot be written; what may pass stays what it is."""
+    try:
+        yield
+    except Exception as error:  # boto3's own, which is not imported here; that of an upload has S3's answer behind it
+        answer = getattr(error, "response", None) or getattr(error.__context__, "response", {})
+        if answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _REFUSED or passes(answer):
+            raise
+        raise OSError(f"{answer['Error']['Code']}: {answer['Error']['Message']}") from error
+
+
+def result_location(place: str, client: Any = None) -> ResultLocation:
+    """The folder or bucket that a path or an s3:// URL names."""
+    return S3Results(place, client) if place.startswith("s3://") else FolderResults(place)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.maps.result_places import Folder
+from onefold.maps.sources import FolderResults
 
 
 def test_two_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_two_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> No
 
     def slow() -> None:
         try:
-            with Folder(str(tmp_path)).writing("SUCCEEDED_0.json") as file:
+            with FolderResults(str(tmp_path)).writing("SUCCEEDED_0.json") as file:
                 file.write(b"[1,")
                 file.flush()
                 inside.set()
@@ -28,7 +28,7 @@ def test_two_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> No
     thread = threading.Thread(target=slow)
     thread.start()
     assert inside.wait(10)
-    with Folder(str(tmp_path)).writing("SUCCEEDED_0.json") as file:
+    with FolderResults(str(tmp_path)).writing("SUCCEEDED_0.json") as file:
         file.write(b"[1,2]")
     assert (tmp_path / "SUCCEEDED_0.json").read_bytes() == b"[1,2]"
     go_on.set()
@@ -39,6 +39,6 @@ def test_two_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="full"), Folder(str(tmp_path)).writing("FAILED_0.json"):
+    with pytest.raises(OSError, match="full"), FolderResults(str(tmp_path)).writing("FAILED_0.json"):
         raise OSError("full")
     assert list(tmp_path.iterdir()) == []
