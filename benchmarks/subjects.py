@@ -115,7 +115,7 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     from benchmarks.onefold_tool import app, job
     from benchmarks.onefold_tool import orders as queued
     from onefold.run.events import Sinks
-    from onefold.run.settings import WorkerSettings
+    from onefold.run.worker import WorkerSettings
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
     driver = runtime.driver(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)

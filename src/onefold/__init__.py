@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from onefold.reconcile.comparing import Counted, Totals
     from onefold.reconcile.reconciler import Reconciliation
     from onefold.run.completion import CompleteRun
+    from onefold.run.handlers import Done, NotDone, StillUnknown
     from onefold.run.once import once
     from onefold.run.outgoing import Receipt
-    from onefold.run.probe_answers import Done, NotDone, StillUnknown
     from onefold.run.retrying import retrying
     from onefold.schedules.scheduling import Schedule, ScheduleRetry, Tick
     from onefold.service.stores import memory_store, store
@@ -103,13 +103,13 @@ _LATER = {
     "InputTransformer": "onefold.events.transform",
     "CompleteRun": "onefold.run.completion",
     "Counted": "onefold.reconcile.comparing",
-    "Done": "onefold.run.probe_answers",
+    "Done": "onefold.run.handlers",
     "LogSink": "onefold.observe.sinks",
-    "NotDone": "onefold.run.probe_answers",
+    "NotDone": "onefold.run.handlers",
     "Receipt": "onefold.run.outgoing",
     "Schedule": "onefold.schedules.scheduling",
     "ScheduleRetry": "onefold.schedules.scheduling",
-    "StillUnknown": "onefold.run.probe_answers",
+    "StillUnknown": "onefold.run.handlers",
     "Tick": "onefold.schedules.scheduling",
     "Reconciliation": "onefold.reconcile.reconciler",
     "Totals": "onefold.reconcile.comparing",

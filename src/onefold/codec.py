@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from onefold import payload_errors
 from onefold.errors import PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def _encode_unsorted(value: object) -> bytes:
     try:
         data = _UNSORTED.encode(value)
     except (TypeError, ValueError) as error:
-        from onefold import payload_errors  # here and below: while payloads fit, nobody waits for it
-
         raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
 
@@ -77,8 +76,6 @@ def canonical(text: bytes | str) -> bytes:
     try:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
     except (ValueError, ArithmeticError, RecursionError) as error:
-        from onefold import payload_errors
-
         raise payload_errors.malformed(text, error) from None
 
 
@@ -129,8 +126,6 @@ def outline(value: object) -> bytes:
     except (ValueError, RecursionError):
         return encode(value)  # which says what is wrong
     if b"null" in data:
-        from onefold import payload_errors
-
         payload_errors.refuse_endless(value)
     return data
 
@@ -192,18 +187,12 @@ class PayloadCodec(Generic[T]):
         except TypeError:  # keys that are no strings (msgspec sorts only those), or no JSON form at all
             data = _encode_unsorted(value)
         except ValueError as error:
-            from onefold import payload_errors
-
             raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
         try:
             back = self._decoder.decode(data)
         except ValueError as error:
-            from onefold import payload_errors
-
             raise payload_errors.unreadable(value, data, error, self.name) from None
         if back != value:
-            from onefold import payload_errors
-
             wrong = payload_errors.unequal(value, back, self.name)
             if wrong is not None:
                 raise wrong
@@ -218,8 +207,6 @@ class PayloadCodec(Generic[T]):
         try:
             return encode(value) if codec.annotation is Any else codec.encode(cast(Any, value))
         except PayloadError as error:
-            from onefold import payload_errors
-
             raise payload_errors.of_result(value, error, codec.name) from None
 
     def decode(self, data: bytes | str) -> T:
@@ -232,8 +219,6 @@ class PayloadCodec(Generic[T]):
         try:
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
-            from onefold import payload_errors
-
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:

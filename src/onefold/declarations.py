@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from onefold.maps.jobs import MapJob
     from onefold.maps.rules import Format, ItemBatch, ItemReader
     from onefold.reconcile.reconciler import Reconciler
-    from onefold.run.decorating import Decorator
+    from onefold.run.declaring import Decorator
     from onefold.run.events import Sink
-    from onefold.run.handlers import Job
+    from onefold.run.handlers import Found, Job
     from onefold.run.outgoing import Outgoing, Receipt
-    from onefold.run.probe_answers import Found
     from onefold.schedules.fire_times import Dst
     from onefold.schedules.scheduling import Schedule, ScheduleRetry
     from onefold.schedules.ticks import Missed

@@ -15,8 +15,9 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
 from onefold.contracts.verbs import RowsOf, Store
-from onefold.run.gates import Gates
-from onefold.run.passage import Run
+from onefold.decide.delivery import Decision
+from onefold.run.admission import Admission, Tell
+from onefold.run.execution import Execution
 from tests.crash.judge import Judge
 
 
@@ -155,14 +156,23 @@ class AdverseQueue:
         return [True] * len(changes)
 
 
-class Gate(Gates):
+class Gate(Admission):
     """Holds nothing back; whatever else is asked of a gate answers nothing."""
 
-    def admit(self, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, int, str]]]:
+    def __init__(self) -> None:
+        """Nothing is kept."""
+
+    def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
         return list(runs), []
 
-    def is_to_blame(self, run: Run) -> bool:
+    def is_to_blame(self, run: Execution) -> bool:
         return False
+
+    def forget(self, runs: Sequence[Execution]) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def settled(self, run: Execution, decision: Decision, tell: Tell) -> None: ...
 
 
 class Never:

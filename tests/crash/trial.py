@@ -22,8 +22,8 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
+from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.run.passage import Run
 from onefold.service.wiring import Runtime
 from tests.crash.wires import Death, Side, Wire
 
@@ -142,7 +142,7 @@ class Trial:
         depth = self.app.runtime().engine.queues.depth(name)
         return depth.visible + depth.in_flight + depth.delayed == 0
 
-    def _perform(self, driver: Driver, ready: list[Run]) -> None:
+    def _perform(self, driver: Driver, ready: list[Execution]) -> None:
         assert self._grouper is not None
         while ready:
             grouped = [run for run in ready if run.job.policy.effect != "external"]

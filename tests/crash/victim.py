@@ -19,8 +19,8 @@ from typing import Any
 import onefold
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
+from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.run.passage import Run
 from onefold.service.wiring import Runtime
 
 LEASE_MS = 30_000
@@ -76,7 +76,7 @@ def work(app: onefold.App, runtime: Runtime) -> None:
         perform(driver, grouper, driver.begin(received))
 
 
-def perform(driver: Driver, grouper: Grouper, ready: list[Run]) -> None:
+def perform(driver: Driver, grouper: Grouper, ready: list[Execution]) -> None:
     """Perform and finish runs, and what waited behind them."""
     while ready:
         following = grouper.perform([run for run in ready if run.job.policy.effect != "external"])

@@ -17,13 +17,13 @@ from onefold.contracts.queue import Delivery
 from onefold.decide import attempt as script
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import calling, probing
+from onefold.run import calling
 from onefold.run.completion import Closer
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
+from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
+from onefold.run.settlement import Backend
 from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
 from tests.crash.stage import START_MS, Stage
@@ -89,7 +89,7 @@ class Worker:
         self.place = place
         self.life = 0
         self.driver: Driver | None = None  # made with the first delivery of each life
-        self.run: Run | None = None
+        self.run: Execution | None = None
 
     @property
     def owner(self) -> str:
@@ -220,7 +220,7 @@ class World:
                 lease_ms=LEASE_MS,
                 sinks=Sinks([self]),
                 history="off",
-                gates=Gate(),
+                admission=Gate(),
                 settings={},
                 closer=Closer(self._stage.engine, {}, self.clock),
             )
@@ -236,7 +236,7 @@ class World:
         assert run is not None
         match run.step:
             case script.Probe() as probe:
-                probe.answer = probing.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
+                probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
             case script.Start():
                 assert driver.start(run)
             case script.Call() if self._stage.transactional:

@@ -17,9 +17,8 @@ from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
-from onefold.decide.delivery import Backoff, Decision, Policy
-from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
-from onefold.decide.probing import ProbeAnswer
+from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
+from onefold.decide.fates import ProbeAnswer
 
 KEY = store.RecordKey("", "ship", "o-1")
 HOLD = store.Hold(KEY, "me", 4)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onefold import limits
 from onefold.decide.breaker import (
     CLOSED,
-    Admission,
     Answer,
     Breaker,
     BreakerPolicy,
+    BreakerRuling,
     Told,
     admit,
     is_to_blame,
@@ -33,7 +33,7 @@ def opened(policy: BreakerPolicy = POLICY, at_ms: int = 0, **more: Any) -> Break
 
 
 def test_a_closed_breaker_admits_everything_and_changes_nothing() -> None:
-    assert admit(CLOSED, POLICY, "a", 0) == Admission(True, CLOSED)
+    assert admit(CLOSED, POLICY, "a", 0) == BreakerRuling(True, CLOSED)
     for answer in ("answered", "failing", "none"):
         assert told(CLOSED, POLICY, "a", answer, 0).breaker is CLOSED  # type: ignore[arg-type]
     assert told(CLOSED, COUNTING, "a", "none", 0).breaker is CLOSED
@@ -42,8 +42,8 @@ def test_a_closed_breaker_admits_everything_and_changes_nothing() -> None:
 def test_a_dependency_that_is_down_opens_it_at_once() -> None:
     found = told(CLOSED, POLICY, "first", "down", 100, summary="HTTP 401")
     assert found == Told(Breaker(pauses=1, until_ms=1_100, suspects=("first",), summary="HTTP 401"), "paused")
-    assert admit(found.breaker, POLICY, "b", 100) == Admission(False, found.breaker, 1_000)
-    assert admit(found.breaker, POLICY, "b", 1_099) == Admission(False, found.breaker, 1)
+    assert admit(found.breaker, POLICY, "b", 100) == BreakerRuling(False, found.breaker, 1_000)
+    assert admit(found.breaker, POLICY, "b", 1_099) == BreakerRuling(False, found.breaker, 1)
 
 
 def test_failures_in_a_row_open_it_and_any_answer_ends_the_row() -> None:
@@ -60,7 +60,7 @@ def test_after_the_pause_one_delivery_is_the_probe() -> None:
     paused = opened()
     probing = admit(paused, POLICY, "b", 1_000)
     assert (probing.admitted, probing.event, probing.breaker.probe) == (True, "probing", "b")
-    assert admit(probing.breaker, POLICY, "c", 1_001) == Admission(False, probing.breaker, 499)
+    assert admit(probing.breaker, POLICY, "c", 1_001) == BreakerRuling(False, probing.breaker, 499)
     assert admit(probing.breaker, POLICY, "b", 1_001).admitted  # its own redelivery
     instead = admit(probing.breaker, POLICY, "c", 1_500)  # the probe's worker has died
     assert (instead.admitted, instead.breaker.probe, instead.breaker.probe_until_ms) == (True, "c", 2_000)
@@ -68,7 +68,7 @@ def test_after_the_pause_one_delivery_is_the_probe() -> None:
 
 def test_who_was_refused_before_lets_another_probe_first() -> None:
     paused = opened()
-    assert admit(paused, POLICY, "first", 1_000) == Admission(False, paused, 500)
+    assert admit(paused, POLICY, "first", 1_000) == BreakerRuling(False, paused, 500)
     assert admit(paused, POLICY, "first", 1_500).event == "probing"
 
 

@@ -15,8 +15,7 @@ from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide import fates
-from onefold.decide.delivery import Backoff, Decision, Note, Policy
-from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
+from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, Note, NotStarted, Outcome, Policy, Unstorable
 
 NOW_MS = 1_000_000
 KEEP_MS = 90_000

@@ -12,7 +12,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.decide.breaker import Breaker
-from onefold.run.throttling import breaker_name
+from onefold.run.admission import breaker_name
 from onefold.service import jobs, queues, status
 from onefold.service.desk import Jobs
 from tests.faces.office import ACTOR, Open, Order, file_url, open_desk

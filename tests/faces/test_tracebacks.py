@@ -14,8 +14,8 @@ from onefold.backends.aws import sending
 from onefold.backends.aws.messages import Form, Received
 from onefold.cli import main
 from onefold.contracts.queue import Reason
+from onefold.decide.delivery import Failed
 from onefold.decide.failures import classify
-from onefold.decide.outcomes import Failed
 from onefold.decide.tracebacks import TRACE_CHARS_MAX
 from onefold.observe.sinks import json_line, plain_line
 from onefold.run.events import Event

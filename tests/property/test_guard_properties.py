@@ -21,9 +21,8 @@ from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.decide import delivery as fate
 from onefold.decide import fates, guard
 from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
-from onefold.decide.delivery import Backoff, Decision, Policy
-from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
-from onefold.decide.probing import ProbeAnswer
+from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
+from onefold.decide.fates import ProbeAnswer
 from onefold.run.events import EVENTS
 from tests.crash.stage import Stage, staged
 from tests.crash.world import Bounds, World

@@ -14,7 +14,7 @@ from onefold.backends.sqlite.queue import CAPABILITIES, SqliteQueue
 from onefold.contracts.store import RecordKey
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
-from onefold.run import following, runs
+from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduler import Scheduler
@@ -183,15 +183,15 @@ def test_a_run_does_not_stand_before_its_look_is_sent(monkeypatch: pytest.Monkey
         deliver = shop.app.deliver
         monkeypatch.setattr(shop.app, "deliver", _is_away)
         with pytest.raises(onefold.StorageBusy):
-            following.begin(shop.app, run)
+            runs.begin_followed(shop.app, run)
         assert runs.read(state, RUN) is None
         monkeypatch.setattr(shop.app, "deliver", deliver)
         monkeypatch.setattr(runs, "begin", _is_away)  # killed between the two
         with pytest.raises(onefold.StorageBusy):
-            following.begin(shop.app, run)
+            runs.begin_followed(shop.app, run)
         monkeypatch.undo()
-        following.begin(shop.app, run)
-        following.begin(shop.app, run)
+        runs.begin_followed(shop.app, run)
+        runs.begin_followed(shop.app, run)
         assert world.depth("onefold-reconcile").delayed == 2  # one for each try that sent it, under one key
         world.clock.advance(30 * 60_000)
         world.run()

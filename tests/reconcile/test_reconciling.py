@@ -18,7 +18,7 @@ from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
 from onefold.reconcile.comparing import Totals, compare
 from onefold.reconcile.surveying import Survey
-from onefold.run import following, runs
+from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.testing.inline import World, inline
 
@@ -407,7 +407,7 @@ def test_a_key_that_was_never_dispatched_is_named_by_its_beginning(shop: Shop, w
 
 def begin_with_follow_ups(world: World) -> None:
     """What a scheduler does in the transaction that begins a run."""
-    assert following.send_looks(world.app, RUN, "billing", world.clock.now_ms()) == []
+    assert runs.send_looks(world.app, RUN, "billing", world.clock.now_ms()) == []
 
 
 def declared(shop: Shop, **options: Any) -> list[reconciling.Reconciliation]:

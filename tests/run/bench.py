@@ -23,9 +23,9 @@ from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
+from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
+from onefold.run.settlement import Backend
 from onefold.service.wiring import Runtime
 
 
@@ -136,11 +136,11 @@ class Process:
         (event,) = [event for event in self.events if event.name == name]
         return event
 
-    def begin(self, deliveries: Sequence[Delivery] | None = None) -> list[Run]:
+    def begin(self, deliveries: Sequence[Delivery] | None = None) -> list[Execution]:
         """Begin these deliveries, or whatever is visible now."""
         return self.driver.begin(self._bench.receive() if deliveries is None else deliveries)
 
-    def perform(self, ready: list[Run]) -> None:
+    def perform(self, ready: list[Execution]) -> None:
         """Perform and finish runs, and whatever waited behind them."""
         while ready:
             run, *rest = ready

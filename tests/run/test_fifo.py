@@ -174,7 +174,7 @@ def test_a_group_that_is_not_done_takes_back_what_lies_in_the_buffer() -> None:
         shop.ship.send_many([*group(1, 2, 3, 4), *group(5, customer="d")])
         process = bench.process()
         received = bench.receive()
-        hand = process.driver.hand
+        hand = process.driver.in_flight
         hand.take(received, 0)
         by_key = {one.key: one for one in received}
         first, chosen, buffered, other = (by_key[key] for key in ("o-1", "o-3", "o-4", "o-5"))

@@ -1,4 +1,4 @@
-"""Leases and visibilities of everything in hand; deadlines. One beat or look at a time, on a clock that stands still."""
+"""Leases and visibilities of everything in flight; deadlines. One beat or look at a time, on a clock that stands still."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
 from onefold.decide import attempt as script
-from onefold.decide.outcomes import Failed, LeaseGone, Outcome
+from onefold.decide.delivery import Failed, LeaseGone, Outcome
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
+from onefold.run.execution import Execution
 from onefold.run.heartbeat import Bell, Heartbeat, Periodic, Watchdog
-from onefold.run.passage import Run
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
@@ -35,7 +35,7 @@ class Order(msgspec.Struct):
 
 
 class Ward:
-    """An app in memory, what a worker would have in hand of it, and the two that watch over it."""
+    """An app in memory, what a worker would have in flight of it, and the two that watch over it."""
 
     def __init__(self, app: onefold.App, clock: ManualClock) -> None:
         self.app, self.clock, self.told = app, clock, Told()
@@ -43,12 +43,12 @@ class Ward:
         self.backend = runtime.backend
         self.queue = runtime.backend.open_queue("orders")
         self.driver = self.new_driver()
-        self.hand = self.driver.hand
-        self.stopped: list[tuple[Run, Outcome]] = []
+        self.in_flight = self.driver.in_flight
+        self.stopped: list[tuple[Execution, Outcome]] = []
         self.busy: list[errors.TransientError] = []
-        self.overran: list[Run] = []
+        self.overran: list[Execution] = []
         self.heartbeat = self.new_heartbeat(self.backend)
-        self.watchdog = Watchdog(self.hand, clock=clock, stop=self.stop, told=self.overran.append)
+        self.watchdog = Watchdog(self.in_flight, clock=clock, stop=self.stop, told=self.overran.append)
 
     def new_driver(self) -> Driver:
         return self.app.runtime().driver(
@@ -57,21 +57,21 @@ class Ward:
 
     def new_heartbeat(self, backend: Any) -> Heartbeat:
         return Heartbeat(
-            self.hand, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
+            self.in_flight, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
             lost=self.driver.finisher.lose, busy=self.busy.append,
         )  # fmt: skip
 
-    def stop(self, run: Run, outcome: Outcome) -> None:
+    def stop(self, run: Execution, outcome: Outcome) -> None:
         run.cut = outcome
         self.stopped.append((run, outcome))
 
     def receive(self, count: int = 10) -> list[Delivery]:
         asked_at_ms = self.clock.monotonic_ms()
         deliveries = self.queue.receive(count, LEASE_MS)
-        self.hand.take(deliveries, asked_at_ms)
+        self.in_flight.take(deliveries, asked_at_ms)
         return deliveries
 
-    def lease_left_ms(self, run: Run) -> int:
+    def lease_left_ms(self, run: Execution) -> int:
         assert run.facts.key is not None
         record = self.backend.store.read([run.facts.key], self.clock.now_ms())[0]
         assert record is not None
@@ -125,7 +125,7 @@ def test_what_is_due_soon_is_extended_together(ward: Ward) -> None:
     ward.clock.advance(LEASE_MS // 3 - 2_000)
     next_ms = ward.heartbeat.beat()
 
-    assert {held.asked_at_ms for held in ward.hand.all()} == {LEASE_MS // 3}
+    assert {held.asked_at_ms for held in ward.in_flight.all()} == {LEASE_MS // 3}
     assert next_ms == LEASE_MS // 3
 
 
@@ -136,8 +136,8 @@ def test_what_is_settled_or_given_back_is_not_in_hand_any_more(ward: Ward) -> No
     ward.driver.finish([run])
     ward.driver.give_back(rest, "a test")
 
-    assert [held.run for held in ward.hand.all()] == [other]
-    assert ward.hand.counts() == {"received": 6, "completed": 1, "released": 4}
+    assert [held.run for held in ward.in_flight.all()] == [other]
+    assert ward.in_flight.counts() == {"received": 6, "completed": 1, "released": 4}
 
 
 # -- losing ----------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
     taken = ward.new_driver()
     taken._owner = "another"
     (other,) = taken.begin(ward.queue.receive(1))
-    ward.hand.all()[0].asked_at_ms = ward.clock.monotonic_ms() - LEASE_MS // 2  # it thinks it has time
+    ward.in_flight.all()[0].asked_at_ms = ward.clock.monotonic_ms() - LEASE_MS // 2  # it thinks it has time
 
     ward.heartbeat.beat()
 
@@ -163,7 +163,7 @@ def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
     ward.driver.perform(run)
     ward.driver.finish([run])
     assert len(ward.told.of("lease-lost")) == 1
-    assert len(ward.hand) == 0
+    assert len(ward.in_flight) == 0
     taken.perform(other)
     assert other.decided().write is not None
 
@@ -183,7 +183,7 @@ def test_a_lease_that_cannot_be_extended_in_time_is_not_trusted(ward: Ward) -> N
     ward.beat_for(2_000)
 
     assert ward.stopped == [(run, LeaseGone())]
-    assert not ward.hand.keeps(waiting)
+    assert not ward.in_flight.keeps(waiting)
     assert ward.told.of("lease-lost") == []  # nobody has taken it: its own settlement will tell
 
 
@@ -229,10 +229,10 @@ def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: War
 
     ward.clock.advance(59_999)
     ward.watchdog.look()
-    assert not ward.hand.all()[0].let_go
+    assert not ward.in_flight.all()[0].let_go
     ward.clock.advance(1)
     ward.watchdog.look()
-    assert ward.hand.all()[0].let_go
+    assert ward.in_flight.all()[0].let_go
     assert (len(ward.stopped), len(ward.overran)) == (1, 1)
 
 
@@ -324,7 +324,7 @@ def test_a_task_that_lost_its_lease_is_cancelled_and_settles_nothing(tmp_path: P
     shop = Workshop(app, WorkerSettings())
     shop.start()
     assert begun.wait(PATIENCE_S)
-    (held,) = shop.driver.hand.all()
+    (held,) = shop.driver.in_flight.all()
     assert held.run is not None
     shop.worker._stop(held.run, LeaseGone())
     assert cleaned.wait(PATIENCE_S)
@@ -379,7 +379,7 @@ def test_a_periodic_thread_that_fails_says_so() -> None:
 
 def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> None:
     (run,) = ward.driver.begin(ward.receive(1))
-    (held,) = ward.hand.all()
+    (held,) = ward.in_flight.all()
     assert run.claimed is not None
     failure = Failure(kind="transient", error="E", summary="")
     fail = Fail(failure=failure, expires_at_ms=ward.clock.now_ms() + limits.DAY_MS)

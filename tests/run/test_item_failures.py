@@ -10,8 +10,7 @@ import onefold
 from onefold import limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
-from onefold.decide.delivery import Success
-from onefold.decide.outcomes import Failed
+from onefold.decide.delivery import Failed, Success
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import Catcher, ItemFailures, MapSpec, Retrier
 from onefold.service import maps

@@ -10,22 +10,13 @@ DECLARE = (
     "import onefold; app = onefold.App('shop'); orders = app.queue('orders'); "
     "app.job(orders, key='{id}', name='ship')(lambda order: None); handler = app.lambda_handler()"
 )
-# Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do.
+# Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do. Small modules of a
+# delivery's own path are not among them: what costs a cold start is a package (asyncio, logging), or a room.
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "observe"),
-    *("backends.aws", "backends.sqlite", "run.heartbeat", "run.once", "run.processes", "run.worker"),
-    *("events", "maps", "reconcile", "schedules", "run.sources"),
-    *("contracts.admin", "decide.breaker", "decide.rate", "payload_defaults", "payload_errors"),
-    *("run.completion", "run.gates", "run.grouping", "run.runs"),
-    *(
-        "decide.backoff",
-        "decide.fates",
-        "decide.failures",
-        "decide.key_functions",
-        "decide.probing",
-    ),  # what is not simply done
-    *("run.in_tasks", "run.lambda_heeding", "run.limiting", "run.probe_answers", "run.probing"),
-    *("run.decorating", "run.outgoing"),  # for type checkers; of who sends
+    *("backends.aws", "backends.sqlite", "run.once", "run.processes", "run.worker"),
+    *("events", "maps", "reconcile", "schedules"),
+    *("contracts.admin", "run.tasks", "run.poll", "run.longpoll", "run.retrying"),
 }
 
 

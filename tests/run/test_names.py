@@ -15,7 +15,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.state import Change
 from onefold.entropy import SystemEntropy
 from onefold.run import names
-from onefold.run.settings import WorkerSettings
+from onefold.run.worker import WorkerSettings
 from onefold.service import names as service
 from onefold.service.desk import open_desk
 from onefold.service.workers import make_worker

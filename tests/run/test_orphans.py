@@ -15,7 +15,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run import orphans
-from onefold.run.settings import WorkerSettings
+from onefold.run.worker import WorkerSettings
 from onefold.service import names, status
 from onefold.service.desk import Desk, Jobs
 from onefold.service.workers import make_worker

@@ -20,7 +20,7 @@ import pytest
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
-from onefold.decide.outcomes import LeaseGone
+from onefold.decide.delivery import LeaseGone
 from onefold.outside import Waiter
 from onefold.run.processes import Children, Spawn
 from onefold.run.worker import WorkerSettings
@@ -207,7 +207,7 @@ def test_a_lost_lease_kills_the_child_and_settles_nothing(shop: ModuleType, tmp_
     worker = hire(shop)
     worker.start()
     pid = int(fifo.read_text())
-    (held,) = worker.driver.hand.all()
+    (held,) = worker.driver.in_flight.all()
     assert held.run is not None
     worker.worker._stop(held.run, LeaseGone())
     assert has_ended(pid)

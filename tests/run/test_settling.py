@@ -15,7 +15,7 @@ from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
 from onefold.contracts.state import Change
-from onefold.run import settling
+from onefold.run import settlement as settlements
 from tests.run.bench import Bench, Fault, Process, opened
 
 BOTH = pytest.mark.parametrize("one_transaction", [True, False], ids=["one transaction", "part by part"])
@@ -289,7 +289,7 @@ def test_verdicts_come_in_the_order_of_the_settlements(one_transaction: bool) ->
         lost = records.Hold(records.RecordKey("", "ship", "o-3"), "nobody", 9)
         never = records.Complete(result=b"1", expires_at_ms=bench.clock.now_ms() + 1)
         backend = bench.process(one_transaction=one_transaction).backend
-        verdicts = settling.settle(
+        verdicts = settlements.settle(
             backend,
             [
                 settlement(receipts[0], Ack()),
@@ -314,7 +314,7 @@ def test_a_change_of_state_rides_along(one_transaction: bool) -> None:
         (delivery,) = bench.receive()
         backend = bench.process(one_transaction=one_transaction).backend
         changes = (Change("flag", b"1", 0), Change("flag", b"2", 0))  # the second comes too late
-        verdicts = settling.settle(
+        verdicts = settlements.settle(
             backend, [settlement(delivery.receipt, Ack(), changes=changes)], bench.clock.now_ms()
         )
         assert verdicts == [Verdict(True, True)]
@@ -343,6 +343,6 @@ def test_a_refused_write_takes_its_change_of_state_with_it(one_transaction: bool
             settle=Bury("dead-letter", REASON),
             changes=(Change("flag", b"1", 0),),
         )
-        assert settling.settle(backend, [refused], bench.clock.now_ms()) == [Verdict(False, False)]
+        assert settlements.settle(backend, [refused], bench.clock.now_ms()) == [Verdict(False, False)]
         assert bench.backend.state.get(["flag"]) == [None]
         assert bench.messages("orders-dead") == []

@@ -17,7 +17,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.run.settings import WorkerSettings
+from onefold.run.worker import WorkerSettings
 from onefold.service import workers
 from onefold.testing import inline
 

@@ -16,8 +16,8 @@ from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
+from onefold.run.execution import InFlight
 from onefold.run.executors import Unit
-from onefold.run.hand import Hand
 from onefold.run.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
 from onefold.run.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop, working
@@ -49,10 +49,10 @@ class Shelf:
         return taken
 
 
-def poller(*shelves: Shelf, weights: dict[str, int] | None = None) -> tuple[Poller, Hand, ManualClock]:
-    hand, clock = Hand(), ManualClock()
+def poller(*shelves: Shelf, weights: dict[str, int] | None = None) -> tuple[Poller, InFlight, ManualClock]:
+    hand, clock = InFlight(), ManualClock()
     queues: Sequence[Any] = shelves
-    return Poller(queues, weights or {}, visible_ms=30_000, hand=hand, clock=clock), hand, clock
+    return Poller(queues, weights or {}, visible_ms=30_000, in_flight=hand, clock=clock), hand, clock
 
 
 def ids(deliveries: Sequence[Delivery]) -> list[str]:

@@ -14,7 +14,7 @@ from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.grouping import Grouper
 from onefold.run.processes import Spawn
-from onefold.run.settling import Backend
+from onefold.run.settlement import Backend
 from onefold.run.worker import ExitReport, Worker, WorkerSettings
 
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second
@@ -147,7 +147,7 @@ class Workshop:
             due_ms = clock.monotonic_ms() - step_ms
             with self._beaten:
                 assert self._beaten.wait_for(
-                    lambda due_ms=due_ms: all(one.asked_at_ms > due_ms for one in self.driver.hand.all()),
+                    lambda due_ms=due_ms: all(one.asked_at_ms > due_ms for one in self.driver.in_flight.all()),
                     PATIENCE_S,
                 )
 

@@ -19,8 +19,8 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem
 from onefold.contracts.verbs import EffectTransaction
 from onefold.manual_clock import ManualClock
-from onefold.run import settling
-from onefold.run.joint import JointTransaction
+from onefold.run import settlement
+from onefold.run.settlement import JointTransaction
 from onefold.testing.commit_contract import BOTH, ITEM, LIMIT_MS, NEITHER, NEXT, EffectContract
 from onefold.testing.records import NOW, ask, complete
 from tests.contract.sqlite_engine import open_engine
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.slow
 class Walked:
     """Records on PostgreSQL, messages elsewhere: what the record's transaction leaves is walked after it."""
 
-    def __init__(self, backend: settling.Backend, opened: PostgresBackend) -> None:
+    def __init__(self, backend: settlement.Backend, opened: PostgresBackend) -> None:
         self._backend = backend
         self._opened = opened
 
     def commit(self, settlements: list[Settlement], now_ms: int) -> list[Verdict]:
-        return settling.settle(self._backend, settlements, now_ms)
+        return settlement.settle(self._backend, settlements, now_ms)
 
     def effects(self, limit_ms: int) -> EffectTransaction:
         return JointTransaction(self._backend, self._opened.effects(limit_ms))
@@ -53,7 +53,7 @@ class Shop(EffectContract):
         self.queues = SqliteQueues(self.engine, owner="A")
         self.store, self.records, self.ledger, self.state = opened.store, opened.records, opened.ledger, opened.state
         self.commit = Walked(
-            settling.Backend(
+            settlement.Backend(
                 store=self.store, ledger=self.ledger, state=self.state, commit=None, open_queue=self.queues.open
             ),
             opened,

@@ -1,7 +1,7 @@
 """Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
 
 Nothing here is one transaction: the driver walks the parts of a settlement in the order that loses nothing
-(`run/settling.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an idle
+(`run/settlement.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an idle
 worker is woken by its own long poll or by senders of its own process.
 Never here: how either system says anything. Invariant: both are closed together.
 """

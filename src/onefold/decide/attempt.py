@@ -16,14 +16,15 @@ from msgspec import Struct
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack
-from onefold.decide import delivery, guard
+from onefold.decide import delivery, fates, guard
 from onefold.decide.delivery import Decision, Note, Policy
+from onefold.decide.fates import decision_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onefold.decide.outcomes import Outcome
-    from onefold.decide.probing import ProbeAnswer
+    from onefold.decide.delivery import Outcome
+    from onefold.decide.fates import ProbeAnswer
 
 
 MalformedKind = Literal["malformed", "untrusted", "no-job"]
@@ -105,13 +106,9 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         yield Commit(decision=Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),)))
         return
     if facts.malformed is not None or facts.key is None:
-        from onefold.decide import fates  # here and below: most deliveries end well
-
         yield Commit(decision=fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind))
         return
     if facts.stopped is not None:
-        from onefold.decide import fates
-
         yield Commit(decision=fates.stopped(facts.stopped, facts.key.key, policy))
         return
     claim = Claim()
@@ -126,8 +123,6 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     claimed = claim.found
     notes: tuple[Note, ...] = ()
     if go.how == "probe":
-        from onefold.decide.probing import decision_of  # only a run in doubt, of a job with a probe
-
         probe = Probe(claimed=claimed)
         yield probe
         assert probe.answer is not None
@@ -149,8 +144,6 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     if isinstance(call.outcome, delivery.Success):
         decision = delivery.completed(call.outcome, policy, number, call.now_ms)
     else:
-        from onefold.decide import fates
-
         decision = fates.settle(call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
     yield Commit(hold=claimed.hold, decision=_told(decision, notes))
 

@@ -93,7 +93,7 @@ class Breaker(Struct, frozen=True, omit_defaults=True):
 CLOSED = Breaker()
 
 
-class Admission(Struct, frozen=True):
+class BreakerRuling(Struct, frozen=True):
     """An answer of `admit`.
 
     Args:
@@ -116,7 +116,7 @@ class Told(Struct, frozen=True):
     event: Event | None = None
 
 
-def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) -> Admission:
+def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) -> BreakerRuling:
     """Whether a delivery of `operation` may be claimed at `now_ms` (wall time).
 
     While the breaker is open the first one after the pause becomes the probe; store the answer before claiming, so that it
@@ -124,15 +124,15 @@ def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) 
     dependency refuses everybody.
     """
     if not breaker.is_open:
-        return Admission(True, breaker)
+        return BreakerRuling(True, breaker)
     from_ms = breaker.until_ms + (policy.pause_ms // 2 if operation in breaker.suspects else 0)
     if now_ms < from_ms and breaker.probe != operation:
-        return Admission(False, breaker, from_ms - now_ms)
+        return BreakerRuling(False, breaker, from_ms - now_ms)
     if breaker.probe and breaker.probe != operation and now_ms < breaker.probe_until_ms:
         # The probe's answer usually comes long before its limit; look again after a while.
-        return Admission(False, breaker, min(breaker.probe_until_ms - now_ms, policy.pause_ms))
+        return BreakerRuling(False, breaker, min(breaker.probe_until_ms - now_ms, policy.pause_ms))
     probing = msgspec.structs.replace(breaker, probe=operation, probe_until_ms=now_ms + policy.probe_ms)
-    return Admission(True, probing, event="probing")
+    return BreakerRuling(True, probing, event="probing")
 
 
 def told(

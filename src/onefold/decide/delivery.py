@@ -1,10 +1,11 @@
-"""What a job wants to happen (`Policy`), that its handler did it (`Success`), and what becomes of the message (`Decision`).
+"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
 
-The values of which the rooms of `decide/` make decisions, and the decision that nearly every delivery gets: it is done. What
-else a handler may have done is in `outcomes.py`, and what becomes of that in `fates.py`; what is decided before the handler
-runs (duplicates, takeovers) is in `guard.py`; the order of the steps is in `attempt.py`.
-Never here: clocks, chance, storage.
-Invariant: a decision says all that becomes of its delivery: record, message, and what is told.
+The values that the rules of `decide/` work with, and the decision that nearly every delivery gets: it is done. What failures
+lead to is in `fates.py`, which exception means what in `failures.py`; what is decided before the handler runs (duplicates,
+takeovers) in `guard.py`; the order of the steps in `attempt.py`. Outcomes cross the pipe between a worker and its child
+processes, so each has a tag.
+Never here: clocks, chance, storage. Invariant: whatever a handler does comes to exactly one outcome; a decision says
+everything that happens to its delivery: record, message, and what is reported.
 """
 
 from __future__ import annotations
@@ -136,3 +137,45 @@ def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> De
 def lease_lost(attempt: int) -> Decision:
     """Leave a delivery whose run lost its lease: who took the operation over decides."""
     return Decision(write=None, settle=Leave(), notes=(Note("lease-lost", {"attempt": attempt}),))
+
+
+class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The handler raised.
+
+    Args:
+        kind: what the failure means (see `decide/failures.py`).
+        error: class name of the exception.
+        summary: one line without the payload.
+        retry_in_ms: how long the dependency asked us to wait; None leaves it to the policy.
+        crashed: the run was ended with its process (hard timeout, signal).
+        at: the last frame of the handler's own code, as in `shop.py:12 in book`; empty where nothing was raised.
+        trace: frames without locals (see `decide/tracebacks.py`); empty where nothing was raised.
+    """
+
+    kind: Literal["transient", "permanent", "dependency-down", "unknown"]
+    error: str
+    summary: str
+    retry_in_ms: int | None = None
+    crashed: bool = False
+    at: str = ""
+    trace: str = ""
+
+
+class NotStarted(Struct, frozen=True, gc=False, tag=True):
+    """The handler was not called after all (drain, deadline near, rate limit); `why` for people."""
+
+    why: str
+    delay_ms: int = 0
+
+
+class Unstorable(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The handler returned something that cannot be stored: the effect happened, its result is lost."""
+
+    summary: str
+
+
+class LeaseGone(Struct, frozen=True, gc=False, tag=True):
+    """The run lost its lease: someone else owns the operation now."""
+
+
+Outcome = Success | Failed | NotStarted | Unstorable | LeaseGone

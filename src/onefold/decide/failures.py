@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from onefold import limits, redact
 from onefold.decide import failure_table as table
-from onefold.decide.outcomes import Failed
+from onefold.decide.delivery import Failed
 from onefold.decide.tracebacks import trace_of
 from onefold.errors import (
     DependencyDown,

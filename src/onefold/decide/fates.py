@@ -1,19 +1,40 @@
-"""What becomes of a delivery that is not simply done: tried again, dead-lettered, parked for a person, given back.
+"""What happens to a delivery that is not simply done: tried again, dead-lettered, parked for a person, released.
 
-`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy
-to a `Decision`. Beside it: messages that are never run (malformed, behind a stopped group, a key with another payload), and
-the two ends that guard and probe decide too, `bury_failed` and `park`.
-Never here: clocks, chance (a fraction comes in), storage.
+`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy to
+a `Decision`. Beside it: messages that are never run (malformed, behind a stopped group, a key with another payload); the
+two ends that the guard decides too, `dead_letter_failed` and `park`; and what a probe's answer about a run in doubt leads
+to.
+
+A run is in doubt when an earlier one was started and never said how it ended. Done is answered from what the probe found,
+not done is run again within the budget, and what stays unknown is parked: only "not done" lets the handler run again.
+Never here: clocks, chance (a fraction comes in), storage, asking a probe.
 Invariant: onefold decides before the queue's own maximum receive count does, so that it can say why.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import Struct
+
 from onefold.contracts import store
 from onefold.contracts.queue import Bury, Reason, RetryIn
-from onefold.decide.backoff import delay_ms
-from onefold.decide.delivery import Decision, Note, Policy, Success, completed, lease_lost
-from onefold.decide.outcomes import Failed, LeaseGone, NotStarted, Outcome, Unstorable
+from onefold.decide import delivery
+from onefold.decide.backoff import bounds_ms, delay_ms
+from onefold.decide.breaker import BreakerPolicy
+from onefold.decide.delivery import (
+    Decision,
+    Failed,
+    LeaseGone,
+    Note,
+    NotStarted,
+    Outcome,
+    Policy,
+    Success,
+    Unstorable,
+    completed,
+    lease_lost,
+)
 
 
 def settle(
@@ -49,8 +70,6 @@ def settle(
         case Unstorable():
             return _unstorable(outcome, policy, claimed, attempt, now_ms)
         case Failed(kind="dependency-down"):
-            from onefold.decide.breaker import BreakerPolicy  # while nothing is down, nobody needs it
-
             pause_ms = outcome.retry_in_ms if outcome.retry_in_ms is not None else BreakerPolicy().pause_ms
             return Decision(
                 write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),
@@ -60,7 +79,7 @@ def settle(
                 ),
             )
         case Failed(kind="permanent"):
-            return bury_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
+            return dead_letter_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
         case Failed(kind="unknown") if policy.effect != "transactional":
             return _unknown(outcome, policy, claimed, attempt, now_ms, fraction)
         case Failed():
@@ -71,7 +90,7 @@ def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, att
     # Its own rows are rolled back, so nothing happened; an external effect did happen, and only a person can say so.
     if policy.effect == "transactional":
         failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
-        return bury_failed(failed, "permanent", policy, claimed, attempt, now_ms)
+        return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
     told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold"})
     return park("PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told)
 
@@ -86,7 +105,7 @@ def _transient(
     fraction: float,
 ) -> Decision:
     if attempt >= policy.attempts_max:
-        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+        return dead_letter_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
     wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
     return Decision(
         write=store.Fail(failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms),
@@ -123,7 +142,7 @@ def _unknown(
             trace=outcome.trace,
         )  # fmt: skip
     if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
-        return bury_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+        return dead_letter_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
     wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
     write = store.Unknown(
         failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms, parked=False, crashed=outcome.crashed
@@ -141,7 +160,7 @@ def _unknown(
     return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
 
 
-def bury_failed(
+def dead_letter_failed(
     outcome: Failed, kind: str, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int
 ) -> Decision:
     """To the dead-letter queue with the reason; the record is failed and its budget closed."""
@@ -263,4 +282,52 @@ def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None
         write=None,
         settle=Bury("dead-letter", reason),
         notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
+    )
+
+
+class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown.
+
+    Args:
+        verdict: `later`: the probe itself failed for now; ask again after the job's pause, or `retry_in_ms` when longer.
+    """
+
+    verdict: Literal["done", "not-done", "unknown", "later"]
+    result: bytes = b"null"
+    summary: str = ""
+    retry_in_ms: int | None = None
+
+
+def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision | None:
+    """The decision when the probe knows, or cannot know; None when the handler may run again."""
+    match found.verdict:
+        case "done":
+            return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
+        case "unknown":
+            told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
+            summary = found.summary or "The probe could not tell whether the effect happened."
+            return park("OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told)
+        case "later":
+            return _later(found, policy, claimed, now_ms)
+        case "not-done":
+            if claimed.attempts < policy.attempts_max:
+                return None
+            last = claimed.failure
+            used = Failed(
+                kind="transient",
+                error=last.error if last else "WorkerDied",
+                summary=last.summary if last else "Every run ended with its process; the probe says: not done.",
+            )
+            return dead_letter_failed(used, "attempts", policy, claimed, claimed.attempts, now_ms)
+
+
+def _later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
+    """Still in doubt, and nothing was run: no attempt is used. The queue's own maximum of receives bounds it."""
+    pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
+    wait_ms = max(pause_ms, found.retry_in_ms or 0)
+    failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)
+    return Decision(
+        write=store.Unknown(failure=failure, expires_at_ms=now_ms + policy.keep_ms),
+        settle=RetryIn(wait_ms),
+        notes=(Note("retry", {"delay_ms": wait_ms, "summary": found.summary, "error": "ProbeFailed"}),),
     )

@@ -15,7 +15,8 @@ from msgspec import Struct
 from onefold import limits
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
-from onefold.decide.delivery import WAIT_MS_MAX, Decision, Note, Policy
+from onefold.decide.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy
+from onefold.decide.fates import conflict, dead_letter_failed, park
 
 
 class Go(Struct, frozen=True, gc=False):
@@ -71,8 +72,6 @@ def answer(
                 notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
             )
         case store.Conflict():
-            from onefold.decide.fates import conflict  # here and below: most claims are fresh, or of what is done
-
             return conflict(found, policy, now_ms, key, fingerprint)
         case _:
             assert_never(found)
@@ -81,21 +80,18 @@ def answer(
 def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go:
     if found.started:
         return Go("call")
-    from onefold.decide.fates import bury_failed, park
-    from onefold.decide.outcomes import Failed
-
     in_doubt = found.doubt and policy.effect != "transactional"
     if in_doubt and policy.on_unknown == "hold":
         return park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False)
     if found.crashes >= policy.crashes_max:
         died = Failed(kind="permanent", error="WorkerDied", summary=f"{found.crashes} runs ended with their process.")
-        return bury_failed(died, "quarantine", policy, found, found.attempts, now_ms)
+        return dead_letter_failed(died, "quarantine", policy, found, found.attempts, now_ms)
     if in_doubt and policy.on_unknown == "probe":
         return Go("probe")
     if found.attempts >= policy.attempts_max:
         last = found.failure or store.Failure(kind="unknown", error="WorkerDied", summary=_DIED)
         used = Failed(kind="transient", error=last.error, summary=last.summary)
-        return bury_failed(used, "attempts", policy, found, found.attempts, now_ms)
+        return dead_letter_failed(used, "attempts", policy, found, found.attempts, now_ms)
     return Go("start")
 
 

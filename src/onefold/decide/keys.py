@@ -1,7 +1,7 @@
 """The business key of an operation: a rule declared once, checked against the payload's type, applied to each payload.
 
 Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
-(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload; the last two are in `key_functions.py`. A
+(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A
 tenant's scope and a message group come from the same rules. What evaluates to null, empty, a boolean, a float or anything
 that is no text or whole number is an error that names the field, never a key: two customers must not share a record because
 both had no id.
@@ -152,18 +152,16 @@ def key_rule(
             _check_field(declared, name, payload, what)
         volatile = tuple(name for name in names if is_volatile(name))
         return KeyRule(declared, what, _template(declared, parts, what, version), volatile, chars_max)
-    from onefold.decide import key_functions as others  # most rules are templates
-
     if isinstance(declared, str):
         declared = JmesPath(declared.removeprefix(_JMESPATH).strip())
     if isinstance(declared, JmesPath):
         expression, rule = declared.expression, _JMESPATH + declared.expression
-        volatile = tuple(name for name in others.last_names(expression) if is_volatile(name))
-        search = others.by_expression(expression, what)
+        volatile = tuple(name for name in last_names(expression) if is_volatile(name))
+        search = by_expression(expression, what)
         return KeyRule(rule, what, lambda value: _text(search(value), expression, rule, what), volatile, chars_max)
     if callable(declared):
         name = getattr(declared, "__name__", type(declared).__name__)
-        call = others.by_function(declared, name, what)
+        call = by_function(declared, name, what)
         found = f"the result of {name}()"
         return KeyRule(f"{name}()", what, lambda value: _text(call(value), found, f"{name}()", what), (), chars_max)
     raise UsageError(
@@ -452,4 +450,60 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
         f"The {what} {rule} cannot be made: {name} is {found}.",
         meaning=_IDENTITY,
         todo="Send the field filled, or declare another rule.",
+    )
+
+
+def last_names(expression: str) -> list[str]:
+    """The names in an expression that name values, not what leads to them."""
+    return re.findall(r"[A-Za-z_]\w*(?![\w.(\[])", expression)
+
+
+def by_expression(expression: str, what: str) -> Callable[[Any], object]:
+    """What an expression finds in a payload.
+
+    Raises:
+        UsageError: jmespath is not installed or cannot read the expression.
+    """
+    try:
+        import jmespath as library
+    except ImportError:
+        raise UsageError(
+            f"{what}={expression!r} is JMESPath, and the package jmespath is not installed.",
+            todo='pip install jmespath (it is in the extra "onefold[cli]"), or use a template or a function.',
+        ) from None
+    try:
+        compiled = library.compile(expression)
+    except ValueError as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise UsageError(
+            f"{what}={expression!r} is not JMESPath: {reason}.",
+            todo="See https://jmespath.org for the language.",
+        ) from None
+
+    def find(payload: Any) -> object:
+        try:
+            return compiled.search(codec.plain(payload))
+        except (TypeError, ValueError) as error:  # no JSON form; a function that met a value of the wrong type
+            raise _failed(f"{what} jmespath:{expression}", error) from error
+
+    return find
+
+
+def by_function(function: Callable[[Any], object], name: str, what: str) -> Callable[[Any], object]:
+    """What a function of the app's own makes of a payload."""
+
+    def find(payload: Any) -> object:
+        try:
+            return function(payload)
+        except Exception as error:
+            raise _failed(f"{what} function {name}", error) from error
+
+    return find
+
+
+def _failed(rule: str, error: Exception) -> PayloadError:
+    return PayloadError(
+        f"The {rule} raised {type(error).__qualname__} for this payload.",
+        meaning=f"It said: {str(error)[:200]}",
+        todo="Send what the rule expects, or make the rule cover this case.",
     )

@@ -32,8 +32,8 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey
 from onefold.demo.fulfilment import Booked, Courier, Invoice, Probe, shop
 from onefold.limits import DAY_MS
-from onefold.run.probe_answers import Found
-from onefold.run.settling import Backend
+from onefold.run.handlers import Found
+from onefold.run.settlement import Backend
 from onefold.run.worker import Worker, WorkerSettings
 from onefold.service.workers import make_worker
 

@@ -43,7 +43,7 @@ from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
 from onefold.run import context
-from onefold.run.together import together
+from onefold.run.settlement import together
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"

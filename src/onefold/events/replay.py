@@ -25,7 +25,7 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.state import Change, Versioned
 from onefold.decide.envelopes import Envelope, replayed
 from onefold.events.rules import EventArchive, Rule
-from onefold.run.together import together
+from onefold.run.settlement import together
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

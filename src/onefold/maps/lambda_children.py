@@ -22,7 +22,7 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
-from onefold.decide.outcomes import Failed, Outcome
+from onefold.decide.delivery import Failed, Outcome
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position

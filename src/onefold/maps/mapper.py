@@ -37,7 +37,7 @@ from onefold.maps.state import MapState, VersionedMapState
 from onefold.run import runs
 from onefold.run.completion import Closer
 from onefold.run.outgoing import Outgoing
-from onefold.run.together import together
+from onefold.run.settlement import together
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

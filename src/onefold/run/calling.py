@@ -1,10 +1,10 @@
-"""Calling a job's handler, here and now, and saying what it did as a value.
+"""Calling a job's handler or asking its probe, here and now, and saying as a value what came of it.
 
 A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
-serve the worker's threads, its event loop (`in_tasks.py`) and its child processes, so a failure means the same everywhere.
-Probes are asked in `probing.py`.
-Never here: scripts, storage, deadlines. Invariant: what a handler does, short of ending the process, comes back as one
-outcome.
+serve the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
+Never here: scripts, storage, deadlines, what a probe's answer decides (`decide/fates.py`). Invariant: what a handler does,
+short of ending the process, comes back as one outcome; a probe that fails has not answered, and is never taken for "not
+done".
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors, forks
 from onefold.decide import delivery as fate
+from onefold.decide.delivery import Failed, LeaseGone, Unstorable
+from onefold.decide.failures import classify, judge
+from onefold.decide.fates import ProbeAnswer
 from onefold.run import context
+from onefold.run.events import is_kept, kept_text
+from onefold.run.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from onefold.decide.outcomes import Failed, Outcome
+    from onefold.decide.delivery import Failed, Outcome
     from onefold.outside import Clock
     from onefold.run.context import Context
     from onefold.run.handlers import Job
@@ -81,9 +86,6 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
     """The outcome of a handler that returned messages, or a generator of them, as if that sent them; else None."""
-    from onefold.decide.outcomes import Failed, Unstorable
-    from onefold.run.outgoing import Outgoing
-
     lazy = isinstance(value, Iterator)
     some = value if isinstance(value, list | tuple | set) else (value,)
     if not lazy and not any(isinstance(one, Outgoing) for one in some):
@@ -102,21 +104,13 @@ def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
 
 
 def _unstorable(why: str, error: Exception) -> Outcome:
-    from onefold.decide.outcomes import Unstorable  # here and below: most handlers return what can be stored
-    from onefold.run.error_text import kept_text
-
     return Unstorable(summary=f"{why}{kept_text(error)}"[:500])
 
 
 def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
     """The outcome of a handler that raised `error`."""
     if isinstance(error, errors.LeaseLost):
-        from onefold.decide.outcomes import LeaseGone
-
         return LeaseGone()
-    from onefold.decide.failures import classify  # only a failure pays for the tables
-    from onefold.run.error_text import is_kept
-
     classes = job.classes
     return classify(
         error,
@@ -130,8 +124,6 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
 
 def overran(timeout_ms: int) -> Failed:
     """The outcome of a handler that was stopped at its deadline: whether its effect happened is not known."""
-    from onefold.decide.outcomes import Failed
-
     summary = f"The handler was still running after its timeout of {timeout_ms} ms and was stopped."
     return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
 
@@ -144,3 +136,26 @@ def run_coroutine(value: Any) -> Any:
         return await value
 
     return asyncio.run(awaited())
+
+
+def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
+    """Ask the job's probe in this thread; one that fails has not answered, see `unanswered`."""
+    try:
+        found = job.ask(payload, ctx)
+        if hasattr(found, "__await__"):
+            found = run_coroutine(found)
+        return job.probe_answer(found)
+    except Exception as error:  # noqa: BLE001 - see above
+        return unanswered(error, clock.now_ms())
+
+
+def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
+    """The answer of a probe that failed: ask again later where that is known to help, else a person must look.
+
+    A probe only looks, so an answer that was lost may be asked for again.
+    """
+    summary = f"The probe failed: {type(error).__name__}: {kept_text(error)}"[:500]
+    ruling = judge(error, now_ms=now_ms, sent="transient")
+    if ruling.listed and ruling.kind in ("transient", "dependency-down"):
+        return ProbeAnswer(verdict="later", summary=summary, retry_in_ms=ruling.retry_in_ms)
+    return ProbeAnswer(verdict="unknown", summary=summary)

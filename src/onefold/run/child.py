@@ -21,11 +21,11 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from onefold.clock import SystemClock
-from onefold.decide.outcomes import Failed
+from onefold.decide.delivery import Failed
 from onefold.entropy import SystemEntropy
 from onefold.run import calling, wire
 from onefold.run.context import Context, watch_pools, watch_threads
-from onefold.run.error_text import kept_text
+from onefold.run.events import kept_text
 from onefold.run.handlers import Job
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, 
         lost_answers="transient" if job.policy.on_unknown == "rerun" else "unknown",
     )
     if order.what == "probe":
-        from onefold.run import probing
-
-        return wire.Reply(answer=probing.probe(job, payload, ctx, clock))
+        return wire.Reply(answer=calling.probe(job, payload, ctx, clock))
     return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
 
 

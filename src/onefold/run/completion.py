@@ -29,7 +29,7 @@ from onefold.contracts.state import Change
 from onefold.run import runs
 from onefold.run.handlers import Job
 from onefold.run.runs import RunState
-from onefold.run.together import together
+from onefold.run.settlement import together
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from onefold import errors
 from onefold.decide.keys import idempotency_key
+from onefold.run.outgoing import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -223,8 +224,6 @@ class Context:
         Raises:
             as `Job.send`; UsageError: the handler has ended, and nothing was sent.
         """
-        from onefold.run.outgoing import keep
-
         return keep([job.outgoing(payload, **options)], self.keep)[0]
 
     def check(self) -> None:

@@ -11,23 +11,60 @@ import functools
 import inspect
 import typing
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from onefold import duration, errors, limits
 from onefold.codec import payload_type
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
 from onefold.decide.delivery import AfterFailure, Backoff, Effect, Policy
+from onefold.decide.failures import Lists, check_lists
 from onefold.decide.keys import KeyFunction, KeyRule, key_rule
+from onefold.decide.rate import Limit, parse_rate
 from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
+from onefold.run.completion import title_of
 from onefold.run.context import Context
 from onefold.run.handlers import Job, Rules, positional_names
+from onefold.run.outgoing import Sender
+from onefold.run.sources import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from onefold.decide.rate import Limit
     from onefold.duration import Duration
-    from onefold.run.decorating import Declares
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Declares(Sender, Protocol):
+    """What `declare_job` needs of an app."""
+
+    @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
+
+    @property
+    def jobs(self) -> dict[str, Job[Any, Any]]:
+        """Declared so far, by name."""
+        ...
+
+
+class Decorator(Protocol):
+    """Turns a handler into a job; the payload and result types are the handler's own."""
+
+    @overload
+    def __call__(self, handler: Callable[[T, Context], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
+
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
@@ -116,8 +153,6 @@ def declare_job(
 ) -> Any:
     """What `App.job` does. Arguments and errors as there; `classes` from `lists_of`."""
     if source != "json":
-        from onefold.run.sources import check_source  # what opens envelopes, for jobs whose messages have some
-
         check_source(source, "this job")
     policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
 
@@ -144,8 +179,6 @@ def declare_job(
             unique=unique,
         )
         if when_complete is not None:
-            from onefold.run.completion import title_of  # only a job that waits for runs pays for it
-
             job.starts_after = title_of(when_complete, annotation, job_name)
         _warn_of_volatile_key(job)
         functools.update_wrapper(job, handler)
@@ -289,8 +322,6 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
         raise errors.UsageError(
             f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
         )
-    from onefold.decide.rate import Limit, parse_rate  # only who throttles pays for it
-
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
         concurrency=throttle.concurrency,
@@ -317,8 +348,6 @@ def lists_of(
             )
         lists[kind] = (classes,) if isinstance(classes, str | type) else tuple(classes)
     if any(lists.values()):
-        from onefold.decide.failures import Lists, check_lists  # and its tables: only who adds to them pays
-
         check_lists(Lists(**lists), "this job")
     return lists
 

@@ -27,15 +27,14 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
-from onefold.run import following, runs
+from onefold.run import runs
 from onefold.run.completion import Closing
 from onefold.run.context import Context
-from onefold.run.error_text import kept_text
-from onefold.run.events import Event, Sinks
+from onefold.run.events import Event, Sinks, kept_text
 from onefold.run.handlers import positional
 from onefold.run.outgoing import Outgoing, Receipt
 from onefold.run.runs import RunState
-from onefold.run.together import together
+from onefold.run.settlement import together
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -113,7 +112,7 @@ class Dispatch:
         self._engine, self._clock, self._owner = opened.engine, opened.clock, opened.owner
         self._sinks, self._closer = opened.sinks, opened.closer
         self._batch_max = batch
-        self._standing = following.begin(house, run)
+        self._standing = runs.begin_followed(house, run)
         self.over = self._standing.run.expected is not None
         if self.over:
             self._ended()

@@ -1,7 +1,7 @@
 """The one path of a delivery: begin a batch, perform each run, finish the batch.
 
     begin    read messages, claim them together; what needs no handler is settled at once; the rest is ready to run
-    perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `in_tasks.py`)
+    perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
     finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
 
 The worker, the Lambda handler and inline runs are loops around these three. Steps come from the script in
@@ -23,13 +23,15 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Ask, Claimed
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
+from onefold.decide import fates
+from onefold.decide.delivery import Failed, NotStarted
 from onefold.run import calling
 from onefold.run.context import Context, watch_threads
-from onefold.run.error_text import kept_text
+from onefold.run.events import kept_text
+from onefold.run.execution import Execution, InFlight, KeyOrder
 from onefold.run.finishing import Finisher, group_flag
-from onefold.run.hand import Hand
 from onefold.run.handlers import run_of
-from onefold.run.passage import Chains, Run
+from onefold.run.orphans import Orphans
 from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
@@ -38,25 +40,25 @@ if TYPE_CHECKING:
     from onefold.contracts.ledger import History
     from onefold.contracts.settings import QueueSettings
     from onefold.contracts.state import Versioned
-    from onefold.decide.outcomes import Outcome
-    from onefold.decide.probing import ProbeAnswer
+    from onefold.decide.delivery import Outcome
+    from onefold.decide.fates import ProbeAnswer
     from onefold.outside import Clock, Entropy, Waiter
+    from onefold.run.admission import Admission
     from onefold.run.completion import Closing
     from onefold.run.events import Sinks
     from onefold.run.finishing import Settled
-    from onefold.run.gates import Gates
     from onefold.run.handlers import Job
     from onefold.run.orphans import Orphans
-    from onefold.run.settling import Backend
+    from onefold.run.settlement import Backend
 
     class Caller(Protocol):
         """Where handlers and probes run; unless told otherwise, in the thread that performs."""
 
-        def call(self, run: Run, ctx: Context) -> Outcome:
+        def call(self, run: Execution, ctx: Context) -> Outcome:
             """Call the run's handler; what it did."""
             ...
 
-        def probe(self, run: Run, ctx: Context) -> ProbeAnswer:
+        def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
             """Ask the job's probe; what it found."""
             ...
 
@@ -75,10 +77,10 @@ class Driver:
         sinks: receive events. history: what the ledger keeps.
         closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
         settings: of the app's queues: how long a message may wait for a job that nobody here has.
-        hand: is told what was claimed and what is over; a worker's heartbeat reads it.
+        in_flight: knows what was claimed and what is over; a worker's heartbeat reads it.
 
     Attributes:
-        clock, gates, closer, hand: as given. lease_ms: of the next claims.
+        clock, admission, closer, in_flight: as given. lease_ms: of the next claims.
         deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
         dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
     """
@@ -95,10 +97,10 @@ class Driver:
         lease_ms: int,
         sinks: Sinks,
         history: History,
-        gates: Gates,
+        admission: Admission,
         closer: Closing,
         settings: Mapping[str, QueueSettings],
-        hand: Hand | None = None,
+        in_flight: InFlight | None = None,
     ) -> None:
         watch_threads()
         self._backend = backend
@@ -110,11 +112,11 @@ class Driver:
         self.lease_ms = lease_ms
         self.deadline_ms: int | None = None
         self.dropped_ms = 0
-        self.gates = gates
+        self.admission = admission
         self.closer = closer
         self._jobs: dict[str, Job[Any, Any]] = {}
-        self._chains = Chains()
-        self.hand = hand or Hand()
+        self._key_order = KeyOrder()
+        self.in_flight = in_flight or InFlight()
         self._made: dict[str, Orphans] = {}
         self.finisher = Finisher(
             backend,
@@ -123,39 +125,37 @@ class Driver:
             owner=owner,
             sinks=sinks,
             history=history,
-            gates=gates,
+            admission=admission,
             closer=closer,
-            chains=self._chains,
-            hand=self.hand,
+            key_order=self._key_order,
+            in_flight=self.in_flight,
         )
 
     @property
     def _orphans(self) -> Orphans:
         """One for all threads that begin: it knows what was said already."""
         if not self._made:
-            from onefold.run.orphans import Orphans  # most messages have a job
-
             made = Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
             self._made.setdefault("orphans", made)
         return self._made["orphans"]
 
     # -- begin -------------------------------------------------------------------------------------------------------
 
-    def begin(self, deliveries: Sequence[Delivery]) -> list[Run]:
+    def begin(self, deliveries: Sequence[Delivery]) -> list[Execution]:
         """Claim deliveries together. Answers the runs whose handler (or probe) is to be performed now.
 
         Raises:
-            TransientError: the backend could not write. What was not begun is among `hand.dropped()`, was given back (FIFO),
-                or (never taken into the hand) becomes visible again by itself.
+            TransientError: the backend could not write. What was not begun is among `in_flight.dropped()`, was released
+                (FIFO), or (never taken into `in_flight`) becomes visible again by itself.
         """
         return self._advance(deliveries, [])
 
-    def _open(self, deliveries: Sequence[Delivery]) -> list[Run]:
+    def _open(self, deliveries: Sequence[Delivery]) -> list[Execution]:
         runs = []
         stopped = self._stopped_groups(deliveries)
         back: set[str] = set()
         for place, delivery in enumerate(deliveries):
-            if delivery.receipt in back or self.hand.was_returned(delivery):
+            if delivery.receipt in back or self.in_flight.was_returned(delivery):
                 continue
             try:
                 job = self._suited(self._job_of(delivery), delivery.queue)
@@ -170,14 +170,14 @@ class Driver:
                     back |= self.finisher.hold_up(deliveries[place:], str(error), given_up)
                 continue
             facts, payload = _read(job, delivery)
-            run = Run(job, delivery, facts, payload)
+            run = Execution(job, delivery, facts, payload)
             if stopped and delivery.group is not None and job.policy.after_failure == "stop":
                 flag = stopped.get(group_flag(delivery.queue, delivery.group))
                 if flag is not None and flag.value.decode() == delivery.message_id:
                     run.stopping = flag.version
                 elif flag is not None:
                     facts = msgspec.structs.replace(facts, stopped=flag.value.decode())
-                    run = Run(job, delivery, facts, payload)
+                    run = Execution(job, delivery, facts, payload)
             runs.append(run)
         return runs
 
@@ -205,24 +205,24 @@ class Driver:
         found = self._backend.state.get(flags)
         return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
 
-    def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Run]:
+    def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Execution]:
         """Begin deliveries, and what waited behind settled runs; settle what ends there; the runs to be performed."""
-        ready: list[Run] = []
+        ready: list[Execution] = []
         while deliveries or settled:
             try:
-                with self._chains.order:
+                with self._key_order.order:
                     waiting = [*self.finisher.free(settled), *deliveries]
                     try:
-                        runs = self._chains.enter(self._open(waiting))
+                        runs = self._key_order.enter(self._open(waiting))
                     except errors.TransientError:
                         self._drop(waiting)
                         raise
                 try:
                     over = self._begin(runs, ready)
                 except BaseException:
-                    self.gates.forget(runs)
-                    with self._chains.order:
-                        self._drop(self._chains.forget(runs))
+                    self.admission.forget(runs)
+                    with self._key_order.order:
+                        self._drop(self._key_order.forget(runs))
                     raise
             except errors.TransientError:
                 if not ready:
@@ -233,17 +233,17 @@ class Driver:
 
     def _drop(self, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
-        self.hand.drop([one for one in deliveries if one.sequence is None])
+        self.in_flight.drop([one for one in deliveries if one.sequence is None])
         back: set[str] = set()
         for place, one in enumerate(deliveries):
             if one.sequence is not None and one.receipt not in back:
                 back |= self.finisher.hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
 
-    def _begin(self, runs: list[Run], ready: list[Run]) -> list[Run]:
+    def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
         """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
         over = [run for run in runs if isinstance(run.step, script.Commit)]
         claiming = [run for run in runs if isinstance(run.step, script.Claim)]
-        admitted, refused = self.gates.admit(claiming)
+        admitted, refused = self.admission.admit(claiming)
         if admitted:
             self._claim(admitted)
         for run, wait_ms, why in refused:
@@ -253,7 +253,7 @@ class Driver:
             (over if isinstance(run.step, script.Commit) else ready).append(run)
         return over
 
-    def _refuse(self, run: Run, wait_ms: int, why: str) -> None:
+    def _refuse(self, run: Execution, wait_ms: int, why: str) -> None:
         run.decision = fate.Decision(
             write=None,
             settle=RetryIn(wait_ms, uncounted=run.job.policy.uncounted),
@@ -261,7 +261,7 @@ class Driver:
         )
         run.step = script.Commit(decision=run.decision)
 
-    def _claim(self, runs: list[Run]) -> None:
+    def _claim(self, runs: list[Execution]) -> None:
         now_ms = self.clock.now_ms()
         asks = []
         for run in runs:
@@ -290,12 +290,12 @@ class Driver:
             run.advance(now_ms)
             if place in refused:
                 self._refuse(run, self.lease_ms, refused[place])
-        self.hand.claimed(runs)
+        self.in_flight.claimed(runs)
         self.finisher.tell_begun(runs)
 
     # -- perform -----------------------------------------------------------------------------------------------------
 
-    def perform(self, run: Run, caller: Caller | None = None) -> None:
+    def perform(self, run: Execution, caller: Caller | None = None) -> None:
         """Perform one run up to its Commit, in this thread. An `async def` handler gets an event loop of its own.
 
         Args:
@@ -309,9 +309,7 @@ class Driver:
                     if caller is not None:
                         probe.answer = caller.probe(run, ctx)
                     else:
-                        from onefold.run import probing  # only a run in doubt has its job's probe asked
-
-                        probe.answer = probing.probe(run.job, run.payload, ctx, self.clock)
+                        probe.answer = calling.probe(run.job, run.payload, ctx, self.clock)
                 case script.Start():
                     if not self.start(run):
                         return
@@ -329,7 +327,7 @@ class Driver:
             run.advance(self.clock.now_ms())
         run.took_ms = self.clock.monotonic_ms() - since_ms
 
-    def start(self, run: Run) -> bool:
+    def start(self, run: Execution) -> bool:
         """Mark a run as started, durably. False: the backend could not; the run has been decided as not started."""
         assert isinstance(run.step, script.Start)
         assert run.step.hold is not None
@@ -342,30 +340,25 @@ class Driver:
             return False
         return True
 
-    def turn_away(self, run: Run, why: str, delay_ms: int = 0) -> None:
+    def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
         """Decide a run that was claimed as not started: its record is released, and its message comes back."""
         assert run.claimed is not None
-        from onefold.decide import fates  # a start that fails, or a run for which no time is left
-        from onefold.decide.outcomes import NotStarted
-
         run.decision = fates.settle(
             NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self.clock.now_ms(), 0.0,
         )  # fmt: skip
         run.step = script.Commit(decision=run.decision)
 
-    def answer(self, run: Run, call: script.Call, outcome: Outcome) -> None:
+    def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
         """Note what the handler did."""
         call.fraction = self._entropy.fraction()
         call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
 
-    def _judged(self, run: Run, call: script.Call, outcome: Outcome) -> Outcome:
+    def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
         """What it comes to. One operation that alone is refused has failed; it does not pause its job again."""
-        from onefold.decide.outcomes import Failed  # most handlers return
-
         if not isinstance(outcome, Failed):
             return outcome
-        if outcome.kind == "dependency-down" and self.gates.is_to_blame(run):
+        if outcome.kind == "dependency-down" and self.admission.is_to_blame(run):
             outcome = msgspec.structs.replace(outcome, kind="transient")
         judge, key = run.job.judge_failure, run.facts.key
         if judge is None or key is None:
@@ -375,7 +368,7 @@ class Driver:
         run.caught = isinstance(judged, fate.Success)
         return judged
 
-    def open_context(self, run: Run, attempt: int) -> Context:
+    def open_context(self, run: Execution, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
         run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
@@ -394,13 +387,13 @@ class Driver:
         )
         return run.ctx
 
-    def failed(self, run: Run, error: BaseException) -> Outcome:
+    def failed(self, run: Execution, error: BaseException) -> Outcome:
         """The outcome of a run whose handler, or whose own rows, failed with `error`."""
         return calling.raised(run.job, error, self.clock)
 
     # -- finish ------------------------------------------------------------------------------------------------------
 
-    def finish(self, runs: Sequence[Run]) -> list[Run]:
+    def finish(self, runs: Sequence[Execution]) -> list[Execution]:
         """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
         try:
             return self._advance([], self.finisher.settle(list(runs)))
@@ -409,7 +402,7 @@ class Driver:
 
     def withdraw(self) -> list[Delivery]:
         """Take back the deliveries that wait behind others, in order; for a worker that is to end."""
-        return self._chains.withdraw()
+        return self._key_order.withdraw()
 
     def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
         """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""

@@ -1,13 +1,16 @@
-"""What drivers and workers tell: one frozen event type, one table of names, one `Sink` to receive them.
+"""What drivers and workers report: one frozen event type, one table of names, one `Sink` to receive them.
 
 An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
-ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept.
+ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept. What exceptions
+say goes into records, dead letters, logs and events only as `kept_text` and `is_kept` let it: one line, cut and masked, or
+nothing where the user switched it off.
 Never here: decisions, formatting, or anything that changes because someone listens. Invariant: a sink that fails does not
-fail the job (`Sinks` catches, counts and logs).
+fail the job (`Sinks` catches, counts and logs), and no text of an exception that is switched off passes.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,6 +20,7 @@ from msgspec import Struct
 from onefold import limits
 from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
+from onefold.decide.failures import summary_of
 from onefold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -224,8 +228,6 @@ class Sinks:
         self._logged[index] = event.at_ms, 0
         import logging  # 11 ms to import
 
-        from onefold.run.error_text import kept_text
-
         sink = self._sinks[index]
         more = f" {unlogged} more failed since the last such line." if unlogged else ""
         logging.getLogger("onefold").error(
@@ -255,3 +257,17 @@ def checked_sinks(sinks: object) -> tuple[Sink, ...]:
                 todo=f"A sink is an object with a method emit(event).{called}",
             )
     return found
+
+
+ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept nowhere; child processes inherit it
+SWITCHED_OFF: Final = "(its text is switched off)"
+
+
+def is_kept() -> bool:
+    """Whether what exceptions say may be kept."""
+    return os.environ.get(ERROR_TEXT, "on") != "off"
+
+
+def kept_text(error: BaseException) -> str:
+    """One line about an exception, at most 500 characters, as `failures.summary_of` says it."""
+    return summary_of(error) if is_kept() else SWITCHED_OFF

@@ -1,8 +1,8 @@
 """Lanes: where handlers of a worker run. Threads for plain functions and groups; `tasks.py` for coroutines.
 
-A lane takes units of work (one run, or a group of runs) and says when each is done; it never touches the queue, and only the
-marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a lane
-has threads or tasks, because a run is marked as started when it is claimed.
+A lane takes units of work (one run, or a group of runs) and says when each is done; it never touches the queue, and only
+the marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a
+lane has threads or tasks, because a run is marked as started when it is claimed.
 Never here: which run comes next, settling of single runs. Invariant: every unit that was submitted is answered by exactly
 one `Done`, whatever its handlers do; only a handler that never ends keeps its own unit.
 """
@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
-from onefold.run.passage import Run
-
 GROUP_MS: Final = 5  # handlers of one group should take so long together,
 COMMIT_WITHIN_MS: Final = 5  # and a run that is over waits so long at most for its siblings
 
@@ -30,7 +28,7 @@ class Unit(Struct, frozen=True):
         grouped: the runs are of repeatable or transactional jobs: they are also finished by whoever performs them.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[Execution]
     grouped: bool = False
 
 
@@ -47,16 +45,17 @@ class Done(Struct, frozen=True, kw_only=True):
     lane: Lane
     slots: int = 1
     unit: Unit | None = None
-    ready: Sequence[Run] = ()
+    ready: Sequence[Execution] = ()
     error: BaseException | None = None
 
 
 if TYPE_CHECKING:  # for annotations only
     from onefold.run.driver import Driver
+    from onefold.run.execution import Execution
 
     Report = Callable[[Done], None]
 
-    PerformGroup = Callable[[Sequence[Run]], Sequence[Run]]
+    PerformGroup = Callable[[Sequence[Execution]], Sequence[Execution]]
     """As `Grouper.perform`."""
 
     class Lane(Protocol):
@@ -72,7 +71,7 @@ if TYPE_CHECKING:  # for annotations only
             """Perform a unit as soon as a slot is free; never blocks."""
             ...
 
-        def stop(self, run: Run) -> None:
+        def stop(self, run: Execution) -> None:
             """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
             ...
 
@@ -109,7 +108,7 @@ class Threads:
         """Hand a unit to the next free thread."""
         self._inbox.put(unit)
 
-    def stop(self, run: Run) -> None:
+    def stop(self, run: Execution) -> None:
         """Nothing can be done from outside; `ctx.check()` raises from now on."""
 
     def end(self, *, wait: bool) -> None:

@@ -15,12 +15,15 @@ import msgspec
 from onefold import errors
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
+from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Complete, Conflict
 from onefold.decide import delivery as fate
-from onefold.decide import guard
-from onefold.run import settling
+from onefold.decide import fates, guard
+from onefold.decide.delivery import Unstorable
+from onefold.run import settlement
 from onefold.run.events import EVENTS, Event, Sinks, kept
 from onefold.run.handlers import run_of
+from onefold.run.runs import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,13 +32,12 @@ if TYPE_CHECKING:
     from onefold.contracts.state import Change
     from onefold.contracts.store import Answer, Ask
     from onefold.outside import Clock, Waiter
+    from onefold.run.admission import Admission
     from onefold.run.completion import Closing
-    from onefold.run.gates import Gates
-    from onefold.run.hand import Hand
-    from onefold.run.passage import Chains, Run
-    from onefold.run.settling import Backend
+    from onefold.run.execution import Execution, InFlight, KeyOrder
+    from onefold.run.settlement import Backend
 
-    Settled = Sequence[tuple[Run, Verdict | None]]
+    Settled = Sequence[tuple[Execution, Verdict | None]]
     """Runs whose settlement was tried, each with what became of it; None: it could not be written."""
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
@@ -59,10 +61,10 @@ class Finisher:
         owner: str,
         sinks: Sinks,
         history: History,
-        gates: Gates,
+        admission: Admission,
         closer: Closing,
-        chains: Chains,
-        hand: Hand,
+        key_order: KeyOrder,
+        in_flight: InFlight,
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -70,14 +72,14 @@ class Finisher:
         self._owner = owner
         self._sinks = sinks
         self._history = history
-        self._gates = gates
+        self._admission = admission
         self._closer = closer
-        self._chains = chains
-        self._hand = hand
+        self._key_order = key_order
+        self._in_flight = in_flight
         self.last_try_ms: int | None = None
 
     def claim(
-        self, runs: Sequence[Run], asks: Sequence[Ask], now_ms: int
+        self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
         """Claim as `_claim` does; once more, under the payload that came first, what differs from it only in defaults."""
         answers, refused = self._claim(runs, asks, now_ms)
@@ -95,7 +97,7 @@ class Finisher:
         return answers, refused
 
     def _claim(
-        self, runs: Sequence[Run], asks: Sequence[Ask], now_ms: int
+        self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
         """Claim, and report each crash that this shows before any handler is called.
 
@@ -132,12 +134,12 @@ class Finisher:
                 self._sinks.emit(event)
         return answers, refused
 
-    def _noticed(self, run: Run, found: Claimed) -> list[Event]:
+    def _noticed(self, run: Execution, found: Claimed) -> list[Event]:
         return [
             self._event(note.event, run.delivery, run, note.detail) for note in guard.noticed(found, run.job.policy)
         ]
 
-    def _append_noticed(self, run: Run, found: Claimed) -> list[Event]:
+    def _append_noticed(self, run: Execution, found: Claimed) -> list[Event]:
         """Append what a claim has shown, and what the claim before it could not say any more."""
         events = self._noticed(run, found)
         if found.found == "in_progress" and found.doubt and not found.crashed:
@@ -161,12 +163,12 @@ class Finisher:
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
             with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
-        self._hand.over(deliveries, ["released"] * len(deliveries))
+        self._in_flight.over(deliveries, ["released"] * len(deliveries))
         if self._sinks:
             for one in deliveries:
                 self._emit(self._event("released", one, None, {"why": why}))
 
-    def settle(self, runs: list[Run]) -> Settled:
+    def settle(self, runs: list[Execution]) -> Settled:
         """Write what was decided, and tell it. Keys and groups stay taken until `free`."""
         built = [self.settlement(run) for run in runs]
         open_places = [place for place, run in enumerate(runs) if run.verdict is None]
@@ -176,9 +178,9 @@ class Finisher:
             verdicts[place] = verdict
         told: list[str] = []
         unwritten: list[Row] = []
-        for run, (settlement, events), verdict in zip(runs, built, verdicts, strict=True):
+        for run, (built_one, events), verdict in zip(runs, built, verdicts, strict=True):
             if verdict is None:
-                name = "completion-failed" if _effect_happened(settlement) else "unsettled"
+                name = "completion-failed" if _effect_happened(built_one) else "unsettled"
                 event = self._event(name, run.delivery, run, {"attempt": run.attempt})
                 self._sinks.emit(event)
                 unwritten.append(event.row())
@@ -187,7 +189,7 @@ class Finisher:
                 self.lose(run)
                 told.append("lease-lost")
             else:
-                as_built = run.decided().settle is settlement.settle  # else decided again by `_write_as_unknown`
+                as_built = run.decided().settle is built_one.settle  # else decided again by `_write_as_unknown`
                 for event in events if as_built else self.settlement(run)[1]:
                     self._emit(event)
                 told.extend(note.event for note in run.decided().notes)
@@ -195,12 +197,12 @@ class Finisher:
                 if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
                     self._closer.touch(belongs)
             with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
-                self._gates.told(run, run.decided(), self.tell)
+                self._admission.settled(run, run.decided(), self.tell)
         self._append(unwritten)
-        self._hand.over([run.delivery for run in runs], told)
+        self._in_flight.over([run.delivery for run in runs], told)
         return list(zip(runs, verdicts, strict=True))
 
-    def settlement(self, run: Run) -> tuple[Settlement, list[Event]]:
+    def settlement(self, run: Execution) -> tuple[Settlement, list[Event]]:
         """Everything that becomes of a run's delivery, and what is to be told once it stands."""
         decision = run.decided()
         events, rows = [], []
@@ -215,7 +217,7 @@ class Finisher:
                 if keep:
                     rows.append(event.row())
         hold = run.claimed.hold if run.claimed is not None else None
-        settlement = Settlement(
+        built = Settlement(
             write=(hold, decision.write) if hold is not None and decision.write is not None else None,
             queue=run.delivery.queue,
             receipt=run.delivery.receipt,
@@ -225,9 +227,9 @@ class Finisher:
             outbox=decision.outbox,
             changes=(*_group_changes(run, decision), *self._dispatch_changes(run, decision)),
         )
-        return settlement, events
+        return built, events
 
-    def _dispatch_changes(self, run: Run, decision: fate.Decision) -> tuple[Change, ...]:
+    def _dispatch_changes(self, run: Execution, decision: fate.Decision) -> tuple[Change, ...]:
         """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it.
 
         A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
@@ -235,8 +237,6 @@ class Finisher:
         key, settle = run.facts.key, decision.settle
         if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
             return ()
-        from onefold.run.runs import stopped  # only a dispatch that ends like this
-
         reason = settle.reason
         why = ": ".join(filter(None, (reason.error, reason.summary)))
         for number in range(_WRITE_TRIES):
@@ -249,21 +249,21 @@ class Finisher:
                 break
         return ()
 
-    def _write(self, settlements: list[Settlement], runs: list[Run]) -> list[Verdict | None]:
+    def _write(self, settling: list[Settlement], runs: list[Execution]) -> list[Verdict | None]:
         """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written."""
-        if not settlements:
+        if not settling:
             return []
         for number in range(_WRITE_TRIES):
             try:
-                return list(settling.settle(self._backend, settlements, self._clock.now_ms(), again=number > 0))
+                return list(settlement.settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
             except errors.TransientError:
                 if not self._pause(number):
                     break
             except errors.UsageError as error:
-                if len(settlements) == 1:
-                    return [self._write_as_unknown(settlements[0], runs[0], error)]
-                return [self._write([one], [run])[0] for one, run in zip(settlements, runs, strict=True)]
-        return [None] * len(settlements)
+                if len(settling) == 1:
+                    return [self._write_as_unknown(settling[0], runs[0], error)]
+                return [self._write([one], [run])[0] for one, run in zip(settling, runs, strict=True)]
+        return [None] * len(settling)
 
     def _pause(self, number: int) -> bool:
         """After a try that failed: wait before the next; False: there is none."""
@@ -277,13 +277,10 @@ class Finisher:
         self._clock.wait(self._never, pause_ms)
         return True
 
-    def _write_as_unknown(self, settlement: Settlement, run: Run, error: errors.UsageError) -> Verdict | None:
+    def _write_as_unknown(self, settlement: Settlement, run: Execution, error: errors.UsageError) -> Verdict | None:
         """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
         if not _effect_happened(settlement) or run.claimed is None:
             return None
-        from onefold.decide import fates  # only what cannot be stored
-        from onefold.decide.outcomes import Unstorable
-
         run.decision = fates.settle(
             Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
             run.delivery.receive_count, self._clock.now_ms(), 0.0,
@@ -295,7 +292,7 @@ class Finisher:
         """Free keys and groups; what waited behind them, in order. What is behind in a group that is not done goes back."""
         followers: list[Delivery] = []
         for run, verdict in settled:
-            behind_key, behind_group = self._chains.free(run)
+            behind_key, behind_group = self._key_order.free(run)
             followers += behind_key
             over = verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
             if over:
@@ -305,7 +302,7 @@ class Finisher:
         return followers
 
     def hold_up(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0) -> set[str]:
-        """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in hand.
+        """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in flight.
 
         Args:
             besides: how many at the head are not to be given back, because they are settled.
@@ -315,17 +312,17 @@ class Finisher:
         """
         queue, group = deliveries[0].queue, deliveries[0].group
         known = {one.receipt for one in deliveries}
-        elsewhere = [one for one in self._hand.unbegun() if one.receipt not in known]
+        elsewhere = [one for one in self._in_flight.unbegun() if one.receipt not in known]
         behind = [one for one in (*deliveries[besides:], *elsewhere) if (one.queue, one.group) == (queue, group)]
         behind.sort(key=lambda one: one.sequence or "")
         if behind:
             self.give_back(behind, why, delay_ms)
-            self._hand.mark_returned(one for one in behind if one.receipt not in known)
+            self._in_flight.mark_returned(one for one in behind if one.receipt not in known)
         return {one.receipt for one in behind}
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def _event(self, name: str, delivery: Delivery, run: Run | None, detail: fate.Detail) -> Event:
+    def _event(self, name: str, delivery: Delivery, run: Execution | None, detail: fate.Detail) -> Event:
         return Event(
             at_ms=self._clock.now_ms(),
             name=name,
@@ -349,7 +346,7 @@ class Finisher:
             with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
                 self._backend.ledger.append(rows)
 
-    def lose(self, run: Run) -> None:
+    def lose(self, run: Execution) -> None:
         """A run lost its lease: its handler can see it from now on, and it is told once."""
         if run.ctx is not None:
             run.ctx.lease_lost = True
@@ -357,7 +354,7 @@ class Finisher:
             run.lost = True
             self._emit(self._event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
 
-    def tell_begun(self, runs: Sequence[Run]) -> None:
+    def tell_begun(self, runs: Sequence[Execution]) -> None:
         """At history `full`: that messages were received, and which of their handlers are called now."""
         if not kept("started", self._history):
             return
@@ -372,7 +369,7 @@ class Finisher:
         with suppress(errors.TransientError):
             self._backend.ledger.append([event.row() for event in events])
 
-    def tell(self, name: str, run: Run, detail: fate.Detail) -> None:
+    def tell(self, name: str, run: Execution, detail: fate.Detail) -> None:
         """Tell something of a run that is no part of its settlement; what only `full` keeps, only at `full`."""
         if EVENTS[name].kept == "full" and not kept(name, self._history):
             return
@@ -403,7 +400,7 @@ def group_flag(queue: str, group: str) -> str:
     return f"stopped/{queue}/{group}"
 
 
-def _group_changes(run: Run, decision: fate.Decision) -> tuple[Change, ...]:
+def _group_changes(run: Execution, decision: fate.Decision) -> tuple[Change, ...]:
     """A message that is buried stops its group; one that had stopped it, and was done after all, lets it go on."""
     delivery, policy = run.delivery, run.job.policy
     if not policy.fifo or delivery.group is None or policy.after_failure != "stop":
@@ -417,13 +414,11 @@ def _group_changes(run: Run, decision: fate.Decision) -> tuple[Change, ...]:
 
 
 def _change(name: str, value: bytes | None, expected: int) -> Change:
-    from onefold.contracts.state import Change  # only groups that stop, or go on
-
     return Change(name, value, expected)
 
 
-def _is_alike(run: Run, found: Conflict) -> bool:
-    from onefold import payload_defaults  # asked only when two fingerprints of one key differ
+def _is_alike(run: Execution, found: Conflict) -> bool:
+    from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from onefold import errors
 from onefold.contracts.store import Complete
 from onefold.decide import fates
-from onefold.decide.outcomes import LeaseGone, Outcome
+from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run.driver import Driver
+from onefold.run.execution import Execution
 from onefold.run.executors import COMMIT_WITHIN_MS
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
+from onefold.run.settlement import Backend
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import EffectTransaction
@@ -42,7 +42,7 @@ class Grouper:
         self._entropy = entropy
         self._quick: set[str] = set()  # jobs whose last run was over before its siblings had to be committed
 
-    def perform(self, runs: Sequence[Run]) -> list[Run]:
+    def perform(self, runs: Sequence[Execution]) -> list[Execution]:
         """Perform and finish runs in order. Answers the runs that were waiting behind them and are ready now."""
         effects = self._effects(runs)
         try:
@@ -52,9 +52,9 @@ class Grouper:
                 effects.rollback()
             raise
 
-    def _perform(self, runs: Sequence[Run], effects: EffectTransaction | None) -> list[Run]:
-        ready: list[Run] = []
-        waiting: list[Run] = []
+    def _perform(self, runs: Sequence[Execution], effects: EffectTransaction | None) -> list[Execution]:
+        ready: list[Execution] = []
+        waiting: list[Execution] = []
         since_ms = self._clock.monotonic_ms()
         for run in runs:
             if effects is not None and waiting and run.job.name not in self._quick:
@@ -73,12 +73,12 @@ class Grouper:
         ready.extend(self._finish(waiting, effects))
         return ready
 
-    def _effects(self, runs: Sequence[Run]) -> EffectTransaction | None:
+    def _effects(self, runs: Sequence[Execution]) -> EffectTransaction | None:
         if self._backend.effects is None or all(run.job.policy.effect != "transactional" for run in runs):
             return None
         return self._backend.effects(EFFECT_LIMIT_MS)
 
-    def _keep_or_undo(self, run: Run, effects: EffectTransaction) -> None:
+    def _keep_or_undo(self, run: Execution, effects: EffectTransaction) -> None:
         """Write this handler's settlement into the open transaction, or take its rows back."""
         if run.ctx is None or not run.ctx.used_connection:
             return
@@ -97,7 +97,7 @@ class Grouper:
         else:
             self._decide_again(run, None)
 
-    def _finish(self, runs: list[Run], effects: EffectTransaction | None) -> list[Run]:
+    def _finish(self, runs: list[Execution], effects: EffectTransaction | None) -> list[Execution]:
         kept = [run for run in runs if run.verdict is not None]
         if effects is not None and kept:
             try:
@@ -108,7 +108,7 @@ class Grouper:
                     self._decide_again(run, error)
         return self._driver.finish(runs)
 
-    def _decide_again(self, run: Run, error: errors.OnefoldError | None) -> None:
+    def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
         """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: Outcome = LeaseGone() if error is None else self._driver.failed(run, error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.codec import PayloadCodec
 from onefold.contracts.queue import (
     AMENDS_ATTRIBUTE,
@@ -27,8 +27,12 @@ from onefold.contracts.queue import (
 )
 from onefold.contracts.store import RecordKey
 from onefold.decide.attempt import Facts, MalformedKind
+from onefold.decide.envelopes import unmarked
+from onefold.decide.fates import ProbeAnswer
 from onefold.decide.keys import KeyRule
-from onefold.run import context
+from onefold.run import context, outgoing, sources
+from onefold.run.events import kept_text
+from onefold.run.outgoing import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -37,9 +41,7 @@ if TYPE_CHECKING:
     from onefold import duration
     from onefold.contracts.admin import Peeked
     from onefold.contracts.ledger import Row
-    from onefold.decide.delivery import Policy
-    from onefold.decide.outcomes import Failed, Outcome
-    from onefold.decide.probing import ProbeAnswer
+    from onefold.decide.delivery import Failed, Outcome, Policy
     from onefold.decide.rate import Limit
     from onefold.run.context import Context
     from onefold.run.outgoing import Outgoing, Receipt, Sender
@@ -49,6 +51,33 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 R = TypeVar("R")
+
+
+class Done(Struct, frozen=True):
+    """A probe's answer: the effect happened.
+
+    Args:
+        result: what the handler would have returned; it answers duplicates from now on.
+    """
+
+    result: Any = None
+
+
+class NotDone(Struct, frozen=True):
+    """A probe's answer: the effect did not happen and will not happen any more from the earlier run."""
+
+
+class StillUnknown(Struct, frozen=True):
+    """A probe's answer: it cannot tell; a person must.
+
+    Args:
+        why: one line for that person.
+    """
+
+    why: str = ""
+
+
+Found = Done | NotDone | StillUnknown
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -165,8 +194,6 @@ class Job(Generic[P, R]):
         inside = context.of_this_thread()
         if inside is None:
             return self._sender.deliver(outgoing)
-        from onefold.run.outgoing import keep  # here and below: only who sends pays for it
-
         return keep(outgoing, inside.keep)
 
     def message(
@@ -199,8 +226,6 @@ class Job(Generic[P, R]):
             attributes = {**attributes, KEY_ATTRIBUTE: Attribute(rules.key.given(key))}
         record = RecordKey(rules.tenant.of(payload) if rules.tenant else "", self.name, key)
         group = rules.group.of(payload) if rules.group else None
-        from onefold.run import outgoing
-
         return outgoing.message(
             self.policy,
             record,
@@ -223,8 +248,6 @@ class Job(Generic[P, R]):
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
-                from onefold.run import sources  # a body that is the payload has no envelope
-
                 found = sources.unwrap(self.rules.source, body, attributes)
                 if isinstance(found, sources.NotAJob):
                     return self._without_key(delivery, discard=found.why), None
@@ -255,8 +278,6 @@ class Job(Generic[P, R]):
                 receive_count=delivery.receive_count,
             )
         except errors.PayloadError as error:
-            from onefold.run.error_text import kept_text  # only what is malformed pays for the tables
-
             return self._without_key(delivery, malformed=kept_text(error)), None
         return facts, payload
 
@@ -308,17 +329,25 @@ class Job(Generic[P, R]):
         Raises:
             UsageError: the probe returned something else.
         """
-        from onefold.run.probe_answers import answer_of  # only who has probes pays for it
-
-        return answer_of(found, self.name, self.rules.payload)
+        match found:
+            case Done():
+                return ProbeAnswer(verdict="done", result=self.rules.payload.encode_result(found.result))
+            case NotDone():
+                return ProbeAnswer(verdict="not-done")
+            case StillUnknown():
+                return ProbeAnswer(verdict="unknown", summary=redact.printable(redact.masked(found.why[:8_192]))[:500])
+            case _:
+                raise errors.UsageError(
+                    f"The probe of {self.name} returned {type(found).__name__}.",
+                    meaning="Whether the effect happened stays unknown.",
+                    todo="Return onefold.Done(result), onefold.NotDone() or onefold.StillUnknown(why).",
+                )
 
 
 def _unmarked(body: bytes | str) -> bytes | str:
     """A payload without what a replay added to it: a replayed event is the same payload."""
     if isinstance(body, bytes) or '"replay-name"' not in body:
         return body
-    from onefold.decide.envelopes import unmarked  # only replays pay for it
-
     return unmarked(body)
 
 

@@ -1,6 +1,6 @@
 """What goes on beside the work: leases and visibilities extended, deadlines watched, dead owners' work freed.
 
-Three threads, each a `Periodic`: the heartbeat extends the record leases and the message visibilities of everything in hand
+Three threads, each a `Periodic`: the heartbeat extends the record leases and message visibilities of everything in flight
 together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
 calls what the backend wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
 lease.
@@ -22,11 +22,10 @@ from onefold.contracts.queue import RetryIn
 from onefold.contracts.store import Hold
 from onefold.decide import attempt as script
 from onefold.decide import lease
-from onefold.decide.outcomes import LeaseGone, Outcome
+from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run import calling
-from onefold.run.hand import Hand, Held
-from onefold.run.passage import Run
-from onefold.run.settling import Backend
+from onefold.run.execution import Execution, InFlight, InFlightDelivery
+from onefold.run.settlement import Backend
 from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
 TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due
 _LATER_MS = 1 << 62  # after any instant
 
-Stop = Callable[[Run, Outcome], None]
+Stop = Callable[[Execution, Outcome], None]
 """Stops a run's handler where it can be stopped (task, process), or tells it (thread)."""
 
 
@@ -99,7 +98,7 @@ class Periodic:
 
 
 class Heartbeat:
-    """Extends what is in hand.
+    """Extends what is in flight.
 
     Args:
         lease_ms: how long claims and receives hold.
@@ -110,17 +109,17 @@ class Heartbeat:
 
     def __init__(
         self,
-        hand: Hand,
+        in_flight: InFlight,
         backend: Backend,
         *,
         clock: Clock,
         lease_ms: int,
         also: Callable[[], None],
         stop: Stop,
-        lost: Callable[[Run], None],
+        lost: Callable[[Execution], None],
         busy: Callable[[errors.TransientError], None],
     ) -> None:
-        self._hand = hand
+        self._in_flight = in_flight
         self._backend = backend
         self._clock = clock
         self._lease_ms = lease_ms
@@ -132,9 +131,9 @@ class Heartbeat:
     def beat(self) -> int:
         """Extend what is due, stop what is lost; milliseconds until the next beat."""
         now_ms = self._clock.monotonic_ms()
-        due: dict[int, list[Held]] = defaultdict(list)
-        soon: dict[int, list[Held]] = defaultdict(list)
-        for held in self._hand.all():
+        due: dict[int, list[InFlightDelivery]] = defaultdict(list)
+        soon: dict[int, list[InFlightDelivery]] = defaultdict(list)
+        for held in self._in_flight.all():
             if held.let_go:
                 continue
             match self._step(held, now_ms):
@@ -151,20 +150,20 @@ class Heartbeat:
                 self._extend(due[lease_ms] + soon[lease_ms], lease_ms, now_ms)
         return self._next_in_ms()
 
-    def _step(self, held: Held, now_ms: int) -> lease.Step:
+    def _step(self, held: InFlightDelivery, now_ms: int) -> lease.Step:
         return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
 
     def _next_in_ms(self) -> int:
-        """Until the earliest lease is due. With nothing in hand: what is received from now on is due after a third."""
+        """Until the earliest lease is due. With nothing in flight: what is received from now on is due after a third."""
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + self._lease_ms // 3
-        for held in self._hand.all():
+        for held in self._in_flight.all():
             step = self._step(held, now_ms)
             if not held.let_go:
                 next_ms = min(next_ms, step.until_ms if isinstance(step, lease.Rest) else now_ms)
         return next_ms - now_ms
 
-    def _extend(self, held: list[Held], lease_ms: int, now_ms: int) -> None:
+    def _extend(self, held: list[InFlightDelivery], lease_ms: int, now_ms: int) -> None:
         """Extend leases, then visibilities; together, because each write costs an fsync."""
         claimed = [one for one in held if one.run is not None and one.run.claimed is not None]
         try:
@@ -192,14 +191,14 @@ class Heartbeat:
                 self._lost(run)
                 self._stop(run, LeaseGone())
 
-    def _renew(self, claimed: Sequence[Held], lease_ms: int) -> list[Held]:
+    def _renew(self, claimed: Sequence[InFlightDelivery], lease_ms: int) -> list[InFlightDelivery]:
         holds = [_hold(one) for one in claimed]
         answers = (
             self._backend.store.renew(holds, until_ms(self._clock, self._clock.now_ms(), lease_ms)) if holds else []
         )
         return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
 
-    def _hide(self, held: Sequence[Held], lease_ms: int) -> list[bool]:
+    def _hide(self, held: Sequence[InFlightDelivery], lease_ms: int) -> list[bool]:
         answers = [False] * len(held)
         places: dict[str, list[int]] = defaultdict(list)
         for place, one in enumerate(held):
@@ -210,7 +209,7 @@ class Heartbeat:
                 answers[place] = ok
         return answers
 
-    def _give_up(self, held: Held) -> None:
+    def _give_up(self, held: InFlightDelivery) -> None:
         """It could not be extended in time (or may not be): another may own it. Its own settlement will say who does."""
         held.let_go = True
         if held.run is not None and _is_performed(held.run):
@@ -224,8 +223,8 @@ class Watchdog:
         stop: stops a handler whose time is over. told: tells of it.
     """
 
-    def __init__(self, hand: Hand, *, clock: Clock, stop: Stop, told: Callable[[Run], None]) -> None:
-        self._hand = hand
+    def __init__(self, in_flight: InFlight, *, clock: Clock, stop: Stop, told: Callable[[Execution], None]) -> None:
+        self._in_flight = in_flight
         self._clock = clock
         self._stop = stop
         self._told = told
@@ -240,8 +239,8 @@ class Watchdog:
         self._next_ms = _LATER_MS  # whoever submits a run from here on rings, and the next look comes at once
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + REST_MS_MAX
-        late: list[Run] = []
-        for held in self._hand.all():
+        late: list[Execution] = []
+        for held in self._in_flight.all():
             run = held.run
             if run is None or held.let_go or not _is_performed(run):
                 continue
@@ -263,17 +262,17 @@ class Watchdog:
         return max(next_ms - self._clock.monotonic_ms(), 0)
 
 
-def _is_performed(run: Run) -> bool:
+def _is_performed(run: Execution) -> bool:
     return not isinstance(run.step, script.Commit)
 
 
-def _hold(held: Held) -> Hold:
+def _hold(held: InFlightDelivery) -> Hold:
     assert held.run is not None
     assert held.run.claimed is not None
     return held.run.claimed.hold
 
 
-def _lease_of(held: Held, lease_ms: int) -> lease.Lease:
+def _lease_of(held: InFlightDelivery, lease_ms: int) -> lease.Lease:
     return lease.Lease(
         asked_at_ms=held.asked_at_ms,
         lease_ms=lease_ms,

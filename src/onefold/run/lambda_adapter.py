@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onefold import errors
 from onefold.decide import batch as rules
 from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
+from onefold.run.lambda_heeding import Heeding
 from onefold.run.lambda_invocation import Invocation
 
 if TYPE_CHECKING:
@@ -184,8 +185,6 @@ class LambdaAdapter:
     def _note_named(self, crew: Crew, staying: Sequence[Delivery]) -> None:
         """Have it looked at the next invocation whether these, which the answer names, are still there."""
         if self._heeding is None:
-            from onefold.run.lambda_heeding import Heeding
-
             self._heeding = Heeding()
         self._heeding.remember(crew, staying, self._clock.monotonic_ms())
 

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, structs
 
 from onefold import errors
+from onefold.run.completion import Closer
 from onefold.run.executors import Done, Here, Threads
+from onefold.run.grouping import Grouper
 from onefold.run.lambda_queue import Answered, MappedQueue
+from onefold.run.settlement import JointTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +32,11 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
     from onefold.run.completion import Closer
     from onefold.run.driver import Driver
+    from onefold.run.execution import Execution
     from onefold.run.executors import Lane
     from onefold.run.grouping import Grouper
     from onefold.run.handlers import Job
-    from onefold.run.passage import Run
-    from onefold.run.settling import Backend
+    from onefold.run.settlement import Backend
     from onefold.run.tasks import Tasks
 
     Effects = Callable[[int], EffectTransaction | None]
@@ -107,8 +110,6 @@ class LateCloser:
         return self._closer().look(turns=turns)
 
     def _closer(self) -> Closer:
-        from onefold.run.completion import Closer
-
         with self._lock:
             if self._made is None:
                 self._made = Closer(self._engine, self._jobs, self._clock, self._since_ms)
@@ -215,11 +216,9 @@ class Crew:
 
     @functools.cached_property
     def _grouper(self) -> Grouper:
-        from onefold.run.grouping import Grouper  # only jobs whose runs go in groups; two at once may make two of them
-
         return Grouper(self.driver, self.backend, self._clock, self._entropy)
 
-    def _perform_group(self, runs: Sequence[Run]) -> Sequence[Run]:
+    def _perform_group(self, runs: Sequence[Execution]) -> Sequence[Execution]:
         return self._grouper.perform(runs)
 
     def _report(self, done: Done) -> None:
@@ -268,8 +267,6 @@ def _joined(backend: Backend, opened: Effects) -> Effects:
     """The same transactions, with the messages of their settlements on this backend."""
 
     def effects(limit_ms: int) -> EffectTransaction | None:
-        from onefold.run.joint import JointTransaction  # only where handlers' rows join
-
         inner = opened(limit_ms)
         return JointTransaction(backend, inner) if inner is not None else None
 

@@ -20,18 +20,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
 from onefold.decide import batch as rules
+from onefold.decide.delivery import Failed, LeaseGone
 from onefold.run import calling
 from onefold.run.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
+from onefold.run.heartbeat import Heartbeat, Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from onefold.contracts.queue import Delivery
-    from onefold.decide.outcomes import Failed, Outcome
+    from onefold.decide.delivery import Failed, Outcome
     from onefold.outside import Clock
+    from onefold.run.execution import Execution
     from onefold.run.handlers import Job
     from onefold.run.lambda_crew import Crew, LambdaSettings
-    from onefold.run.passage import Run
 
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _GROUP_MAX: Final = 100
@@ -61,7 +63,7 @@ class Invocation:
     ) -> None:
         self._crew = crew
         self._driver = crew.driver
-        self._hand = crew.driver.hand
+        self._in_flight = crew.driver.in_flight
         self._job_of = job_of
         self._settings = settings
         self._longest = longest
@@ -78,14 +80,14 @@ class Invocation:
         self._todo = deque(deliveries)
         self._open: dict[str, Delivery] = {}  # begun and not settled
         self._stays: set[str | None] = set()  # the FIFO groups of what stays
-        self._running: set[Run] = set()
-        self._suspects: deque[Run] = deque()
+        self._running: set[Execution] = set()
+        self._suspects: deque[Execution] = deque()
         self._units = 0
         self._free = {lane: lane.slots for lane in crew.lanes()}
         self._fresh = True
         self.trouble: Exception | None = None  # the backend failed: nothing more is begun
         crew.answered.begin(deliveries)
-        self._hand.take(deliveries, now_ms)
+        self._in_flight.take(deliveries, now_ms)
 
     def run(self) -> None:
         """Do what there is time for; what is done is in `crew.answered` then.
@@ -100,7 +102,7 @@ class Invocation:
                 self._begin()
         if self.trouble is None:
             self._give_back(list(self._todo), _NO_TIME if self._left_ms() <= 0 else _BEHIND)
-        self._hand.over(self._deliveries)
+        self._in_flight.over(self._deliveries)
         if isinstance(self.trouble, errors.InvariantBroken) or not isinstance(self.trouble, errors.OnefoldError | None):
             raise self.trouble
 
@@ -135,7 +137,7 @@ class Invocation:
         while self._todo:
             one = self._todo[0]
             group = _group_of(one)
-            if self._hand.was_returned(one):
+            if self._in_flight.was_returned(one):
                 self._todo.popleft()
                 continue
             if not rules.may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
@@ -179,9 +181,9 @@ class Invocation:
             return 1
         return min(GROUP_MS // longest_ms if longest_ms else _GROUP_MAX, _GROUP_MAX) or 1
 
-    def _submit(self, ready: Sequence[Run]) -> None:
+    def _submit(self, ready: Sequence[Execution]) -> None:
         """Hand runs to their lanes."""
-        groups: dict[str, list[Run]] = {}
+        groups: dict[str, list[Execution]] = {}
         for run in ready:
             lane, grouped = self._crew.way_of(run.job)
             if run.claimed is not None and run.claimed.crashes:
@@ -218,7 +220,7 @@ class Invocation:
         lane.submit(unit)
 
     def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
-        back = [one for one in deliveries if not self._hand.was_returned(one)]
+        back = [one for one in deliveries if not self._in_flight.was_returned(one)]
         if back:
             self._crew.answered.note_unstarted(back)
             self._driver.give_back(back, why)
@@ -261,10 +263,8 @@ class Invocation:
             next_ms = min(next_ms, self._last_ms)
         return max(next_ms - now_ms, 0)
 
-    def _stop(self, run: Run, outcome: Outcome) -> None:
+    def _stop(self, run: Execution, outcome: Outcome) -> None:
         """Stop a run's handler, or tell it."""
-        from onefold.decide.outcomes import LeaseGone  # here and below: most runs end by themselves
-
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True
@@ -272,8 +272,8 @@ class Invocation:
 
     def _settle(self, reports: Sequence[Done]) -> None:
         """Settle what has been performed, and go on with what waited behind it."""
-        performed: list[Run] = []
-        ready: list[Run] = []
+        performed: list[Execution] = []
+        ready: list[Execution] = []
         for done in reports:
             self._free[done.lane] += done.slots
             assert done.unit is not None
@@ -289,13 +289,13 @@ class Invocation:
                 performed.extend(done.unit.runs)
         self._go_on([*ready, *self._finish(performed)])
 
-    def _turn_away(self, runs: list[Run]) -> None:
+    def _turn_away(self, runs: list[Execution]) -> None:
         """Runs that were claimed are not started after all."""
         for run in runs:
             self._driver.turn_away(run, _NO_TIME)
         self._go_on(self._finish(runs))
 
-    def _go_on(self, ready: Sequence[Run]) -> None:
+    def _go_on(self, ready: Sequence[Execution]) -> None:
         """Go on with what waited behind settled runs, where there is time."""
         late = [run for run in ready if not self._has_time(run.job)]
         self._submit([run for run in ready if run not in late])
@@ -303,7 +303,7 @@ class Invocation:
             self._turn_away(late)
         self._note_settled()
 
-    def _finish(self, runs: list[Run]) -> list[Run]:
+    def _finish(self, runs: list[Execution]) -> list[Execution]:
         if not runs:
             return []
         try:
@@ -313,10 +313,10 @@ class Invocation:
             return []
 
     def _note_settled(self) -> None:
-        """Of what was begun: what is in hand no more is done, or it stays."""
+        """Of what was begun: what is in flight no more is done, or it stays."""
         answered = self._crew.answered
         for receipt, one in list(self._open.items()):
-            if not self._hand.keeps(one):
+            if not self._in_flight.keeps(one):
                 del self._open[receipt]
                 if not answered.is_done(receipt):
                     self._stays.add(_group_of(one))
@@ -328,8 +328,8 @@ class Invocation:
         if self.trouble is None or not isinstance(error, errors.OnefoldError):
             self.trouble = error
         self._crew.broken = self._crew.broken or not isinstance(error, errors.TransientError)
-        dropped = self._hand.dropped()
-        self._hand.over(dropped)
+        dropped = self._in_flight.dropped()
+        self._in_flight.over(dropped)
         for one in dropped:
             self._open.pop(one.receipt, None)
         if isinstance(error, errors.OnefoldError):
@@ -343,14 +343,12 @@ class Invocation:
         if not self._settings.heartbeat:
             yield
             return
-        from onefold.run.heartbeat import Heartbeat, Periodic
-
         heartbeat = Heartbeat(
-            self._hand,
+            self._in_flight,
             self._crew.backend,
             clock=self._clock,
             lease_ms=HEARTBEAT_LEASE_MS,
-            also=self._driver.gates.renew,
+            also=self._driver.admission.renew,
             stop=self._stop,
             lost=self._driver.finisher.lose,
             busy=self._tell_busy,
@@ -374,9 +372,7 @@ def _group_of(delivery: Delivery) -> str | None:
     return delivery.group if delivery.sequence is not None else None
 
 
-def _ended(run: Run) -> Failed:
+def _ended(run: Execution) -> Failed:
     """The outcome of a handler that was stopped because the invocation must end."""
-    from onefold.decide.outcomes import Failed
-
     summary = f"It was still running when the invocation had to end (its timeout is {run.job.policy.timeout_ms} ms)."
     return Failed(kind="unknown", error="HandlerTimeout", summary=summary)

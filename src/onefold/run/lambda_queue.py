@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from onefold.run import lambda_staying
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -120,8 +122,6 @@ class MappedQueue:
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """As the real queue's. What it cannot change now becomes visible when its receive ends."""
-        from onefold.run import lambda_staying  # here and below: most messages are done
-
         return lambda_staying.hide(self._queue, self._answered, self._failed, changes, self._receives_max)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
@@ -131,8 +131,6 @@ class MappedQueue:
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """Move them; what was moved is done. What cannot be moved stays."""
-        from onefold.run import lambda_staying
-
         return lambda_staying.bury(self._queue, self._answered, self._failed, burials)
 
     def standing(self, receipts: Sequence[str]) -> list[Standing]:

@@ -42,7 +42,7 @@ from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
 from onefold.run import once_refusals
-from onefold.run.error_text import is_kept, kept_text
+from onefold.run.events import is_kept, kept_text
 from onefold.run.names import take
 from onefold.run.once_history import History
 from onefold.run.once_leases import Keeper

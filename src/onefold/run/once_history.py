@@ -21,7 +21,7 @@ from onefold.decide.delivery import Backoff, Policy
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, Store
-    from onefold.decide.outcomes import Failed
+    from onefold.decide.delivery import Failed
 
 Detail = Mapping[str, str | int | bool | None]
 _ROWS_LOOKED_AT: Final = 100  # for the death that a claim before could not write

@@ -177,7 +177,7 @@ def defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
 
 def is_alike(arguments: Mapping[str, Any], own: str, first: str, defaults: Mapping[str, object]) -> bool:
     """Whether two fingerprints are of the same arguments, with others left to their defaults."""
-    from onefold import payload_defaults  # asked only when two fingerprints of one key differ
+    from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(arguments, own, first, defaults)
 

@@ -22,7 +22,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.decide.attempt import Facts
 from onefold.decide.delivery import Backoff, Detail, Policy
-from onefold.run.passage import Run
+from onefold.run.execution import Execution
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -94,7 +94,7 @@ class Orphans:
         self._report = report
         self._told: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
 
-    def settle(self, delivery: Delivery, why: str, *, counted: bool) -> int | Run:
+    def settle(self, delivery: Delivery, why: str, *, counted: bool) -> int | Execution:
         """How long a message is hidden, ms; or the run that moves it to the dead-letter queue."""
         settings = self._settings.get(delivery.queue) or QueueSettings(name=delivery.queue)
         age_ms = self._clock.now_ms() - delivery.sent_at_ms
@@ -155,7 +155,7 @@ class _Nobody:
         self.policy = policy
 
 
-def _burial(delivery: Delivery, why: str) -> Run:
+def _burial(delivery: Delivery, why: str) -> Execution:
     named = delivery.attributes.get(JOB_ATTRIBUTE)
     policy = Policy(
         job=str(named.value)[:_NAME_CHARS_MAX] if named is not None else "(none)",
@@ -178,4 +178,4 @@ def _burial(delivery: Delivery, why: str) -> Run:
         sent_at_ms=delivery.sent_at_ms,
         receive_count=delivery.receive_count,
     )
-    return Run(cast("Job[Any, Any]", _Nobody(policy)), delivery, facts, None)
+    return Execution(cast("Job[Any, Any]", _Nobody(policy)), delivery, facts, None)

@@ -4,25 +4,32 @@ Each queue is a `Feed` with a buffer of its own, so that none starves: a queue w
 nobody else's. How much may lie in it, and how many deliveries make a group, follows from how long its runs take (learned as
 they go): enough to keep the threads busy while the next receive is under way, and no more, because what lies here is
 work that another worker could have begun.
-Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in hand (see `hand.py`)
+Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in flight (`execution.py`)
 before it is in a buffer.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.clock import Never
 from onefold.contracts.queue import Delivery
-from onefold.run.executors import GROUP_MS
-from onefold.run.hand import Hand
+from onefold.decide import attempt as script
+from onefold.run.execution import InFlight
+from onefold.run.executors import GROUP_MS, Unit
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.outside import Clock, Waiter
+    from onefold.run.execution import Execution
+    from onefold.run.executors import Lane
+    from onefold.run.handlers import Job
+
+    Way = tuple[Lane, bool]
+    """A lane, and whether its runs are grouped."""
 
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
@@ -98,12 +105,12 @@ class Poller:
     """
 
     def __init__(
-        self, queues: Sequence[Queue], weights: dict[str, int], *, visible_ms: int, hand: Hand, clock: Clock
+        self, queues: Sequence[Queue], weights: dict[str, int], *, visible_ms: int, in_flight: InFlight, clock: Clock
     ) -> None:
         self.feeds = {queue.name: Feed(queue, weights.get(queue.name, 1)) for queue in queues}
         self._turns = deque(self.feeds.values())
         self._visible_ms = visible_ms
-        self._hand = hand
+        self._in_flight = in_flight
         self._clock = clock
         self._never = Never()
 
@@ -138,7 +145,7 @@ class Poller:
         except errors.OverLimitError:
             feed.due_at_ms = now_ms + OVER_LIMIT_MS
             return 0
-        self._hand.take(deliveries, now_ms)
+        self._in_flight.take(deliveries, now_ms)
         feed.buffer.extend(deliveries)
         feed.dry = len(deliveries) < count_max
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
@@ -151,9 +158,9 @@ class Poller:
         """The oldest buffered delivery that is still ours; None when there is none."""
         while feed.buffer:
             delivery = feed.buffer[0]
-            if self._hand.keeps(delivery):
+            if self._in_flight.keeps(delivery):
                 return delivery
-            self._hand.over([feed.buffer.popleft()])
+            self._in_flight.over([feed.buffer.popleft()])
         return None
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
@@ -172,7 +179,7 @@ class Poller:
         """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; woken: all looks are due."""
         now_ms = self._clock.monotonic_ms()
         gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
-        if gathers_ms > 0 and not len(self._hand):  # nothing can end meanwhile, and senders need not wake it
+        if gathers_ms > 0 and not len(self._in_flight):  # nothing can end meanwhile, and senders need not wake it
             self._clock.wait(self._never, min(gathers_ms, at_most_ms))
             return
         for feed in self.feeds.values():
@@ -182,3 +189,120 @@ class Poller:
         if self._clock.wait(waiter, at_most_ms):
             for feed in self.feeds.values():
                 feed.due_at_ms = 0
+
+
+class Allotment:
+    """Lanes and their free slots.
+
+    Args:
+        group_max, prefetch: as `WorkerSettings`' own.
+        jobs: all that may come. job_of: the job a delivery is for.
+        threads: always there. tasks, children: None where there are none.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job[Any, Any]],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        group_max: int,
+        prefetch: int | None,
+        threads: Lane,
+        tasks: Lane | None,
+        children: Lane | None,
+    ) -> None:
+        self._group_max = group_max
+        self._prefetch = prefetch
+        self._job_of = job_of
+        self._threads = threads
+        self._tasks = tasks
+        self._children = children
+        self.lanes = [lane for lane in (threads, tasks, children) if lane is not None]
+        self._free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
+        self._feed_ways = {job.policy.queue: self.way_of(job) for job in jobs}
+        queues = [job.policy.queue for job in jobs]
+        self._mixed = {name for name in queues if queues.count(name) > 1}
+
+    def way_of(self, job: Job[Any, Any]) -> Way:
+        """Where a job's runs go.
+
+        Transactional jobs stay in this process whatever the settings say: their rows go through the engine's one
+        connection, and the engine bounds their time itself.
+        """
+        if job.policy.effect == "transactional":
+            return self._threads, True
+        if self._children is not None:
+            return self._children, False
+        if job.is_async and self._tasks is not None:
+            return self._tasks, False
+        return self._threads, job.policy.effect == "repeatable"
+
+    def _way(self, delivery: Delivery) -> Way:
+        try:
+            return self.way_of(self._job_of(delivery))
+        except errors.NotFoundError:
+            return self._threads, False  # the driver gives it back
+
+    def freed(self, lane: Lane, slots: int) -> None:
+        """So many slots of a lane are free again, or for the first time."""
+        self._free[lane] += slots
+
+    def wanted(self, feed: Feed) -> int:
+        """How many deliveries of a feed should lie in its buffer now: for the free slots, and ahead of the busy ones."""
+        lane, grouped = self._feed_ways.get(feed.queue.name, (self._threads, False))
+        unit = feed.group_size(self._group_max) if grouped else 1
+        ahead = self._prefetch
+        if ahead is None:
+            ahead = feed.ahead(lane.slots, lane.slots * max(unit, 2))
+        return max(self._free[lane], 0) * unit + ahead
+
+    def choose(self, poller: Poller) -> list[Delivery]:
+        """Buffered deliveries for the free slots, from the queues in turn."""
+        free = dict(self._free)
+        batch: list[Delivery] = []
+        ways: dict[Feed, Way] = {}
+        while True:
+            for feed in poller.feeds.values():
+                first = poller.first(feed)
+                if first is not None:
+                    ways[feed] = self._way(first)
+            able = [feed for feed, (lane, _) in ways.items() if feed.buffer and free[lane] > 0]
+            if not able:
+                return batch
+            feed = poller.turn_of(able)
+            free[ways[feed][0]] -= 1
+            batch.extend(self._choose_unit(poller, feed, ways[feed]))
+
+    def _choose_unit(self, poller: Poller, feed: Feed, way: Way) -> list[Delivery]:
+        """What one slot should do next for this feed."""
+        size = feed.group_size(self._group_max) if way[1] else 1
+        chosen: list[Delivery] = []
+        while len(chosen) < size and (delivery := poller.first(feed)) is not None:
+            if chosen and feed.queue.name in self._mixed and self._way(delivery) != way:
+                break
+            chosen.append(feed.buffer.popleft())
+        return chosen
+
+    def submit(self, ready: Sequence[Execution], feeds: Mapping[str, Feed]) -> None:
+        """Hand runs to their lanes."""
+        groups: dict[str, list[Execution]] = {}
+        for run in ready:
+            lane, grouped = self.way_of(run.job)
+            if not grouped:
+                self._hand_over(lane, Unit([run]))
+            elif isinstance(run.step, script.Call):
+                groups.setdefault(run.delivery.queue, []).append(run)
+            else:  # an earlier run of it ended with its process: alone, so that it can take no innocent one with it
+                self._hand_over(lane, Unit([run], grouped=True))
+        for name, runs in groups.items():
+            for part in _parts(runs, feeds[name].group_size(self._group_max)):
+                self._hand_over(self._threads, Unit(part, grouped=True))
+
+    def _hand_over(self, lane: Lane, unit: Unit) -> None:
+        self._free[lane] -= 1
+        lane.submit(unit)
+
+
+def _parts(runs: Sequence[Execution], size: int) -> Iterator[Sequence[Execution]]:
+    for start in range(0, len(runs), size):
+        yield runs[start : start + size]

@@ -22,13 +22,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.decide.outcomes import Failed, Outcome
-from onefold.decide.probing import ProbeAnswer
-from onefold.run import probing, wire
+from onefold.decide.delivery import Failed, Outcome
+from onefold.decide.fates import ProbeAnswer
+from onefold.run import calling, wire
 from onefold.run.context import Context
 from onefold.run.driver import Driver
+from onefold.run.execution import Execution
 from onefold.run.executors import Done, Unit
-from onefold.run.passage import Run
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -145,10 +145,10 @@ class Slot:
         self._inbox = inbox
         self._lock = threading.Lock()
         self._child: Child | None = None
-        self._current: Run | None = None
+        self._current: Execution | None = None
         self.thread = threading.Thread(target=self._serve, name=f"onefold-child-{number}", daemon=True)
 
-    def call(self, run: Run, ctx: Context) -> Outcome:
+    def call(self, run: Execution, ctx: Context) -> Outcome:
         """Have the handler called in the child."""
         try:
             reply = self._ask("call", run, ctx)
@@ -158,17 +158,17 @@ class Slot:
             raise errors.InvariantBroken("A child process answered a call without an outcome.")
         return reply.outcome
 
-    def probe(self, run: Run, ctx: Context) -> ProbeAnswer:
+    def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
         """Have the probe asked in the child."""
         try:
             reply = self._ask("probe", run, ctx)
         except EOFError:
-            return probing.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
         if reply.answer is None:
-            return probing.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
         return reply.answer
 
-    def stop(self, run: Run) -> None:
+    def stop(self, run: Execution) -> None:
         """Kill the child if it is performing this run."""
         with self._lock:
             if self._current is run and self._child is not None:
@@ -180,7 +180,7 @@ class Slot:
             if self._child is not None:
                 self._child.kill()
 
-    def _ask(self, what: str, run: Run, ctx: Context) -> wire.Reply:
+    def _ask(self, what: str, run: Execution, ctx: Context) -> wire.Reply:
         with self._lock:
             if self._child is None or run.cut is not None:  # stopped before it began
                 raise EOFError
@@ -201,7 +201,7 @@ class Slot:
             with self._lock:
                 self._current = None
 
-    def _died(self, run: Run) -> Outcome:
+    def _died(self, run: Execution) -> Outcome:
         ended = self._bury()
         match run.cut:
             case Failed() as overran:
@@ -292,7 +292,7 @@ class Children:
         """Hand a unit to the next free child."""
         self._inbox.put(unit)
 
-    def stop(self, run: Run) -> None:
+    def stop(self, run: Execution) -> None:
         """Kill the child that performs this run."""
         for slot in self._slots:
             slot.stop(run)

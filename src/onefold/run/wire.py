@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Delivery, Reason
 from onefold.contracts.store import Hold
-from onefold.decide.outcomes import Outcome
-from onefold.decide.probing import ProbeAnswer
+from onefold.decide.delivery import Outcome
+from onefold.decide.fates import ProbeAnswer
 
 T = TypeVar("T")
 

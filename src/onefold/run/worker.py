@@ -18,27 +18,26 @@ or left to its lease by a worker that says so in its report.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from onefold import errors, forks
 from onefold.contracts.queue import Delivery
-from onefold.decide.outcomes import LeaseGone, Outcome
-from onefold.run.allotting import Allotment
+from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run.context import watch_pools
 from onefold.run.driver import Driver
+from onefold.run.execution import Execution
 from onefold.run.executors import Done, Threads, Unit
 from onefold.run.grouping import Grouper
 from onefold.run.handlers import Job
 from onefold.run.heartbeat import Heartbeat, Periodic, Watchdog
 from onefold.run.longpoll import LongPoll
-from onefold.run.passage import Run
-from onefold.run.poll import Poller
+from onefold.run.poll import Allotment, Poller
 from onefold.run.processes import Children, Spawn
-from onefold.run.report import ExitReport, Rate, Snapshot
-from onefold.run.settings import WorkerSettings
-from onefold.run.settling import Backend
+from onefold.run.settlement import Backend
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
@@ -46,6 +45,156 @@ if TYPE_CHECKING:
     from onefold.run.tasks import Tasks
 
 __all__ = ["ExitReport", "Snapshot", "Spawn", "Worker", "WorkerSettings"]
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """What a user may choose.
+
+    Args:
+        threads: for plain functions and groups, 1 or more.
+        tasks: coroutines at one time, 1 or more.
+        processes: child processes for all jobs but transactional ones; 0 for none.
+        prefetch: how many deliveries of one queue may lie in the buffer; None: what is done in 20 ms, learned as it goes.
+        group_max: runs in one group, 1 or more.
+        lease_ms: how long claims and receives hold without a heartbeat, 1,000 or more.
+        grace_ms: how long a drain waits for what runs; None: the longest timeout of any job.
+        weights: how often a queue's turn comes, 1 or more; 1 where absent.
+        until_empty: drain as soon as the queues are empty, nothing is in flight here or elsewhere.
+        wait_for_delayed: with until_empty: delayed messages count as not empty.
+    """
+
+    threads: int = 8
+    tasks: int = 100
+    processes: int = 0
+    prefetch: int | None = None
+    group_max: int = 100
+    lease_ms: int = 30_000
+    grace_ms: int | None = None
+    weights: Mapping[str, int] = {}
+    until_empty: bool = False
+    wait_for_delayed: bool = True
+
+    def check(self, queues: Collection[str]) -> None:
+        """Refuse what cannot be worked with.
+
+        Args:
+            queues: names of the queues to work on.
+
+        Raises:
+            UsageError: a value out of its range, no queue, a weight for another queue.
+        """
+        least = {"threads": 1, "tasks": 1, "processes": 0, "group_max": 1, "lease_ms": 1_000}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low:
+                raise errors.UsageError(f"{name}={value} is out of range.", todo=f"It is {low} or more.")
+        for name, value in (("prefetch", self.prefetch), ("grace_ms", self.grace_ms)):
+            if value is not None and value < 0:
+                raise errors.UsageError(f"{name}={value} is out of range.", todo="It is 0 or more.")
+        if not queues:
+            raise errors.UsageError("The worker has no queue.", todo="Declare a queue, or name one that is declared.")
+        for name, weight in self.weights.items():
+            if weight < 1 or name not in queues:
+                raise errors.UsageError(
+                    f"weights has {name}={weight}.",
+                    todo=f"Name queues of this worker ({', '.join(queues)}), each with 1 or more.",
+                )
+
+
+RATE_MS = 5_000  # `per_second` looks back so far,
+_POINTS = 20  # over so many points
+_BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A worker's numbers since it started.
+
+    Args:
+        received: deliveries. started: handlers (and probes) handed to a lane.
+        completed, duplicates, retried: settled so. buried: to a dead-letter queue, for whatever reason.
+        held: to a held queue. given_back: not begun. lost: leases.
+        in_hand: received and not settled. running: handed to a lane and not settled.
+        per_second: completed, over the last 5 s. sink_failures: how many times a sink of the app raised.
+    """
+
+    received: int
+    started: int
+    completed: int
+    duplicates: int
+    retried: int
+    buried: int
+    held: int
+    given_back: int
+    lost: int
+    in_hand: int
+    running: int
+    per_second: float
+    sink_failures: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        counts: Mapping[str, int],
+        *,
+        started: int,
+        in_hand: int,
+        running: int,
+        per_second: float,
+        sink_failures: int = 0,
+    ) -> Snapshot:
+        """From how often each event was told (`InFlight.counts`)."""
+        return cls(
+            received=counts.get("received", 0),
+            started=started,
+            completed=counts.get("completed", 0),
+            duplicates=counts.get("duplicate", 0),
+            retried=counts.get("retry", 0),
+            buried=sum(counts.get(name, 0) for name in _BURIED),
+            held=counts.get("held", 0),
+            given_back=counts.get("released", 0),
+            lost=counts.get("lease-lost", 0),
+            in_hand=in_hand,
+            running=running,
+            per_second=per_second,
+            sink_failures=sink_failures,
+        )
+
+
+class ExitReport(Struct, frozen=True, kw_only=True):
+    """How a worker ended.
+
+    Args:
+        code: 0 drained; 3 stopped at once, or after the grace time, with work in hand.
+        left: what still ran then, as `job key`; whoever takes over decides by the job's policy.
+        counts: the last numbers.
+    """
+
+    code: Literal[0, 3]
+    left: tuple[str, ...]
+    counts: Snapshot
+
+
+class Rate:
+    """How fast a count grows. Noted by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[int, int]] = deque()
+
+    def due(self, now_ms: int) -> bool:
+        """Whether the count should be noted again."""
+        return not self._points or now_ms - self._points[-1][0] >= RATE_MS // _POINTS
+
+    def note(self, now_ms: int, count: int) -> None:
+        """The count at a monotonic instant."""
+        self._points.append((now_ms, count))
+        while now_ms - self._points[0][0] > RATE_MS:
+            self._points.popleft()
+
+    def per_second(self, now_ms: int, count: int) -> float:
+        """Growth per second since the oldest point that is kept."""
+        since_ms, before = next(iter(self._points.copy()), (now_ms, count))
+        return (count - before) * 1000 / max(now_ms - since_ms, 1)
+
 
 MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again within a second or so
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
@@ -90,7 +239,7 @@ class Worker:
         self._driver = driver
         watch_pools(load=True)
         self._generation = forks.generation()
-        self._hand = driver.hand
+        self._in_flight = driver.in_flight
         self._clock = clock
         self._waiter = waiter
         self._wake = wake
@@ -100,19 +249,20 @@ class Worker:
         longest_ms = max((job.policy.timeout_ms for job in jobs), default=0)
         self._grace_ms = longest_ms if settings.grace_ms is None else settings.grace_ms
         self._poller = Poller(
-            queues, dict(settings.weights), visible_ms=settings.lease_ms, hand=self._hand, clock=clock
+            queues, dict(settings.weights), visible_ms=settings.lease_ms, in_flight=self._in_flight, clock=clock
         )
         self._threads = Threads(settings.threads, driver, grouper.perform, self._report)
         self._allotment = Allotment(
-            settings,
             jobs,
             job_of,
+            group_max=settings.group_max,
+            prefetch=settings.prefetch,
             threads=self._threads,
             tasks=self._make_tasks() if any(job.is_async for job in jobs) else None,
             children=self._children(spawn),
         )
         self._done: deque[Done] = deque()
-        self._running: set[Run] = set()
+        self._running: set[Execution] = set()
         self._started = 0
         self._rate = Rate()
         self._idle = False
@@ -122,9 +272,9 @@ class Worker:
         self._grace_end_ms: int | None = None
         self._calm_until_ms = 0
         self._failures = 0
-        self._watchdog = Watchdog(self._hand, clock=clock, stop=self._stop, told=self._tell_overrun)
+        self._watchdog = Watchdog(self._in_flight, clock=clock, stop=self._stop, told=self._tell_overrun)
         heartbeat = Heartbeat(
-            self._hand, backend, clock=clock, lease_ms=settings.lease_ms, also=driver.gates.renew, stop=self._stop,
+            self._in_flight, backend, clock=clock, lease_ms=settings.lease_ms, also=driver.admission.renew, stop=self._stop,
             lost=driver.finisher.lose, busy=self._tell_busy,
         )  # fmt: skip
         self._watching = Periodic("watchdog", self._watchdog.look, clock, self._fail)
@@ -182,11 +332,11 @@ class Worker:
 
     def snapshot(self) -> Snapshot:
         """The numbers of this moment. From any thread."""
-        counts = self._hand.counts()
+        counts = self._in_flight.counts()
         return Snapshot.of(
             counts,
             started=self._started,
-            in_hand=len(self._hand),
+            in_hand=len(self._in_flight),
             running=len(self._running),
             per_second=self._rate.per_second(self._clock.monotonic_ms(), counts.get("completed", 0)),
             sink_failures=self._driver.finisher.sink_failures,
@@ -238,10 +388,10 @@ class Worker:
     def _turn(self) -> bool:
         """One turn; whether there was anything to do."""
         busy = self._finish()
-        self._poller.put_back(self._hand.dropped())
+        self._poller.put_back(self._in_flight.dropped())
         now_ms = self._clock.monotonic_ms()
         if self._rate.due(now_ms):
-            self._rate.note(now_ms, self._hand.counts().get("completed", 0))
+            self._rate.note(now_ms, self._in_flight.counts().get("completed", 0))
         if self._draining:
             busy = self._give_back() or busy
         elif now_ms >= self._calm_until_ms:
@@ -260,8 +410,8 @@ class Worker:
 
     def _finish(self) -> bool:
         """Settle what the lanes have performed; whether there was anything."""
-        performed: list[Run] = []
-        ready: list[Run] = []
+        performed: list[Execution] = []
+        ready: list[Execution] = []
         failures: list[BaseException] = []
         busy = bool(self._done)
         while self._done:
@@ -295,7 +445,7 @@ class Worker:
         self._submit(self._driver.begin(batch))
         return True
 
-    def _submit(self, ready: Sequence[Run]) -> None:
+    def _submit(self, ready: Sequence[Execution]) -> None:
         """Have runs performed."""
         if not ready:
             return
@@ -323,7 +473,7 @@ class Worker:
         self._idle = False
 
     def _is_empty(self) -> bool:
-        if len(self._hand) or not all(feed.dry for feed in self._poller.feeds.values()):
+        if len(self._in_flight) or not all(feed.dry for feed in self._poller.feeds.values()):
             return False
         for feed in self._poller.feeds.values():
             depth = feed.queue.depth()
@@ -367,7 +517,7 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         self._report(Done(lane=self._threads, slots=0, error=error))
 
-    def _stop(self, run: Run, outcome: Outcome) -> None:
+    def _stop(self, run: Execution, outcome: Outcome) -> None:
         """Stop a run's handler, or tell it."""
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
@@ -383,7 +533,7 @@ class Worker:
             return _CALM_MS_MAX
         return MAINTAIN_MS
 
-    def _tell_overrun(self, run: Run) -> None:
+    def _tell_overrun(self, run: Execution) -> None:
         self._driver.finisher.tell("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
 
     def _tell_busy(self, error: errors.TransientError) -> None:

@@ -27,9 +27,9 @@ from onefold import errors, limits
 from onefold.contracts.state import Change
 from onefold.run import runs
 from onefold.run.events import Sinks
-from onefold.run.following import send_looks
 from onefold.run.heartbeat import Bell
 from onefold.run.outgoing import Outgoing
+from onefold.run.runs import send_looks
 from onefold.schedules import ticks, undelivered
 from onefold.schedules.agenda import Agenda, Due
 from onefold.schedules.fire_times import run_name

@@ -23,7 +23,7 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE,
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.options import Checked, Queue, Retry, check_option
-from onefold.run import following, runs
+from onefold.run import runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
 from onefold.run.handlers import Job, positional
@@ -381,7 +381,7 @@ def _handler_of(function: Callable[..., Any], app: Declares, name: str, owner: s
         tick = schedule.tick(message)
         if not schedule.dispatches:  # a tick of EventBridge Scheduler begins its run here; a dispatcher does itself
             now_ms = app.runtime().clock.now_ms()
-            following.begin(
+            runs.begin_followed(
                 app, runs.of_tick(tick.run, name, tick.nominal_at_ms, now_ms, dispatches=False, owner=owner)
             )
         return (tick, ctx) if takes_context else (tick,)

@@ -24,7 +24,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.run.handlers import Job, run_of
-from onefold.run.together import together
+from onefold.run.settlement import together
 from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:

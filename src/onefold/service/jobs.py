@@ -18,9 +18,9 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
 from onefold.decide import breaker
 from onefold.decide.breaker import Breaker
+from onefold.run.admission import breaker_name
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Receipt
-from onefold.run.throttling import breaker_name
 from onefold.service import editing as payloads
 from onefold.service import reading
 from onefold.service.desk import Desk, roles

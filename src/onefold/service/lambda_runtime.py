@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.backends import places
 from onefold.clock import Never
+from onefold.run.admission import Admission
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.lambda_adapter import LambdaAdapter
 from onefold.run.lambda_crew import Crew, LateCloser
-from onefold.run.throttling import StateGates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onefold.run.handlers import Job
     from onefold.run.lambda_adapter import Record
     from onefold.run.lambda_crew import LambdaSettings
-    from onefold.run.settling import Backend
+    from onefold.run.settlement import Backend
     from onefold.service.wiring import Runtime
 
 
@@ -206,8 +206,7 @@ class _Wired:
 
     def _make_driver(self, job_of: Callable[[Delivery], Job[Any, Any]], backend: Backend, lease_ms: int) -> Driver:
         runtime = self._runtime
-        gates = StateGates(
-            self._app.jobs,
+        admission = Admission(
             backend.state,
             clock=runtime.steady,
             owner=runtime.owner,
@@ -224,7 +223,7 @@ class _Wired:
             lease_ms=lease_ms,
             sinks=self._sinks,
             history=self._app.history,
-            gates=gates,
+            admission=admission,
             closer=self._closer,
             settings={name: queue.settings for name, queue in self._app.queues.items()},
         )

@@ -28,8 +28,8 @@ from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
 from onefold.run import runs
 from onefold.run.events import Event, Sinks, kept
-from onefold.run.following import send_looks, tell_refused
-from onefold.run.together import together
+from onefold.run.runs import send_looks, tell_refused
+from onefold.run.settlement import together
 
 if TYPE_CHECKING:
     from onefold.service.wiring import Runtime

@@ -19,7 +19,7 @@ from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
 from onefold.run.events import Event, kept
 from onefold.run.outgoing import Outgoing, Receipt
-from onefold.run.together import together
+from onefold.run.settlement import together
 from onefold.service.wiring import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there

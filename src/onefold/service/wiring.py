@@ -15,11 +15,11 @@ from onefold import errors
 from onefold.backends import registry
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
+from onefold.run.admission import Admission
 from onefold.run.driver import Driver
 from onefold.run.finishing import group_flag
 from onefold.run.names import take
-from onefold.run.settling import Backend
-from onefold.run.throttling import StateGates
+from onefold.run.settlement import Backend
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from onefold.run.completion import Closing
     from onefold.run.events import Sinks
     from onefold.run.handlers import Job
-    from onefold.run.joint import JointTransaction
+    from onefold.run.settlement import JointTransaction
 
 
 def backend_of(engine: Engine) -> Backend:
@@ -57,7 +57,7 @@ def backend_of(engine: Engine) -> Backend:
         return backend
 
     def effects(limit_ms: int) -> JointTransaction | None:
-        from onefold.run.joint import JointTransaction  # only jobs whose effect is rows of theirs
+        from onefold.run.settlement import JointTransaction  # only jobs whose effect is rows of theirs
 
         inner = opened(limit_ms)
         return JointTransaction(backend, inner) if inner is not None else None
@@ -170,7 +170,7 @@ class Runtime:
             lease_ms=lease_ms,
             sinks=sinks,
             history=history,
-            gates=StateGates(jobs, self.backend.state, clock=self.steady, owner=self.owner, lease_ms=lease_ms),
+            admission=Admission(self.backend.state, clock=self.steady, owner=self.owner, lease_ms=lease_ms),
             closer=self.closer,
             settings=self.settings,
         )

@@ -25,8 +25,8 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
+from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.run.passage import Run
 from onefold.schedules.scheduler import Scheduler
 
 
@@ -127,7 +127,7 @@ class World:
         """How many messages a queue holds."""
         return self._runtime.backend.open_queue(queue).depth()
 
-    def _perform(self, ready: list[Run]) -> None:
+    def _perform(self, ready: list[Execution]) -> None:
         while ready:
             run, ready = ready[0], ready[1:]
             if run.job.policy.effect == "transactional":

@@ -7,9 +7,10 @@ The argument for the order, when record store and queue are two systems (a crash
     3. outbox cleared            after 2: a redelivery sends again; receivers drop it by its key.
     4. history                   after 3: history may miss rows, never invent them.
     5. changes of State          after 4: a group is stopped before the message that stops it lets the next one through.
-    6. the message's fate        after 5: a redelivery is a duplicate, answered from the record.
+    6. the message's outcome     after 5: a redelivery is a duplicate, answered from the record.
 
-A refused write (lease lost) ends its settlement: the new holder owns the message.
+A refused write (lease lost) ends its settlement: the new holder owns the message. `JointTransaction` is the case between the
+two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3 and 6 follow once it is durable.
 Never here: decisions. Invariant: a message is never deleted before its record is durable.
 """
 
@@ -17,16 +18,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import Ack, Attribute, Bury, Leave, RetryIn
 
 if TYPE_CHECKING:
+    from onefold.contracts.engine import Engine
     from onefold.contracts.entries import Entry
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
@@ -134,8 +139,6 @@ def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
 
 
 def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
-    from onefold.contracts.entries import Refused  # here and below: a cold start loads nothing of sending
-
     for entry, sent in zip(entries, backend.open_queue(name).send(entries), strict=True):
         if isinstance(sent, Refused):
             raise errors.UsageError(
@@ -182,8 +185,6 @@ def _hiding(settlement: Settlement) -> RetryIn | None:
 
 def entry_of(item: records.OutboxItem) -> Entry:
     """An outbox item as a message to be sent."""
-    from onefold.contracts.entries import Entry
-
     return Entry(
         body=item.body,
         attributes={name: Attribute(value) for name, value in item.attributes.items()},
@@ -193,3 +194,65 @@ def entry_of(item: records.OutboxItem) -> Entry:
         dedup_id=item.dedup_id,
         key=item.key,
     )
+
+
+class JointTransaction:
+    """Handlers' rows and records in one transaction, and then what is left of their settlements.
+
+    Args:
+        backend: for what is left. inner: the record backend's own transaction.
+    """
+
+    def __init__(self, backend: Backend, inner: EffectTransaction) -> None:
+        self._backend = backend
+        self._inner = inner
+        self._kept: list[Settlement] = []
+
+    def open(self) -> object:
+        """What the record backend gives to handlers."""
+        return self._inner.open()
+
+    def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
+        """Write record and rows into the transaction; the message's fate is told by its own queue after `commit`."""
+        verdict = self._inner.finish(settlement, now_ms)
+        if verdict.written:
+            self._kept.append(replace(settlement, rows=(), changes=()))
+        return verdict
+
+    def undo(self) -> None:
+        """Take back the rows of the handler that runs now."""
+        self._inner.undo()
+
+    def commit(self) -> None:
+        """Make kept work durable, then send its outboxes and settle its messages.
+
+        What fails after the transaction is durable is not raised: records and outboxes stand, and the redelivery of the
+        message finds them and does the rest.
+        """
+        kept, self._kept = self._kept, []  # first: what could not be committed is not to be settled by a later commit
+        self._inner.commit()
+        with suppress(errors.TransientError, errors.UsageError):
+            settle_the_rest(self._backend, kept)
+
+    def rollback(self) -> None:
+        """Take everything back that was not committed."""
+        self._kept.clear()
+        self._inner.rollback()
+
+
+T = TypeVar("T")
+
+
+def together(engine: Engine, write: Callable[[], T]) -> T:
+    """Make one call's changes together; what it answered.
+
+    Idle workers are not woken: who sent messages calls `Engine.notify` afterwards, as what was told inside the transaction
+    was told too early.
+
+    Raises:
+        Exception: whatever the call raised, and what the engine raises when it cannot begin or commit.
+    """
+    (answer,) = engine.together([write])
+    if isinstance(answer, BaseException):
+        raise answer
+    return cast("T", answer)
