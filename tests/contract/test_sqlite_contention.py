@@ -25,7 +25,7 @@ from onefold.backends.sqlite.file import FileSettings
 from onefold.backends.sqlite.opening import APPLICATION_ID
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
-from onefold.contracts.store import Claimed, Complete, Completed
+from onefold.contracts.store import Claimed, Complete, Completed, Running
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask
@@ -299,6 +299,19 @@ def test_a_child_forked_in_the_middle_of_a_sync_can_close(engine: Engine, disk: 
     thread.join(PATIENCE_S)
 
 
+def test_a_fork_does_not_forget_a_sync_that_failed(engine: Engine, disk: Disk) -> None:
+    disk.error = OSError(5, "Input/output error")
+    disk.over.set()
+    outcome_of(lambda: engine.write(note, early=True))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it where it hangs
+        os._exit("would come behind" not in outcome_of(lambda: engine.write(note)))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "would come behind" in outcome_of(lambda: engine.write(note))
+
+
 def test_no_file_is_left_open(tmp_path: Path) -> None:
     def opened_and_closed() -> None:
         one = opened(tmp_path / "files.db")
@@ -317,10 +330,20 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
 # -- which writes are early ------------------------------------------------------------------------------------------
 
 
+def opened_wired(path: str) -> SqliteEngine:
+    return SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path)
+
+
+def claimed(engine: SqliteEngine, *keys: str) -> list[Claimed]:
+    answers = engine.store.claim([ask(key) for key in keys], NOW)
+    assert all(isinstance(answer, Claimed) for answer in answers), answers
+    return answers  # type: ignore[return-value]  # as asserted
+
+
 @pytest.fixture
 def wired(tmp_path: Path) -> Iterator[SqliteEngine]:
     path = str(tmp_path / "wired.db")
-    wired = SqliteEngine(path, clock=ManualClock(), entropy=SystemEntropy(), owner="me", url=path)
+    wired = opened_wired(path)
     wired.queues.create(QueueSettings(name="q"))
     wired.queues.create(QueueSettings(name="q.fifo", fifo=True))
     yield wired
@@ -341,6 +364,57 @@ def test_sends_and_claims_are_early_and_what_they_did_not_change_needs_no_sync(w
     assert disk.syncs == 2
     wired.queues.open("q").receive(1)
     assert disk.syncs == 2
+
+
+def test_claims_whose_sync_failed_are_given_back(wired: SqliteEngine, disk: Disk) -> None:
+    """Nobody runs them; left to their leases they would count as crashed, and be held for a person."""
+    disk.over.set()
+    claimed(wired, "before")
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(errors.StorageError, match="Input/output error"):
+        wired.store.claim([ask("one"), ask("before"), ask("two")], NOW)
+    disk.error = None
+    other = opened_wired(wired.database.path)
+    seen = [(one.found, one.doubt, one.started, one.attempts) for one in claimed(other, "one", "two")]
+    assert seen == [("released", False, True, 1)] * 2
+    assert isinstance(other.store.claim([ask("before")], NOW)[0], Running)
+    other.close()
+
+
+def test_claims_that_wait_for_a_sync_that_fails_are_given_back(wired: SqliteEngine, disk: Disk) -> None:
+    disk.error = OSError(5, "Input/output error")
+    first, said = in_threads(1, lambda: outcome_of(lambda: wired.store.claim([ask("one")], NOW)))
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    second, said_too = in_threads(1, lambda: outcome_of(lambda: wired.store.claim([ask("two")], NOW)))
+    while wired.store.read([ask("two").key], NOW) == [None]:
+        assert said_too == []
+    disk.over.set()
+    for thread in first + second:
+        thread.join(PATIENCE_S)
+    assert ["Input/output error" in one for one in said + said_too] == [True, True]
+    disk.error = None
+    other = opened_wired(wired.database.path)
+    assert [one.found for one in claimed(other, "one", "two")] == ["released"] * 2
+    other.close()
+
+
+def test_where_claims_cannot_be_given_back_the_error_is_that_of_the_disk(
+    wired: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locking = sqlite3.connect(wired.database.path, isolation_level=None)
+
+    def fail(_file: int) -> None:
+        locking.execute("BEGIN IMMEDIATE")
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(log, "_SYNC", fail)
+    wired.hurry(0)  # it waits for others for no longer than a moment
+    with pytest.raises(errors.StorageError, match="Input/output error"):
+        wired.store.claim([ask("one")], NOW)
+    locking.close()
+    assert wired.store.read([ask("one").key], NOW)[0].status == "in_progress"  # type: ignore[union-attr]
+    with pytest.raises(errors.StorageError, match="would come behind what is not on the disk"):
+        wired.store.claim([ask("two")], NOW)
 
 
 def test_a_fifo_send_is_on_disk_before_its_duplicate_can_be_answered(wired: SqliteEngine, disk: Disk) -> None:

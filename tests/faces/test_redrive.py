@@ -466,6 +466,24 @@ def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
     assert groups.stopped(there.desk)
 
 
+def test_a_group_that_takes_long_to_read_is_given_up_after_ten_seconds_too(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def is_free(_group: object) -> bool:
+        looks.append(there.clock.now_ms())
+        there.clock.advance(1_000)
+        return False
+
+    stop_group(there)
+    hurried(there)
+    monkeypatch.setattr(groups._Group, "is_free", is_free)
+    with pytest.raises(onefold.TransientError, match="for 10 s"):
+        groups.start_again(there.desk, "lines.fifo", "c-1")
+    assert len(looks) == 10
+
+
 class Crashed(Exception):
     """The command ends here."""
 

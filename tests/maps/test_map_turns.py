@@ -12,6 +12,7 @@ import onefold
 from onefold.maps import mapper, turns
 from onefold.maps.children import MapChild, children
 from onefold.options import ItemRetry
+from onefold.run import runs
 from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError
@@ -96,3 +97,18 @@ def test_a_directory_that_changes_between_two_turns_halts_the_run(tmp_path: Path
         found = maps.progress(app, RUN)
         assert found.status == "halted"
         assert "its size was 40 and is 41" in (found.failure or "")
+
+
+def test_a_run_goes_by_the_time_of_what_is_stored_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    mill = Mill(tmp_path, concurrency=2)
+    with inline(mill.app) as world:
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(6))
+        world.clock.jump(-3_600_000)
+        world.run_for(120_000)
+        found = maps.progress(mill.app, RUN)
+        run = runs.read(mill.app.runtime().engine.state, RUN)
+    assert found.status == "succeeded"
+    assert found.ended_at_ms is not None
+    assert run is not None
+    assert run.run.ended_at_ms is not None
+    assert found.started_at_ms <= found.ended_at_ms <= run.run.ended_at_ms, "nothing ends an hour before it began"

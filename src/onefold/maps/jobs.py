@@ -46,7 +46,7 @@ from onefold.run.handlers import Job
 from onefold.run.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from onefold.outside import Entropy, Waiter
+    from onefold.outside import Clock, Entropy, Waiter
     from onefold.run.events import Sink
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
@@ -169,6 +169,11 @@ class MapRuntime(Opened, Protocol):
     """An opened engine that can also open sources and locations for results."""
 
     entropy: Entropy
+
+    @property
+    def steady(self) -> Clock:
+        """The time of what is stored."""
+        ...
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

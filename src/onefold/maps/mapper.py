@@ -78,7 +78,7 @@ class Mapper:
         opened = app.runtime()
         self._app, self._mapping = app, mapping
         self._engine: Engine = opened.engine
-        self._clock: Clock = opened.clock
+        self._clock = opened.steady
         self._owner = opened.owner
         token = opened.entropy.token()
         self._chain = chain if chain is not None else token

@@ -136,7 +136,7 @@ def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: 
     _refuse_known(opened, run)
     source = opened.source(place)
     identity, total = _measured(source, mapping)
-    now_ms = opened.clock.now_ms()
+    now_ms = opened.steady.now_ms()
     state = MapState(
         run=run, map=name, id=opened.entropy.token(), source=place, identity=identity, shape=mapping.shape, total=total,
         started_at_ms=now_ms, round_at_ms=now_ms, results=_results(app, mapping, run),
@@ -224,7 +224,7 @@ def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = Tr
     if items is None:
         check_source(source, state, mapping, wholly=True)
     identity, total = _measured(source, mapping)
-    now_ms = opened.clock.now_ms()
+    now_ms = opened.steady.now_ms()
     again = {
         "status": "running", "ending": None, "failure": None, "ended_at_ms": None, "clearing": True,
         "sent": Position(), "settled": Position(), "children": 0, "settled_children": 0, "done": 0, "failed": 0,
@@ -255,7 +255,7 @@ def stop(app: MapApp, run: str) -> Progress:
 
     def ended(before: MapState) -> MapState:
         if before.status == "halted":  # nobody drives it: there is nothing to wait for
-            now_ms = opened.clock.now_ms()
+            now_ms = opened.steady.now_ms()
             return replace(before, status="aborted", ending="aborted", failure=said, ended_at_ms=now_ms)
         return before if before.ending is not None else replace(before, ending="aborted", failure=said)
 

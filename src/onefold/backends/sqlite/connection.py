@@ -5,9 +5,8 @@ What lives here: the writer's turn, group commit, level 4, who reads on which co
 
 Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
 syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
-answer only after COMMIT returned, which in WAL mode with synchronous=FULL means: on disk; what may be seen before it is on
-disk is synced after COMMIT, when others have the turn (`log.py`).
-Between processes SQLite's own file lock decides (`turn.FileTurn`).
+answer only when its work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for what others may see before
+(`early`), COMMIT and then a sync of the log (`log.py`). Between processes SQLite's file lock decides (`turn.FileTurn`).
 Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
 
 An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
@@ -23,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors, forks
 from onefold.backends.sqlite import filetime
@@ -132,7 +131,7 @@ class Engine:
     def _write(self, run: Run[T], synced: bool, early: bool) -> T:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
-        answer: tuple[T, bool] | None = None
+        answer: tuple[T, bool] | None = None  # and whether it is unsynced
         work: Work[T] | None = None
         try:
             if self._turn.lock.acquire(blocking=False):
@@ -155,8 +154,8 @@ class Engine:
             if work is not None:
                 work.leave(self._settings.busy_ms / 1000)
             raise
-        value, is_late = answer
-        if is_late:
+        value, unsynced = answer
+        if unsynced:
             self._log.flush()
         return value
 
@@ -189,7 +188,7 @@ class Engine:
         raise kept_turn(self.path, self.patience.waited_ms)
 
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
-        """As `_run_waiting`, for one caller that has met no other; its answer, and whether the log is to be synced yet."""
+        """As `_run_waiting`, for one caller that has met no other; its answer, and whether that is unsynced."""
         try:
             with (writer := self._ready()):  # its end rolls back what an exception leaves
                 self._sync(synced and not early)
@@ -219,7 +218,7 @@ class Engine:
         try:
             with self._ready() as writer:
                 execute = writer.execute
-                self._sync(any(work.synced and not work.early for work in works))
+                self._sync(any(work.synced and not work.unsynced for work in works))
                 self._begin()
                 changes = writer.total_changes
                 if len(works) == 1:
@@ -232,7 +231,7 @@ class Engine:
                 self._writer.note_transfers()
                 if self._syncs or writer.total_changes == changes:
                     for work in works:
-                        work.early = False  # it is on disk, or there was nothing to put there
+                        work.unsynced = False  # it is on disk, or there was nothing to put there
             batch.over = True
         except BaseException as error:
             is_own = isinstance(error, sqlite3.Error | errors.OnefoldError) and not is_of_a_signal(error)
@@ -311,24 +310,12 @@ class Engine:
         if self.in_memory:
             return
         if not self._file.is_there():
-            self._refuse_lost_file()
+            self._roll_back()
+            self._file.give_up(self._writer)
         self._log.check()
         if self._steps_noted != len(self.clock.steps) and self.notes_time:
             filetime.note_in(self._writer, self.clock)
             self._steps_noted = len(self.clock.steps)
-
-    def _refuse_lost_file(self) -> NoReturn:
-        """End a transaction that would go where nobody looks for it; what can be saved is written into the file.
-
-        Raises:
-            StorageError: always.
-        """
-        self._roll_back()
-        is_saved = False
-        if self._file.is_log_gone():  # nobody has begun another: what this process still has of it is all there is
-            _, held, written = self._writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
-            is_saved = held == written
-        raise self._file.refusal(is_saved=is_saved, log=self._file.move_old_log())
 
     def tend(self) -> None:
         """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
@@ -353,7 +340,7 @@ class Engine:
             self._turn.lock.release()
             self._ready()
             if not self._file.is_there():
-                self._refuse_lost_file()
+                self._file.give_up(self._writer)
 
     def _forget_undone(self) -> None:
         """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
@@ -439,15 +426,31 @@ class Engine:
                     self._writer.execute(_COMMIT)
                     self._writer.note_transfers()
                     # SQLite syncs nothing then, and what was read may be of an early write.
-                    is_late = synced and self._writer.total_changes == changes
+                    unsynced = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
                 self._forget_undone()
                 raise translate(error, self.path) from error
             finally:
                 self._held_by = None
-        if is_late:
+        if unsynced:
             self._log.flush()
         return answers
+
+    def take_back(self, run: Run[object]) -> None:
+        """Undo what others can see of a call that raised `log.NotOnDisk`; where that cannot be, nothing happens.
+
+        It is not synced: after one that failed no sync says anything. A power cut takes it away before what it undoes.
+        """
+
+        def undo(writer: sqlite3.Connection) -> None:
+            self._sync(False)
+            with writer:
+                self._file_turn.begin(writer)
+                run(writer)
+                writer.execute(_COMMIT)
+
+        with suppress(sqlite3.Error, errors.OnefoldError):
+            self._with_writer(undo)
 
     def _written(self, call: Callable[[], object]) -> object:
         value, error = self._answer_of(lambda _: call())
@@ -526,13 +529,11 @@ class Engine:
     def start_anew(self) -> None:
         """As `forks.Forked` says."""
         if self._opened is not None:
-            if (
-                self._fork_takes == "nothing"
-            ):  # nobody else is in it; what a handler still has of it refuses from now on
+            if self._fork_takes == "nothing":  # only this thread is in it; what a handler has of it refuses from now on
                 sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
             forks.keep_for_ever(self._opened)
         self._opened, self._is_copy = None, self.in_memory
-        self._log = Log(None)  # another thread of the parent may be in it; made again with the next connection
+        self._log = Log(None, self._log.failure)  # another thread of the parent may be in it; `_open_again` opens it
         self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
         self._fork_takes, self._transferred = None, []  # the parent says what happened there
         self._readers.start_anew()
@@ -556,7 +557,7 @@ class Engine:
             self._syncs = self._seen_version = None
             _data_version(writer)
             self._file.note()
-            self._log = Log(self._file.log)  # what was committed to an older one is on disk if that is gone
+            self._log = Log(self._file.log, self._log.failure)  # what was in an older one is on disk if that is gone
             self._space = Space(writer, self.path, self.place, self._settings.log_bytes)
             self._opened = writer
 
@@ -576,6 +577,7 @@ class Engine:
         A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
         to the end of the process, which takes it back.
         """
+        forks.look()
         is_free = self._turn.lock.acquire(blocking=False) or (not unfinished and self.patience.take(self._turn.lock))
         self._closed = True
         self._readers.close()

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec import Struct
 
 from onefold import errors
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class FileSettings(Struct, frozen=True, kw_only=True):
@@ -128,6 +131,21 @@ class OpenFile:
         except OSError:  # another process of the old file has done it
             return None
         return target
+
+    def give_up(self, writer: sqlite3.Connection) -> NoReturn:
+        """Nobody looks for what would be written any more; what can be saved is written into the file.
+
+        Args:
+            writer: of the file, outside transactions.
+
+        Raises:
+            StorageError: always.
+        """
+        is_saved = False
+        if self.is_log_gone():  # nobody has begun another: what this process still has of it is all there is
+            _, held, written = writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            is_saved = held == written
+        raise self.refusal(is_saved=is_saved, log=self.move_old_log())
 
     def refusal(self, *, is_saved: bool, log: str | None) -> errors.StorageError:
         """Why nothing can be written any more.

@@ -26,17 +26,22 @@ from onefold.interrupts import is_of_a_signal
 _SYNC: Final = getattr(os, "fdatasync", os.fsync)  # as SQLite does: macOS has no fdatasync
 
 
+class NotOnDisk(errors.StorageError):
+    """A sync failed after the commit: others can see what the call wrote, and a power cut may take it back."""
+
+
 class Log:
     """The log of one database file.
 
     Args:
         path: of the log, which SQLite has opened; the same file is opened here. None in memory: nothing is ever synced.
+        failure: what the disk said to a sync of this process before; a fork does not make it good.
 
     Raises:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, failure: str | None = None) -> None:
         self._path = path
         if path is not None:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -44,14 +49,14 @@ class Log:
             self._close_file.atexit = False
         self._tickets = count(1)  # of calls, in order; of syncs too
         self._on_disk = 0  # all that was committed before that ticket
-        self._failure: str | None = None  # what the disk said
+        self.failure = failure
         self._lock = threading.RLock()  # the handler of a signal may send while this thread is in here
 
     def flush(self) -> None:
         """Return once all that was committed before this call is on disk.
 
         Raises:
-            StorageError: the disk did not take it, now or before. It can be seen, and may be gone after a power cut.
+            NotOnDisk: the disk did not take it, now or before.
         """
         if self._path is None:
             return
@@ -66,7 +71,7 @@ class Log:
             except OSError as error:
                 if is_of_a_signal(error):
                     raise
-                self._failure = str(error.strerror or error)
+                self.failure = str(error.strerror or error)
                 self.check(is_seen=True)
             self._on_disk = max(self._on_disk, begun)
 
@@ -77,12 +82,13 @@ class Log:
             is_seen: the call that asks has written something that others can see.
 
         Raises:
-            StorageError: one has failed in this process.
+            StorageError: one has failed in this process; NotOnDisk where `is_seen`.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             seen = "What this call wrote can be seen, but a power cut may take it back."
-            raise errors.StorageError(
-                f"{self._path} could not be written to the disk: {self._failure}.",
+            kind = NotOnDisk if is_seen else errors.StorageError
+            raise kind(
+                f"{self._path} could not be written to the disk: {self.failure}.",
                 meaning=seen if is_seen else "Nothing was written: it would come behind what is not on the disk.",
                 todo="Check the disk, restart every process that uses the file, then make the same call again.",
             )

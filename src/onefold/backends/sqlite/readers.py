@@ -6,7 +6,6 @@ Never here: the writer, errors of SQLite as ours. Invariant: after `close` no qu
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -81,18 +80,15 @@ class Readers:
 class _Lent:
     """A connection, and the lock of whoever uses it."""
 
-    __slots__ = ("busy", "connection", "is_asked", "is_held", "process")
+    __slots__ = ("busy", "connection", "forget", "is_asked", "is_held")
 
     def __init__(self) -> None:
         self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
         self.busy = threading.RLock()
-        self.process = os.getpid()
+        self.forget: Callable[[], object] | None = None  # its thread's end does not close it any more
         self.is_asked = self.is_held = False  # to let go of it for a fork; it is
 
     def close(self, among: set[_Lent]) -> None:
-        if self.process != os.getpid():
-            forks.keep_for_ever(self.connection)  # the parent's, whose thread does not exist here
-            return
         with self.busy:
             if self.connection is not None:
                 self.connection.close()
@@ -114,6 +110,8 @@ class _Lent:
         self.is_asked = self.is_held = False
 
     def start_anew(self) -> None:
+        if self.forget is not None:
+            self.forget()
         if self.connection is not None:
             forks.keep_for_ever(self.connection)
 
@@ -128,7 +126,9 @@ class _Lease:
     def __init__(self, among: set[_Lent]) -> None:
         self.lent = _Lent()
         among.add(self.lent)
-        weakref.finalize(self, self.lent.close, among).atexit = False  # the process's end closes what it has
+        ending = weakref.finalize(self, self.lent.close, among)
+        ending.atexit = False  # the process's end closes what it has
+        self.lent.forget = ending.detach
 
 
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:

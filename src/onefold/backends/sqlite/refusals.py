@@ -23,7 +23,8 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
     """The refusal where another thread of this process did not let go of the file."""
     return errors.StorageBusy(
         f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
-        meaning="Nothing was written. It is that of a transactional job's handler, which has not come back.",
+        meaning="Nothing was written. It is that of a transactional job's handler that has not come back; a fork of this "
+        "process that waits for it keeps others out, too.",
         todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
     )
 

@@ -20,6 +20,7 @@ import msgspec
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.identity import ident
 from onefold.backends.sqlite.ledger import append_in
+from onefold.backends.sqlite.log import NotOnDisk
 from onefold.contracts import transitions
 from onefold.contracts.identity import key_range
 from onefold.contracts.store import (
@@ -33,6 +34,7 @@ from onefold.contracts.store import (
     Outcome,
     Record,
     RecordKey,
+    Release,
     Status,
     StoreCapabilities,
 )
@@ -293,8 +295,27 @@ class SqliteStore:
     # -- Store ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As the contract says, all asks and their rows in one transaction."""
-        return self._engine.write(lambda connection: claim_in(connection, asks, now_ms, rows_of), early=True)
+        """As the contract says, all asks and their rows in one transaction.
+
+        Raises:
+            NotOnDisk: the disk failed under it; what was claimed was given back.
+        """
+        answers: list[Answer] = []
+
+        def run(connection: sqlite3.Connection) -> list[Answer]:
+            answers[:] = claim_in(connection, asks, now_ms, rows_of)
+            return answers
+
+        try:
+            return self._engine.write(run, early=True)
+        except NotOnDisk:  # nobody will run what was claimed; others can, and else it would count as a crash
+            taken = [
+                (answer.hold, Release(expires_at_ms=ask.expires_at_ms, refund=True))
+                for ask, answer in zip(asks, answers, strict=True)
+                if isinstance(answer, Claimed)
+            ]
+            self._engine.take_back(lambda connection: write_in(connection, taken, now_ms))
+            raise
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says, in one transaction."""

@@ -171,15 +171,15 @@ class Work(Generic[T]):
     Attributes:
         wanted: locked while its caller waits for it; an exception may take the caller away at any moment.
         batch: what it was last performed with.
-        early: its caller has to sync the log yet.
+        unsynced: its caller has to sync the log before it answers.
     """
 
-    __slots__ = ("_ticket", "batch", "early", "error", "run", "synced", "value", "wanted")
+    __slots__ = ("_ticket", "batch", "error", "run", "synced", "unsynced", "value", "wanted")
 
-    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool, early: bool = False) -> None:
+    def __init__(self, run: Callable[[sqlite3.Connection], T], synced: bool, unsynced: bool = False) -> None:
         self.run = run
         self.synced = synced
-        self.early = early
+        self.unsynced = unsynced
         self.value: T | None = None
         self.error: BaseException | None = None
         self.batch: Batch | None = None
@@ -192,10 +192,10 @@ class Work(Generic[T]):
         return self.batch is not None and self.batch.over
 
     def answer(self) -> tuple[T, bool]:
-        """What it answered, and `early`; raises what it raised."""
+        """What it answered, and `unsynced`; raises what it raised."""
         if self.error is not None:
             raise self.error
-        return self.value, self.early  # type: ignore[return-value]  # done without error: run's own answer
+        return self.value, self.unsynced  # type: ignore[return-value]  # done without error: run's own answer
 
     def leave(self, patience_s: float) -> None:
         """Its caller goes without an answer: afterwards nobody performs it, and what was performed can be read.
