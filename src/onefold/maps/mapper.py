@@ -40,7 +40,7 @@ from onefold.run.outgoing import Outgoing
 from onefold.run.settlement import together
 
 if TYPE_CHECKING:
-    from onefold.outside import Clock
+    pass
 
 BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
 SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB

@@ -117,8 +117,8 @@ def start_again(
 ) -> dict[str, Moved]:
     """Send all dead letters of a stopped group back, in order and before what waits, and let the group go on.
 
-    On a file the transaction keeps other writers waiting for 0.1 s for each 1,000 messages: a group of 100,000 takes the 10 s
-    after which they give up for now (StorageBusy).
+    On a file the transaction keeps other writers waiting for 0.1 s for each 1,000 messages: a group of 100,000 takes the
+    10 s after which they give up for now (StorageBusy).
 
     Args:
         queue: the FIFO queue the group belongs to.

@@ -24,7 +24,7 @@ from onefold.steady_clock import STEP_MS, Offset, SteadyClock, is_step
 _NAME: Final = "onefold/clock"
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 # A file that claims more was touched by hand, or copied from elsewhere: no message may expire by that. A row has no such
-# bound: it counts in its own boot alone, and processes on one file that differ by what it says would end each other's leases.
+# bound: it counts in its own boot alone, and processes on one file that do not agree on it would end each other's leases.
 _AHEAD_MS_MAX: Final = limits.DAY_MS
 _READ: Final = "SELECT value FROM onefold_state WHERE name = ? AND value IS NOT NULL"
 _WRITE: Final = """
