@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from onefold.demo import command, screen
 
 ROWS, KILLS, KILLS_MIN = 600, 4, 3
 DEMO = [sys.executable, "-c", "import sys; from onefold.demo.command import demo; demo(sys.argv[1:])"]
@@ -106,6 +109,49 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "is not an empty folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.slow
+def test_so_few_rows_that_twelve_kills_find_no_work_pass_without_further_options() -> None:
+    done = subprocess.run([*DEMO, "--rows", "200", "--run", "keys"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "kills", "least"),
+    [
+        ([], 12, 10),
+        (["--rows", "1200"], 12, 10),
+        (["--rows", "200"], 2, 1),
+        (["--rows", "100"], 1, 0),
+        (["--rows", "99"], 0, 0),
+        (["--kills", "0"], 0, 0),
+        (["--rows", "200", "--kills", "12"], 12, 10),
+        (["--rows", "99", "--kills", "1"], 1, 1),
+    ],
+)
+def test_the_kills_follow_the_rows_unless_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], kills: int, least: int
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(screen, "show", lambda settings, *_args, **_named: seen.append(settings) or True)
+    assert CliRunner().invoke(command.demo, options).exit_code == 0
+    assert [(one.kills, one.kills_min) for one in seen] == [(kills, least)]
+
+
+def test_the_help_imports_no_demo() -> None:
+    program = (
+        "import sys; from onefold.demo import command; print([one for one in sys.modules if 'onefold.demo' in one])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(["onefold.demo", "onefold.demo.data", "onefold.demo.command"])
+
+
+def test_every_other_demo_is_listed_and_found() -> None:
+    said = CliRunner().invoke(command.demo, ["--help"]).output
+    for name, (_, text) in command.OTHERS.items():
+        assert f"{name} {text}" in " ".join(said.split())
+        assert CliRunner().invoke(command.demo, [name, "--help"]).output.startswith(f"Usage: demo {name} [OPTIONS]")
 
 
 def test_a_plant_that_the_run_cannot_show_is_refused() -> None:

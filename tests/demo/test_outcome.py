@@ -12,7 +12,7 @@ from rich.console import Console
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Reason
-from onefold.demo import command
+from onefold.demo import screen
 from onefold.demo.figures import Figures, work_out
 from onefold.demo.fulfilment import Invoice
 from onefold.demo.outcome import (
@@ -130,7 +130,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
 )
 def test_each_fault_is_told(found: RunOutcome, fault: str) -> None:
     assert found.faults == (fault,)
-    text = drawn(command.ending(SETTINGS, [found], again="onefold demo"))
+    text = drawn(screen.ending(SETTINGS, [found], again="onefold demo"))
     assert "FAILED: 1 fault." in text
     assert fault in text
     assert "Passed" not in text
@@ -146,7 +146,7 @@ def test_many_faults_of_a_kind_are_counted() -> None:
 def drawn(*things: object) -> str:
     console = Console(file=io.StringIO(), width=80, highlight=False)
     for thing in things:
-        console.print(thing, soft_wrap=not isinstance(thing, command.Table))
+        console.print(thing, soft_wrap=not isinstance(thing, screen.Table))
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -158,31 +158,31 @@ def test_a_table_of_a_full_run_takes_one_line_each_on_80_columns() -> None:
         in_hand=1_418, held=1_253, held_done=1_182, requests=25_411, fences=1_267, cut_off=1_029, bookings=24_562,
         expected=24_562, dead_letters={"permanent": 1_338, "conflict": 43},
     )  # fmt: skip
-    lines = drawn(command.table(3, found)).splitlines()
-    assert len(lines) == 1 + len(command.rows(found))
+    lines = drawn(screen.table(3, found)).splitlines()
+    assert len(lines) == 1 + len(screen.rows(found))
     assert max(len(line) for line in lines) <= 80
 
 
 def test_the_opening_fits_too() -> None:
     settings = DemoSettings(rows=25_943, workers=16, threads=16, seed=2**31, kills=1_000, kills_min=1, plant="no-fence")
-    assert max(len(line) for line in command.opening(settings, 3).splitlines()) <= 80
+    assert max(len(line) for line in screen.opening(settings, 3).splitlines()) <= 80
 
 
 def test_a_run_that_passed_says_where_to_look() -> None:
-    kept = drawn(command.ending(SETTINGS, [judged()], again="onefold demo"))
+    kept = drawn(screen.ending(SETTINGS, [judged()], again="onefold demo"))
     assert "Passed: twice 0, never 0 in 1 run." in kept
     assert "onefold why 3 --url sqlite:////somewhere/shop.db" in kept
-    gone = drawn(command.ending(SETTINGS, [replace(judged(), url=None)], again="onefold demo --seed 4"))
+    gone = drawn(screen.ending(SETTINGS, [replace(judged(), url=None)], again="onefold demo --seed 4"))
     assert "onefold demo --seed 4 --keep DIR" in gone
     assert "onefold why 3" not in gone
 
 
 def test_with_a_plant_nothing_is_said_to_have_passed() -> None:
     settings = replace(SETTINGS, plant="no-fence")
-    hidden = drawn(command.ending(settings, [judged()], again="onefold demo"))
+    hidden = drawn(screen.ending(settings, [judged()], again="onefold demo"))
     assert "FAILED" in hidden
     assert "do not show it" in hidden
-    shown = drawn(command.ending(settings, [judged(), judged((*ORDERS, ORDERS[0]))], again="onefold demo"))
+    shown = drawn(screen.ending(settings, [judged(), judged((*ORDERS, ORDERS[0]))], again="onefold demo"))
     assert "FAILED, as it must" in shown
     assert "hold: twice 1, never 0" in shown
 
@@ -190,7 +190,7 @@ def test_with_a_plant_nothing_is_said_to_have_passed() -> None:
 def test_progress_is_a_line_every_few_seconds_without_a_terminal() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     now = DemoProgress(phase="under fire", bookings=0, expected=2_000, left=2_000, kills=0, held=0, seconds=0.0)
-    with command.shown("1/3 keys", console) as told:
+    with screen.shown("1/3 keys", console) as told:
         for second in range(12):
             told(replace(now, seconds=float(second), bookings=second * 100, kills=second // 5))
         told(replace(now, phase="settling", held=7, seconds=20.0))

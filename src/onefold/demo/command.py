@@ -1,46 +1,41 @@
-"""`onefold demo`: the command, its options, what it prints, and its exit code.
+"""`onefold demo`: the command, its options and its exit code.
 
-On a terminal, progress is a bar that is redrawn; elsewhere it is a plain line every few seconds. It goes to standard
-error and the tables go to standard output, so either can be kept alone. Everything fits in 80 columns.
-
-Never here: how a run goes (`drill`), what is right (`outcome`), or numbers that are not in the values passed in.
-Invariant: the exit code is 0 only when every run passed and no fault was built in; a run with a fault is never shown as
-one that passed; everything is in a folder of its own, which is deleted afterwards unless it was to be kept.
+Never here: what it shows (`screen`), and whatever takes long to import: neither the help nor another demo needs it.
+Invariant: the exit code is 0 only when every run passed and no fault was built in.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import click
-import msgspec
 from click.core import ParameterSource
-from msgspec.structs import replace
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
 
 from onefold.demo import data
-from onefold.demo.billing import billing
-from onefold.demo.cloud import aws
-from onefold.demo.drill import Told, drill, expected_of
-from onefold.demo.enrich import enrich
-from onefold.demo.outcome import RUNS, DemoProgress, DemoSettings, RunOutcome
-from onefold.demo.stage import stage
 from onefold.errors import UsageError
-from onefold.observe.wording import counted
 
 KILLS, KILLS_MIN = 12, 10
 """Planned in each run, and needed; of other numbers the same share."""
+ROWS_PER_KILL = 100
+"""Fewer are over before a worker that was killed is replaced."""
 FAILED = 1
+
+# name -> (module, one line of help)
+OTHERS: Final[Mapping[str, tuple[str, str]]] = {
+    "aws": ("onefold.demo.cloud", "The same shop, deployed to an emulator of AWS by CloudFormation."),
+    "billing": (
+        "onefold.demo.billing",
+        "A year of statements: thirteen ticks at 03:00 London time, two schedulers, kills in mid-dispatch.",
+    ),
+    "enrich": (
+        "onefold.demo.enrich",
+        "A nightly file: more than the tolerated 2 % fail; it is repaired and redriven under kills.",
+    ),
+}
 
 Choice = Literal["keys", "probe", "hold", "all"]
 
@@ -56,7 +51,28 @@ few kills; 2 wrong usage; 130 interrupted.
 """
 
 
-@click.group("demo", epilog=EPILOG, invoke_without_command=True)
+class _Demos(click.Group):
+    """The other demos, each imported at first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """In the order of their names."""
+        return list(OTHERS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """Import one."""
+        if cmd_name not in OTHERS:
+            return None
+        module, _ = OTHERS[cmd_name]
+        found: click.Command = getattr(import_module(module), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List them without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in OTHERS.items()])
+
+
+@click.group("demo", cls=_Demos, epilog=EPILOG, invoke_without_command=True)
 @click.option(
     "--run",
     "choice",
@@ -83,9 +99,7 @@ few kills; 2 wrong usage; 130 interrupted.
 @click.option(
     "--kills",
     type=click.IntRange(0, 1000),
-    default=KILLS,
-    show_default=True,
-    help="In each run, of workers at work.",
+    help=f"In each run, of workers at work.  [default: {KILLS}; of few rows one in {ROWS_PER_KILL}]",
 )
 @click.option(
     "--keep",
@@ -102,7 +116,7 @@ def demo(
     rows: int,
     workers: int,
     seed: int,
-    kills: int,
+    kills: int | None,
     keep: Path | None,
     plant: Literal["no-fence"] | None,
     as_json: bool,
@@ -120,32 +134,21 @@ def demo(
             "Use it with --run probe, hold or all."
         )
     _check_extra()
-    settings = DemoSettings(
+    least = 0 if kills in (None, 0) else 1
+    if kills is None:
+        kills = min(KILLS, rows // ROWS_PER_KILL)
+    from onefold.demo import outcome, screen  # 200 ms that no help needs, nor another demo
+
+    settings = outcome.DemoSettings(
         rows=rows,
         workers=workers,
         threads=16,
         seed=seed,
         kills=kills,
-        kills_min=kills * KILLS_MIN // KILLS,
+        kills_min=max(kills * KILLS_MIN // KILLS, least),
         plant=plant,
     )
-    with stage(keep) as folder:
-        found = _perform(settings, choice, folder, quiet=as_json)
-    if keep is None:
-        found = [replace(one, url=None) for one in found]
-    passed = plant is None and not any(one.faults for one in found)
-    if as_json:
-        click.echo(_document(settings, found, passed))
-    else:
-        out, _ = consoles()
-        out.print()
-        out.print(ending(settings, found, again=_again(context)), end="", soft_wrap=True)
-    context.exit(0 if passed else FAILED)
-
-
-demo.add_command(aws)
-demo.add_command(billing)
-demo.add_command(enrich)
+    context.exit(0 if screen.show(settings, choice, keep, as_json=as_json, again=_again(context)) else FAILED)
 
 
 def _check_extra() -> None:
@@ -157,23 +160,6 @@ def _check_extra() -> None:
         )
 
 
-def _perform(settings: DemoSettings, choice: Choice, folder: Path, *, quiet: bool) -> list[RunOutcome]:
-    """Do the runs one after the other, showing each; `quiet`: on standard error only."""
-    runs = [run for run in RUNS if choice in (run.name, "all")]
-    out, err = consoles()
-    if not quiet:
-        out.print(opening(settings, len(runs)))
-    expected = expected_of(settings.rows)
-    found = []
-    for number, run in enumerate(runs, start=1):
-        with shown(f"{number}/{len(runs)} {run.name}", err) as told:
-            found.append(drill(run, settings, expected, folder / run.name, told))
-        if not quiet:
-            out.print()
-            out.print(table(number, found[-1]))
-    return found
-
-
 def _again(context: click.Context) -> str:
     """The command line that does the same once more, but for what is kept."""
     given = [
@@ -183,205 +169,3 @@ def _again(context: click.Context) -> str:
         and context.get_parameter_source(name) is not ParameterSource.DEFAULT
     ]
     return " ".join(["onefold demo", *given])
-
-
-def _document(settings: DemoSettings, found: Sequence[RunOutcome], passed: bool) -> str:
-    document = {"passed": passed, "settings": settings, "runs": found}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-
-
-LINE_S = 5
-"""Seconds between two lines without a terminal."""
-RATE_S = 3
-"""The rate looks back so far."""
-
-
-def consoles() -> tuple[Console, Console]:
-    """Standard output and standard error."""
-    return Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
-
-
-# -- while it runs ---------------------------------------------------------------------------------------------------
-
-
-class BookingRate:
-    """Bookings per second over the last RATE_S."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def per_second(self, now: DemoProgress) -> int:
-        """The rate, given the state of the run now."""
-        self._seen.append((now.seconds, now.bookings))
-        while now.seconds - self._seen[0][0] > RATE_S:
-            self._seen.popleft()
-        since, before = self._seen[0]
-        return round((now.bookings - before) / max(now.seconds - since, 0.1))
-
-
-def progress_line(now: DemoProgress, per_second: int) -> str:
-    """The state of a run, in a line."""
-    if now.held:
-        return f"a person settles {now.held:,} held, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
-    done = f"{now.bookings:,} of {now.expected:,} fulfilled, {per_second:,}/s"
-    return f"{done}, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
-
-
-@contextmanager
-def shown(label: str, console: Console) -> Iterator[Told]:
-    """Show the progress of one run; the value is called with its state."""
-    rate = BookingRate()
-    if not console.is_terminal:
-        yield _lines(label, console, rate)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[text]}"))
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None, text="starting")
-
-        def draw(now: DemoProgress) -> None:
-            bar.update(task, completed=now.bookings, total=now.expected, text=progress_line(now, rate.per_second(now)))
-
-        yield draw
-
-
-def _lines(label: str, console: Console, rate: BookingRate) -> Callable[[DemoProgress], None]:
-    due_s = float(LINE_S)
-
-    def write(now: DemoProgress) -> None:
-        nonlocal due_s
-        per_second = rate.per_second(now)
-        if now.seconds >= due_s:
-            due_s = now.seconds + LINE_S
-            console.print(f"{label}: {progress_line(now, per_second)}", soft_wrap=True)
-
-    return write
-
-
-# -- before and after ------------------------------------------------------------------------------------------------
-
-
-def opening(settings: DemoSettings, runs: int) -> str:
-    """What is about to happen, for somebody who has never seen it; lines of at most 80 characters."""
-    many = "s" if runs > 1 else ""
-    lines = [
-        f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
-        f"A tenth is sent twice. {settings.workers} worker processes with {settings.threads} handlers each do it, and",
-        f"{settings.kills:,} times in a run one of them is killed at work (kill -9). The courier is",
-        "another process: slow at times, busy at times, and at times it breaks without",
-        "saying whether it had booked. Its own books say what happened twice and what",
-        f"never. {runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
-    ]
-    if settings.plant is not None:
-        lines += [
-            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, the probe only looks.",
-            "The books must show doubles, and the exit code must say so.",
-        ]
-    return "\n".join(lines)
-
-
-def table(number: int, found: RunOutcome) -> Table:
-    """The table of one run."""
-    drawn = Table(
-        title=f"{number}  {found.title}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_header=False,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1),
-    )
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(justify="right", no_wrap=True)
-    drawn.add_column(style="dim")
-    for name, number_of, meaning in rows(found):
-        style = "" if name not in ("twice", "never") else "bold red" if number_of else "bold green"
-        drawn.add_row(Text(name, style), Text(f"{number_of:,}", style), meaning)
-    return drawn
-
-
-def rows(found: RunOutcome) -> list[tuple[str, float, str]]:
-    """Name, number and meaning of everything that was counted."""
-    first = found.messages - found.again
-    dead = ", ".join(f"{kind} {count:,}" for kind, count in found.dead_letters.items())
-    kinds = ((found.fences, "fences"), (found.looks, "looks"), (found.cut_off, "of killed workers"))
-    asked = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
-    per_second = found.bookings / max(found.seconds, 0.1)
-    return [
-        ("messages", found.messages, f"{first:,} invoices, {found.again:,} of them sent again"),
-        ("deliveries", found.deliveries, f"to workers; {found.waited:,} met a run under way and waited"),
-        ("duplicates answered", found.duplicates, "from the record; the handler did not run again"),
-        ("takeovers", found.takeovers, "runs that died with their worker, seen by another"),
-        ("retries", found.retries, "failed for now, delivered again"),
-        ("kills", found.kills, f"with {found.in_hand:,} messages in hand; {found.stops:,} more drained"),
-        ("held", found.held, _held(found)),
-        ("dead letters", sum(found.dead_letters.values()), dead),
-        ("partner requests", found.requests, asked),
-        ("partner bookings", found.bookings, f"{found.expected:,} are due"),
-        ("twice", found.twice, "invoices booked more than once"),
-        ("never", found.never, "invoices that are due and were not booked"),
-        ("seconds", found.seconds, f"{per_second:,.0f} bookings a second"),
-    ]
-
-
-def _held(found: RunOutcome) -> str:
-    if not found.held:
-        return "for a person to settle"
-    return f"for a person: {found.held_done:,} were booked, {found.held - found.held_done:,} were not"
-
-
-def ending(settings: DemoSettings, found: Sequence[RunOutcome], *, again: str) -> Text:
-    """The verdict on all runs, and where to look next.
-
-    Args:
-        again: the command that does the same once more.
-    """
-    if settings.plant is not None:
-        return _planted(settings.plant, found)
-    faults = [(one, fault) for one in found for fault in one.faults]
-    if faults:
-        return _failed(faults, again=again)
-    text = Text()
-    text.append("Passed: twice 0, never 0", "bold green")
-    text.append(f" in {'each of ' if len(found) > 1 else ''}{counted(len(found), 'run')}.\n\nWhere to look next:\n")
-    if found[0].url is not None:
-        for one in found:
-            if one.taken_over is not None:
-                text.append(f"  onefold why {one.taken_over} --url {one.url}\n", "cyan")
-        text.append(f"  onefold status --url {found[0].url}\n", "cyan")
-        text.append(f"  onefold dlq list --url {found[0].url}\n", "cyan")
-    else:
-        width = max(len(again) + 13, len("onefold demo --plant no-fence") + 2)
-        text.append(f"  {f'{again} --keep DIR':<{width}}", "cyan").append(
-            "to ask it afterwards: onefold why, status, dlq\n"
-        )
-        text.append(f"  {'onefold demo --plant no-fence':<{width}}", "cyan").append("to see a fault found\n")
-    return text
-
-
-def _failed(faults: Sequence[tuple[RunOutcome, str]], *, again: str) -> Text:
-    text = Text()
-    text.append(f"FAILED: {counted(len(faults), 'fault')}.\n", "bold red")
-    for one, fault in faults:
-        text.append(f"  {one.name}: {fault}\n")
-    if faults[0][0].url is not None:
-        text.append("To see what happened to one: ")
-        text.append(f"onefold why INVOICE --url {faults[0][0].url}\n", "cyan")
-    else:
-        text.append("To keep what it leaves and ask it what happened: ").append(f"{again} --keep DIR\n", "cyan")
-    return text
-
-
-def _planted(plant: str, found: Sequence[RunOutcome]) -> Text:
-    text = Text()
-    doubles = [one for one in found if one.twice or one.never]
-    if not doubles:
-        words = f"FAILED: the fault {plant} was built in, and the partner's books do not show it.\n"
-        return text.append(words, "bold red")
-    text.append(f"FAILED, as it must: the fault {plant} was built in, and the partner's books show it.\n", "bold red")
-    for one in found:
-        text.append(f"  {one.name}: twice {one.twice:,}, never {one.never:,}")
-        text.append("\n" if one in doubles else ": the partner's memory of the key stood in for the fence\n")
-        for fault in one.faults[:2]:
-            text.append(f"    {fault}\n", "dim")
-    return text

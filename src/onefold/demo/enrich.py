@@ -267,8 +267,10 @@ def _expected(rows: int) -> tuple[dict[str, str], list[str]]:
     return found["amounts"], found["refused"]
 
 
-EVERY: Final = 500  # of so many rows one is damaged: 0.2 %
-MISSING: Final = "Germany"  # 603 invoices, 2.3 %: with the damaged rows more than the 2 % that are tolerated
+EVERY: Final = 200  # of so many rows one is damaged: 0.5 %
+MISSING: Final = (
+    "Germany"  # 603 invoices, 2.3 %; with the damaged rows more than 2.2 % of any first rows, and 2 % are tolerated
+)
 
 
 def write_nightly(folder: Path, rows: int) -> list[int]:
