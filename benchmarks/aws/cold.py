@@ -32,7 +32,7 @@ PACKAGES = {
 
 def onefold_ms() -> float:
     begun = time.perf_counter()
-    import onefold.backends.aws.dynamodb.books  # what opening an engine and its log would import
+    import onefold.backends.aws.dynamodb.backend  # what opening an engine and its log would import
     import onefold.backends.aws.session
     import onefold.backends.aws.sqs
     import onefold.backends.joined

@@ -186,10 +186,10 @@ def test_the_held_queue_is_named_where_the_adapter_looks() -> None:
 
 
 def test_the_table_is_the_one_that_the_store_makes_for_itself() -> None:
-    from onefold.backends.aws.dynamodb import items, setup
+    from onefold.backends.aws.dynamodb import items, schema
 
     (table,) = resources(PLANS["demo"], "AWS::DynamoDB::Table").values()
-    own = setup.definition("shop")
+    own = schema.definition("shop")
     assert {name: table["Properties"][name] for name in own} == own
     assert table["Properties"]["TimeToLiveSpecification"] == {"AttributeName": items.TTL_ATTRIBUTE, "Enabled": True}
     assert table["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}

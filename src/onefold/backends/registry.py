@@ -202,14 +202,14 @@ def _ignored(_: str) -> None:
 def _dynamo(
     session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool, layout: int
 ) -> tuple[Books, Sweep]:
-    books = part("aws.dynamodb.books").DynamoBooks(session, table, clock, entropy, batched=batched, layout=layout)
+    books = part("aws.dynamodb.backend").DynamoBackend(session, table, clock, entropy, batched=batched, layout=layout)
     if create:
         books.create()
     return books, None
 
 
 def migrating(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, Any]:
-    """The table that a URL names, as `aws.dynamodb.migrating` takes it, and that module.
+    """The table that a URL names, as `aws.dynamodb.migration` takes it, and that module.
 
     Raises:
         UsageError: the URL names no table of DynamoDB, or the extra is not installed.
@@ -224,7 +224,7 @@ def migrating(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, Any]:
         raise errors.UsageError(f"The records of {url!r} are not in DynamoDB.", todo="Only tables there have layouts.")
     session = part("aws.session").Session(place.region, place.endpoints)
     table = part("aws.dynamodb.table").Table(session, place.table, clock, entropy, batched=place.batched)
-    return table, part("aws.dynamodb.migrating")
+    return table, part("aws.dynamodb.migration")
 
 
 def _dynamo_place(url: str) -> Any:

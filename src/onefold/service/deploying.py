@@ -173,11 +173,11 @@ class Deployment:
             )
 
     def _is_migrated(self, table: str) -> bool:
-        from onefold.backends.aws.dynamodb.marker import PLACE  # of an extra
+        from onefold.backends.aws.dynamodb.schema import MARKER  # of an extra
 
         client = self._session.client("dynamodb")
         with self._errors("dynamodb:GetItem", f"table {table}"):
-            item = client.get_item(TableName=table, Key=PLACE, ConsistentRead=True).get("Item", {})
+            item = client.get_item(TableName=table, Key=MARKER, ConsistentRead=True).get("Item", {})
         return "moving" not in item and bool(item.get("layout") == {"N": "2"})
 
     def upload(self, package: Path, sha256: str, bucket: str, tell: Tell) -> Uploaded:

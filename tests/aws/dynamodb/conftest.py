@@ -15,10 +15,10 @@ from contextlib import ExitStack
 import boto3
 import pytest
 
-from onefold.backends.aws.dynamodb import marker
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb import schema
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.dynamodb.items import Layout
-from onefold.backends.aws.dynamodb.setup import definition
+from onefold.backends.aws.dynamodb.schema import definition
 from onefold.backends.aws.session import Session
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
@@ -72,11 +72,11 @@ def open_books(shared: boto3.session.Session) -> Iterator[OpenBooks]:
             tries: int = 3,
             boto: boto3.session.Session | None = shared,
             layout: Layout = 1,
-        ) -> DynamoBooks:
+        ) -> DynamoBackend:
             session = Session("eu-west-1", {"*": url}, session=boto, tries=tries, read_s=2)
             stack.callback(session.close)
             number = next(_NUMBERS)
-            books = DynamoBooks(
+            books = DynamoBackend(
                 session, table or f"books-{number}", HastyClock(), SeededEntropy(number), batched=batched, layout=layout
             )
             if (
@@ -84,7 +84,7 @@ def open_books(shared: boto3.session.Session) -> Iterator[OpenBooks]:
             ):  # without time to live: ministack has a minute's reaper, and tests an early NOW
                 bare = books.table.bare()
                 bare.client.create_table(**definition(books.table.name))
-                marker.write(bare)
+                schema.mark_layout(bare)
                 assert books.table.client  # its layout is known from here on, and costs no test a call
             return books
 

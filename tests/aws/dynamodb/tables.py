@@ -8,14 +8,14 @@ from typing import Any
 
 import botocore.exceptions
 
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.session import Session
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from tests.emulators import dynamodb_stub
 from tests.emulators.dynamodb_expressions import RefusedError
 
-OpenBooks = Callable[..., DynamoBooks]
+OpenBooks = Callable[..., DynamoBackend]
 
 
 class HastyClock(ManualClock):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.dynamodb.items import place_of
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.ledger import Row
@@ -26,12 +26,12 @@ ROW = Row(at_ms=NOW, event="completed", key=KEY, run="r")
 
 
 @pytest.fixture(params=[("ministack", 1), ("moto", 1), ("ministack", 2)], ids=["ministack", "moto", "spread"])
-def books(request: pytest.FixtureRequest, open_books: OpenBooks) -> DynamoBooks:
+def books(request: pytest.FixtureRequest, open_books: OpenBooks) -> DynamoBackend:
     server, layout = request.param
     return prepared(open_books(request.getfixturevalue(server), batched=server != "moto", layout=layout))
 
 
-def prepared(books: DynamoBooks) -> DynamoBooks:
+def prepared(books: DynamoBackend) -> DynamoBackend:
     """The backend with a table of the job's own beside it."""
     books.table.client.create_table(
         TableName=own(books),
@@ -42,11 +42,11 @@ def prepared(books: DynamoBooks) -> DynamoBooks:
     return books
 
 
-def own(books: DynamoBooks) -> str:
+def own(books: DynamoBackend) -> str:
     return f"{books.table.name}-own"
 
 
-def claim(books: DynamoBooks, owner: str = "A", at_ms: int = NOW) -> Hold:
+def claim(books: DynamoBackend, owner: str = "A", at_ms: int = NOW) -> Hold:
     (answer,) = books.store.claim([ask(KEY, owner, at_ms=at_ms)], at_ms)
     assert isinstance(answer, Claimed)
     return answer.hold
@@ -56,17 +56,17 @@ def settlement(hold: Hold, **parts: Any) -> Settlement:
     return Settlement(write=(hold, complete()), queue=None, receipt=None, settle=Leave(), **parts)
 
 
-def put(books: DynamoBooks, **attributes: Any) -> dict[str, Any]:
+def put(books: DynamoBackend, **attributes: Any) -> dict[str, Any]:
     return {"Put": {"TableName": own(books), "Item": attributes}}
 
 
-def stored(books: DynamoBooks, name: str) -> dict[str, Any] | None:
+def stored(books: DynamoBackend, name: str) -> dict[str, Any] | None:
     answer = books.table.client.get_item(TableName=own(books), Key={"id": {"S": name}}, ConsistentRead=True)
     found: dict[str, Any] | None = answer.get("Item")
     return found
 
 
-def test_own_writes_record_and_history_are_written_together(books: DynamoBooks) -> None:
+def test_own_writes_record_and_history_are_written_together(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     collector = effects.open()
@@ -101,7 +101,7 @@ def test_own_writes_record_and_history_are_written_together(books: DynamoBooks) 
     assert value.value == b"1"
 
 
-def test_a_lost_lease_takes_the_own_writes_with_it(books: DynamoBooks) -> None:
+def test_a_lost_lease_takes_the_own_writes_with_it(books: DynamoBackend) -> None:
     late = claim(books)
     claim(books, "B", NOW + LEASE_MS)
     effects = books.effects(1_000)
@@ -111,7 +111,7 @@ def test_a_lost_lease_takes_the_own_writes_with_it(books: DynamoBooks) -> None:
     assert books.ledger.of_key(KEY) == []
 
 
-def test_a_condition_of_the_handlers_own_is_named_and_takes_the_record_with_it(books: DynamoBooks) -> None:
+def test_a_condition_of_the_handlers_own_is_named_and_takes_the_record_with_it(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     once = {"ConditionExpression": "attribute_not_exists(id)"}
@@ -127,7 +127,7 @@ def test_a_condition_of_the_handlers_own_is_named_and_takes_the_record_with_it(b
     assert record.status == "in_progress"
 
 
-def test_what_was_undone_is_not_written(books: DynamoBooks) -> None:
+def test_what_was_undone_is_not_written(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     effects.open().transact(put(books, id="i-1"))
@@ -140,7 +140,7 @@ def test_what_was_undone_is_not_written(books: DynamoBooks) -> None:
     assert [stored(books, name) is not None for name in ("i-1", "i-2", "i-3")] == [False, True, False]
 
 
-def test_finishing_again_finds_that_it_was_done(books: DynamoBooks) -> None:
+def test_finishing_again_finds_that_it_was_done(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     for at_ms in (NOW, NOW + 5):  # the second time has other instants: to AWS a mismatch of the token's parameters
@@ -189,7 +189,7 @@ def test_a_transaction_whose_answer_was_lost_is_sent_again_with_its_token(
     assert stored(books, "sum") == {"id": {"S": "sum"}, "amount": {"N": "1"}}
 
 
-def test_what_cannot_be_an_action_is_refused_and_nothing_added(books: DynamoBooks) -> None:
+def test_what_cannot_be_an_action_is_refused_and_nothing_added(books: DynamoBackend) -> None:
     collector = books.effects(1_000).open()
     good = put(books, id="i-1")
     for bad, said in (
@@ -208,7 +208,7 @@ def test_what_cannot_be_an_action_is_refused_and_nothing_added(books: DynamoBook
         collector.transact(good)
 
 
-def test_a_denied_transaction_names_every_permission(books: DynamoBooks) -> None:
+def test_a_denied_transaction_names_every_permission(books: DynamoBackend) -> None:
     hold = claim(books)
     client = books.table.client
 
@@ -224,7 +224,7 @@ def test_a_denied_transaction_names_every_permission(books: DynamoBooks) -> None
     assert caught.value.todo.startswith(f"{wanted} {books.table.name}, {own(books)}")
 
 
-def test_history_that_has_no_room_in_the_transaction_follows_it(books: DynamoBooks) -> None:
+def test_history_that_has_no_room_in_the_transaction_follows_it(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     effects.open().transact(*[put(books, id=f"i-{number}") for number in range(80)])
@@ -234,7 +234,7 @@ def test_history_that_has_no_room_in_the_transaction_follows_it(books: DynamoBoo
     assert books.ledger.of_run("r") == list(rows)
 
 
-def test_a_table_that_is_not_there_is_said(books: DynamoBooks) -> None:
+def test_a_table_that_is_not_there_is_said(books: DynamoBackend) -> None:
     hold = claim(books)
     effects = books.effects(1_000)
     effects.open().transact({"Put": {"TableName": "no-such-table", "Item": {"id": "i-1"}}})
@@ -279,7 +279,7 @@ def context(effects: Any) -> Context:
     )  # fmt: skip
 
 
-def test_a_handler_collects_through_its_context(books: DynamoBooks) -> None:
+def test_a_handler_collects_through_its_context(books: DynamoBackend) -> None:
     effects = books.effects(1_000)
     ctx = context(effects)
     assert not ctx.used_connection
@@ -289,7 +289,7 @@ def test_a_handler_collects_through_its_context(books: DynamoBooks) -> None:
     assert len(effects.open().actions) == 3
 
 
-def test_transact_without_a_dynamodb_transaction_is_refused(books: DynamoBooks) -> None:
+def test_transact_without_a_dynamodb_transaction_is_refused(books: DynamoBackend) -> None:
     with pytest.raises(errors.UsageError, match="has no DynamoDB transaction"):
         context(None).transact(put(books, id="i-1"))
     with pytest.raises(errors.UsageError, match=r"to ctx\.transact"):

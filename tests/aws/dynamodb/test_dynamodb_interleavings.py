@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.dynamodb.table import Table
 from onefold.backends.memory import MemoryStore
 from onefold.contracts.store import Claimed, Hold, Outcome, Record
@@ -143,7 +143,7 @@ def orders(perform: Callable[[tuple[int, ...]], Stage]) -> int:
 
 
 def in_one_batch(table: Table) -> Any:
-    return lambda writes, riders=(): table._patiently([*writes, *riders], len(writes))
+    return lambda writes, riders=(): table._with_retries([*writes, *riders], len(writes))
 
 
 def sequential(state: str, verbs: Sequence[Verb], *, started: bool, first: int) -> tuple[list[Any], Record | None]:
@@ -169,7 +169,9 @@ def test_every_order_of_calls_is_one_of_the_two_orders_of_verbs(state: str, star
         ) -> Stage:
             stage = Stage(order)
             session = LocalSession(LocalClient(dynamodb_stub.Store(old_items=False), stage.step))
-            books = [DynamoBooks(session, "books", HastyClock(), SeededEntropy(who), batched=batched) for who in (0, 1)]
+            books = [
+                DynamoBackend(session, "books", HastyClock(), SeededEntropy(who), batched=batched) for who in (0, 1)
+            ]
             if batched:  # one record alone would go by PutItem and UpdateItem, whose refusals hold the old item
                 for one in books:
                     one.table.write = in_one_batch(one.table)  # type: ignore[method-assign]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import marker, migrating, setup
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb import migration, schema
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Claimed, Complete, Completed, Fail, RecordKey, Unknown
 from onefold.testing.records import BROKEN, KEPT_MS, LEASE_MS, NOW, ask
@@ -21,19 +21,19 @@ def silent(_: str) -> None:
     """Nobody is told."""
 
 
-def reopened(books: DynamoBooks, url: str, open_books: OpenBooks, layout: int) -> DynamoBooks:
+def reopened(books: DynamoBackend, url: str, open_books: OpenBooks, layout: int) -> DynamoBackend:
     return open_books(url, table=books.table.name, batched=False, layout=layout)
 
 
-def old_table(url: str, open_books: OpenBooks, *, marked: bool) -> DynamoBooks:
+def old_table(url: str, open_books: OpenBooks, *, marked: bool) -> DynamoBackend:
     """A table as earlier versions left it: none of them marked it."""
     books = open_books(url, batched=False)
     if not marked:
-        books.table.call("delete_item", Key=marker.PLACE)
+        books.table.call("delete_item", Key=schema.MARKER)
     return books
 
 
-def work(books: DynamoBooks, number: int) -> None:
+def work(books: DynamoBackend, number: int) -> None:
     """Records of each kind, of three tenants and two jobs, with keys that need care."""
     for place in range(number):
         key = RecordKey(
@@ -52,7 +52,7 @@ def work(books: DynamoBooks, number: int) -> None:
     books.records.count_completed(NOW, NOW + 1)
 
 
-def standing(books: DynamoBooks) -> list[Any]:
+def standing(books: DynamoBackend) -> list[Any]:
     found = books.records.scan(limit=1_000)
     return sorted(found, key=lambda record: (record.key.scope, record.key.job, record.key.key))
 
@@ -73,7 +73,7 @@ def test_a_process_of_layout_2_refuses_a_table_that_was_used_in_layout_1(moto: s
                 new.store.claim([ask("a", "B")], LATER)
             with pytest.raises(errors.UsageError, match="layout 1"):
                 new.check()
-        assert new.table.bare().get(marker.PLACE) == books.table.get(marker.PLACE)
+        assert new.table.bare().get(schema.MARKER) == books.table.get(schema.MARKER)
         (again,) = reopened(books, moto, open_books, 1).store.claim([ask("a", "B")], LATER)
         assert isinstance(again, Claimed)
         assert again.hold.fence == 2
@@ -88,13 +88,13 @@ def test_a_process_of_layout_1_refuses_a_table_of_layout_2(moto: str, open_books
 
 def test_the_first_process_on_an_empty_table_makes_it_one_of_layout_2(url: str, open_books: OpenBooks) -> None:
     books = open_books(url, batched=False, layout=2)
-    books.table.call("delete_item", Key=marker.PLACE)  # as CloudFormation makes a table
+    books.table.call("delete_item", Key=schema.MARKER)  # as CloudFormation makes a table
     first, second = (reopened(books, url, open_books, 2) for _ in range(2))
     (answer,) = first.store.claim([ask("a")], NOW)
     assert isinstance(answer, Claimed)
     (other,) = second.store.claim([ask("a", "B")], NOW)
     assert not isinstance(other, Claimed)
-    item = books.table.get(marker.PLACE)
+    item = books.table.get(schema.MARKER)
     assert item is not None
     assert item["layout"] == {"N": "2"}
 
@@ -102,8 +102,8 @@ def test_the_first_process_on_an_empty_table_makes_it_one_of_layout_2(url: str, 
 def test_a_table_that_create_makes_has_its_layout_at_once(moto: str, open_books: OpenBooks) -> None:
     for layout in (1, 2):
         books = open_books(moto, create=False, layout=layout)
-        setup.create(books.table.bare())
-        item = books.table.bare().get(marker.PLACE)
+        schema.create(books.table.bare())
+        item = books.table.bare().get(schema.MARKER)
         assert item is not None
         assert item["layout"] == {"N": str(layout)}
 
@@ -136,11 +136,11 @@ def test_a_table_is_migrated_and_nothing_is_done_again(url: str, open_books: Ope
     counted, story = old.records.count_completed(NOW, NOW + 1), old.ledger.of_run("r")
     bare = old.table.bare()
     bare.clock.advance(LATER - bare.clock.now_ms())  # type: ignore[attr-defined]
-    looked = migrating.survey(bare, silent)
+    looked = migration.survey(bare, silent)
     assert (looked.records, looked.copied, looked.running) == (30, 0, 0)
     assert reopened(old, url, open_books, 1).store.read([before[0].key], NOW) == [before[0]], "looking changes nothing"
 
-    done = migrating.migrate(bare, silent)
+    done = migration.migrate(bare, silent)
     assert (done.records, done.copied) == (30, 0), "the last pass found each beside its copy"
     new = reopened(old, url, open_books, 2)
     assert standing(new) == before
@@ -155,8 +155,8 @@ def test_a_table_is_migrated_and_nothing_is_done_again(url: str, open_books: Ope
             assert answer.result == record.result
     with pytest.raises(errors.UsageError, match="layout 2"):
         reopened(old, url, open_books, 1).store.claim([ask("new")], LATER)
-    assert migrating.migrate(bare, silent).done
-    assert migrating.survey(bare, silent).done
+    assert migration.migrate(bare, silent).done
+    assert migration.survey(bare, silent).done
 
 
 class KilledError(BaseException):
@@ -182,11 +182,11 @@ def test_a_migration_that_is_killed_at_any_call_goes_on_at_the_next_try(moto: st
     for number in range(1, 1_000):
         left = number
         try:
-            found = migrating.migrate(bare, silent)
+            found = migration.migrate(bare, silent)
         except KilledError:
             kills += 1
             left = -1
-            item = bare.get(marker.PLACE)
+            item = bare.get(schema.MARKER)
             assert item is not None
             assert item["layout"] == {"N": "1"}, "never called migrated before it is"
         else:
@@ -208,12 +208,12 @@ def test_a_lease_stops_a_migration_and_the_table_stays_as_it_was(moto: str, open
     bare = old.table.bare()
     bare.clock.advance(NOW - bare.clock.now_ms())  # type: ignore[attr-defined]
     with pytest.raises(errors.UsageError, match=r"1 of the records .* hold a lease"):
-        migrating.migrate(bare, silent)
+        migration.migrate(bare, silent)
     with pytest.raises(errors.UsageError, match="layout 1"):
         reopened(old, moto, open_books, 2).store.claim([ask("a")], NOW)
     finished = Complete(result=b"1", expires_at_ms=NOW + KEPT_MS)
     assert reopened(old, moto, open_books, 1).store.write([(running.hold, finished)], NOW) == [True]
-    assert migrating.migrate(bare, silent).records == 1
+    assert migration.migrate(bare, silent).records == 1
 
 
 def test_a_record_that_changes_while_copies_are_made_is_copied_again(moto: str, open_books: OpenBooks) -> None:
@@ -231,7 +231,7 @@ def test_a_record_that_changes_while_copies_are_made_is_copied_again(moto: str, 
             assert old.store.write([(held.hold, done)], NOW) == [True]
         told.append(text)
 
-    migrating.migrate(bare, tell)
+    migration.migrate(bare, tell)
     assert told.count("comparing") == 2
     (answer,) = reopened(old, moto, open_books, 2).store.claim([ask("a", "B", at_ms=LATER)], LATER)
     assert isinstance(answer, Completed)
@@ -251,7 +251,7 @@ def test_a_run_that_begins_meanwhile_opens_the_table_again(moto: str, open_books
             old.store.claim([ask("b", at_ms=LATER)], LATER)
 
     with pytest.raises(errors.UsageError, match="hold a lease"):
-        migrating.migrate(bare, tell)
+        migration.migrate(bare, tell)
     assert [record.key.key for record in standing(old)] == ["a", "b"], "copies are no records of layout 1"
     (answer,) = reopened(old, moto, open_books, 1).store.claim([ask("c", at_ms=LATER)], LATER)
     assert isinstance(answer, Claimed)
@@ -266,10 +266,10 @@ def test_a_copy_that_layout_2_has_used_is_never_overwritten(moto: str, open_book
     bare = old.table.bare()
     bare.clock.advance(LATER - bare.clock.now_ms())  # type: ignore[attr-defined]
     slow = list(bare.scan(1))
-    migrating.migrate(bare, silent)
+    migration.migrate(bare, silent)
     new = reopened(old, moto, open_books, 2)
     (answer,) = new.store.claim([ask("a", "B", at_ms=LATER)], LATER)
     assert isinstance(answer, Claimed)
     with pytest.raises(errors.StorageError, match="written by another process"):
-        migrating._copied(bare, [item for item in slow if "fence" in item])
+        migration._copied(bare, [item for item in slow if "fence" in item])
     assert new.store.write([(answer.hold, Complete(result=b"1", expires_at_ms=LATER + KEPT_MS))], LATER) == [True]

@@ -11,7 +11,7 @@ import os
 
 from hypothesis import settings
 
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.dynamodb.items import Layout
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession
@@ -28,7 +28,7 @@ class InBatches(Workers):
     def open_store(self) -> None:
         chance = SeededEntropy(1)
         client = LocalClient(dynamodb_stub.Store(old_items=self.old_items), loses=lambda: chance.fraction() < self.lost)
-        books = DynamoBooks(
+        books = DynamoBackend(
             LocalSession(client), "books", HastyClock(), SeededEntropy(0), batched=self.batched, layout=self.layout
         )
         books.create()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import finding
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb import notes
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.contracts.store import Claimed, RecordKey
 from onefold.testing.records import KEPT_MS, NOW, ask, complete, unknown
 from tests.aws.dynamodb.tables import OpenBooks
@@ -17,7 +17,7 @@ from tests.emulators.dynamodb_stub import Stub
 NAMES = [f"key-{number}" for number in range(10)]
 
 
-def finish(books: DynamoBooks, names: list[str], at_ms: int = NOW) -> None:
+def finish(books: DynamoBackend, names: list[str], at_ms: int = NOW) -> None:
     answers = books.store.claim([ask(name, at_ms=at_ms) for name in names], at_ms)
     holds = [answer.hold for answer in answers if isinstance(answer, Claimed)]
     assert books.store.write([(hold, complete(at_ms=at_ms)) for hold in holds], at_ms) == [True] * len(names)
@@ -92,12 +92,12 @@ def test_a_note_that_was_not_written_is_written_later_and_nobody_waits(stub: Stu
 
 
 @pytest.fixture
-def books(ministack: str, open_books: OpenBooks) -> DynamoBooks:
+def books(ministack: str, open_books: OpenBooks) -> DynamoBackend:
     return open_books(ministack)
 
 
 def test_counts_of_several_processes_and_hours_are_added(
-    books: DynamoBooks, ministack: str, open_books: OpenBooks
+    books: DynamoBackend, ministack: str, open_books: OpenBooks
 ) -> None:
     other = open_books(ministack, table=books.table.name)
     hour_ms = 3_600_000
@@ -110,7 +110,7 @@ def test_counts_of_several_processes_and_hours_are_added(
     assert books.records.count_completed(NOW - 90 * 86_400_000, NOW + 1) == {"job": 3}
 
 
-def test_closing_writes_what_is_still_to_be_noted(books: DynamoBooks, ministack: str, open_books: OpenBooks) -> None:
+def test_closing_writes_what_is_still_to_be_noted(books: DynamoBackend, ministack: str, open_books: OpenBooks) -> None:
     finish(books, ["a"])
     books.close()
     books.close()
@@ -118,7 +118,7 @@ def test_closing_writes_what_is_still_to_be_noted(books: DynamoBooks, ministack:
     assert other.records.count_completed(NOW, NOW + 1) == {"job": 1}
 
 
-def test_only_what_is_parked_is_listed_as_parked(books: DynamoBooks) -> None:
+def test_only_what_is_parked_is_listed_as_parked(books: DynamoBackend) -> None:
     answers = books.store.claim([ask(name) for name in NAMES], NOW)
     holds = [answer.hold for answer in answers if isinstance(answer, Claimed)]
     assert books.store.write([(hold, unknown(parked=True)) for hold in holds[:4]], NOW) == [True] * 4
@@ -129,7 +129,7 @@ def test_only_what_is_parked_is_listed_as_parked(books: DynamoBooks) -> None:
     assert len(books.records.scan(parked=True, status="unknown", limit=2)) == 2
 
 
-def test_a_lost_lease_leaves_a_note_that_lists_nothing(books: DynamoBooks) -> None:
+def test_a_lost_lease_leaves_a_note_that_lists_nothing(books: DynamoBackend) -> None:
     (answer,) = books.store.claim([ask("a")], NOW)
     assert isinstance(answer, Claimed)
     lost = answer.hold.__class__(answer.hold.key, "other", 1)
@@ -137,14 +137,16 @@ def test_a_lost_lease_leaves_a_note_that_lists_nothing(books: DynamoBooks) -> No
     assert books.records.scan(parked=True) == []
 
 
-def test_more_tenants_than_can_be_looked_through_are_said(books: DynamoBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_tenants_than_can_be_looked_through_are_said(
+    books: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     books.store.claim([ask(RecordKey(f"tenant-{number}", "job", "k")) for number in range(4)], NOW)
-    monkeypatch.setattr(finding, "PAIRS_MAX", 3)
+    monkeypatch.setattr(notes, "PAIRS_MAX", 3)
     with pytest.raises(errors.UsageError, match="more than 3 tenants and jobs"):
         books.records.find("k")
 
 
-def test_a_key_is_found_whatever_its_tenant_and_job_are_called(books: DynamoBooks) -> None:
+def test_a_key_is_found_whatever_its_tenant_and_job_are_called(books: DynamoBackend) -> None:
     keys = [
         RecordKey(scope, job, "k")
         for scope in ("", "~state", "a#b", "\u20ac" * 512)
@@ -157,12 +159,12 @@ def test_a_key_is_found_whatever_its_tenant_and_job_are_called(books: DynamoBook
     assert {record.key for record in books.records.find("k")} == set(keys)
 
 
-def test_a_table_too_large_to_be_read_whole_is_said(books: DynamoBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_too_large_to_be_read_whole_is_said(books: DynamoBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(books, NAMES)
     assert len(books.records.scan()) == 10
     plain = books.table.client.scan
     monkeypatch.setattr(books.table.client, "scan", lambda **request: plain(Limit=2, **request))
     assert len(books.records.scan(status="completed")) == 10
-    monkeypatch.setattr("onefold.backends.aws.dynamodb.admin.PAGES_MAX", 3)
+    monkeypatch.setattr("onefold.backends.aws.dynamodb.records.PAGES_MAX", 3)
     with pytest.raises(errors.UsageError, match="more than 3 MB"):
         books.records.scan()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.backends.aws.session import Session
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
@@ -57,7 +57,7 @@ def test_a_missing_table_is_an_error_that_names_it(url: str, open_books: OpenBoo
 def test_a_table_of_another_region_is_a_missing_one(moto: str, open_books: OpenBooks) -> None:
     name = open_books(moto).table.name
     elsewhere = Session("us-east-2", {"*": moto})
-    books = DynamoBooks(elsewhere, name, HastyClock(), SeededEntropy(0))
+    books = DynamoBackend(elsewhere, name, HastyClock(), SeededEntropy(0))
     with pytest.raises(errors.NotFoundError, match="us-east-2"):
         books.check()
     elsewhere.close()

@@ -7,7 +7,7 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from onefold.backends.aws.dynamodb.books import DynamoBooks
+from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from tests.aws.dynamodb.tables import OpenBooks
 from tests.emulators import dynamodb_stub
 
@@ -35,7 +35,7 @@ UPDATE: dict[str, Any] = {
 class Place:
     """A table as Powertools has it: one text key `id`."""
 
-    def __init__(self, books: DynamoBooks) -> None:
+    def __init__(self, books: DynamoBackend) -> None:
         self.client = books.table.client
         self.table = f"{books.table.name}-powertools"
         self.client.create_table(

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.backends.aws.refusals import code_of
+from onefold.backends.aws.session import code_of
 
 TRIES: Final = 3  # of one entry, the first included
 BATCH_BYTES_MAX: Final = 1_048_576  # SQS SendMessageBatch: the sum of the entries

@@ -61,7 +61,6 @@ from onefold.contracts.store import (
 )
 
 if TYPE_CHECKING:
-    from onefold.contracts.ledger import Row
     from onefold.contracts.transitions import Written
     from onefold.contracts.verbs import Ledger, RowsOf, State
 

@@ -1,1 +1,1 @@
-"""Records, history and shared values in one DynamoDB table. `books.py` has the whole; `items.py` says what lies where."""
+"""Records, history and shared values in one DynamoDB table. `backend.py` is the whole; `items.py` describes the items."""

@@ -1,12 +1,12 @@
 """Level 4 on DynamoDB: a handler's own writes and the completion of its record in one TransactWriteItems.
 
 A handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one transaction carries the
-record (on the condition that its hold stands), the handler's actions and the rows of history. Each handler has its own:
+record (on the condition that its hold is current), the handler's actions and the rows of history. Each handler has its own:
 there is no open transaction to share, so `commit` and `rollback` have nothing left to do.
 
 The request's token is derived from the hold: repeated after a lost answer it is the same transaction (AWS keeps it for 10
-minutes). Shared values (`Settlement.changes`) follow the transaction one by one, since a change whose version stands no
-more must not take the others with it.
+minutes). Shared values (`Settlement.changes`) follow the transaction one by one, since a change whose version is no
+longer current must not undo the others.
 Never here: queues, receipts, outbox sends. Invariant: the record is completed if and only if every action took.
 """
 
@@ -18,18 +18,15 @@ from hashlib import sha256
 from typing import Any, Final
 
 import botocore.exceptions
-from boto3.dynamodb.types import TypeSerializer
 
 from onefold import errors
 from onefold.backends.aws.dynamodb.items import Item, place_of, record_of, stamp_of
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
-from onefold.backends.aws.dynamodb.notes import Notes
-from onefold.backends.aws.dynamodb.requests import as_action
+from onefold.backends.aws.dynamodb.notes import RecordNotes
+from onefold.backends.aws.dynamodb.records import as_update, check_size
 from onefold.backends.aws.dynamodb.state import DynamoState
-from onefold.backends.aws.dynamodb.store import as_update, check_size
-from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.aws.refusals import code_of, translated
-from onefold.backends.aws.session import aws_errors
+from onefold.backends.aws.dynamodb.table import Table, as_action
+from onefold.backends.aws.session import aws_errors, code_of, translated
 from onefold.contracts import transitions
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import Complete, Hold, Outcome
@@ -58,6 +55,8 @@ class Transact:
 
     def __init__(self, table: str) -> None:
         self._table = table
+        from boto3.dynamodb.types import TypeSerializer  # some ms that only level 4 needs
+
         self._serializer = TypeSerializer()
         self.actions: list[dict[str, Any]] = []
 
@@ -118,7 +117,7 @@ class DynamoEffects:
         table, notes, ledger, state: of the same backend.
     """
 
-    def __init__(self, table: Table, notes: Notes, ledger: DynamoLedger, state: DynamoState) -> None:
+    def __init__(self, table: Table, notes: RecordNotes, ledger: DynamoLedger, state: DynamoState) -> None:
         self._table = table
         self._notes = notes
         self._ledger = ledger
@@ -159,7 +158,7 @@ class DynamoEffects:
         written = self._send(actions, token, hold, outcome, now_ms)
         if written:
             self._notes.completed([hold.key.job], now_ms)
-            with contextlib.suppress(errors.OnefoldError):  # the record stands: this run must not be called failed
+            with contextlib.suppress(errors.OnefoldError):  # the record is written: this run must not be called failed
                 self._table.put_all(items[room:])
                 self._state.put(settlement.changes)
         return Verdict(written, written)
@@ -186,7 +185,7 @@ class DynamoEffects:
                     self._table.client.transact_write_items(TransactItems=actions, ClientRequestToken=request_token)
                 except botocore.exceptions.ClientError as error:
                     if code_of(error) == "IdempotentParameterMismatchException":
-                        verdict = self._stands(hold, outcome, now_ms)
+                        verdict = self._was_written(hold, outcome, now_ms)
                         request_token = self._table.entropy.token()
                     elif code_of(error) == "TransactionCanceledException":
                         verdict = self._cancelled(error, actions, token)
@@ -205,10 +204,10 @@ class DynamoEffects:
     def _cancelled(
         self, error: botocore.exceptions.ClientError, actions: Sequence[dict[str, Any]], token: str
     ) -> bool | None:
-        """What a cancelled transaction means: True or False for the record; None: try again.
+        """What a cancelled transaction means: True or False for the record; None to try again.
 
         Raises:
-            PermanentError, UsageError: an action of the handler cannot be.
+            PermanentError, UsageError: an action of the handler is impossible.
         """
         reasons = error.response.get("CancellationReasons") or []
         codes = [str(reason.get("Code", "None")) for reason in reasons] or ["TransactionConflict"]
@@ -227,8 +226,8 @@ class DynamoEffects:
                 raise translated(failure, "TransactWriteItems", _named(number, actions[number])) from error
         return None
 
-    def _stands(self, hold: Hold, outcome: Outcome, now_ms: int) -> bool | None:
-        """Whether an earlier transaction of this hold took; None when the hold still stands and nothing was written.
+    def _was_written(self, hold: Hold, outcome: Outcome, now_ms: int) -> bool | None:
+        """Whether an earlier transaction of this hold took; None when the hold is still current and nothing was written.
 
         The token was used within 10 minutes with other content: by an earlier `finish`, or by a record that was deleted by
         hand since.

@@ -11,7 +11,7 @@ There are two layouts. In layout 1, of tables that are older, records share the 
 
 An empty scope is `-`; one that begins with `-` or `~` gets another `-` in front. In a job's name `#` and `%` are percent-
 escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that looks like a
-digest itself, is `sha256:HEX` there and stands in the attribute `key` as it is.
+digest itself, is `sha256:HEX` there and is in the attribute `key` as it is.
 
 In layout 2 each record has a partition of its own, and what belongs to a job begins with the job, so that a role can be
 limited to its jobs (`dynamodb:LeadingKeys`):
@@ -23,7 +23,7 @@ limited to its jobs (`dynamodb:LeadingKeys`):
     ~day#DATE#SHARD            instant#...                 history by day; all other rows are as in layout 1
 
 Job and scope are percent-escaped there: `#`, `~`, and what a policy would read as a pattern. What would be too long is
-`job#~HEX`, a digest, with the attribute `operation`. Which layout a table has is in `marker.py`.
+`job#~HEX`, a digest, with the attribute `operation`. Which layout a table has is in `schema.py`.
 
 Never here: calls, conditions. Invariant: `record_of(item_of(record, ...)) == record`, and no two keys have one place.
 """
@@ -247,7 +247,7 @@ def record_of(item: Mapping[str, Value]) -> Record:
     """The record that an item is.
 
     Raises:
-        StorageError: the item is none of ours.
+        StorageError: the item is not one of ours.
     """
     try:
         fields: dict[str, Any] = {name: _text(item, name) for name in _TEXTS}

@@ -2,7 +2,7 @@
 
 A row is stored once for each way it is found: under its business key (`~key#KEY`, sorted by scope, job, time), under its
 run (`~run#RUN`) and under its day (`~day#2026-11-21`), each a Query of one partition. Rows are for what a record cannot
-tell and few (level `brief`); at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB sets as the bound
+show and few (level `brief`); at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB sets as the bound
 of one partition; in layout 2 a day is in 16 parts by its keys (`~day#2026-11-21#SHARD`). The days that have rows are named
 in the partition `~days`, so that a span of years is no walk.
 Rows are removed by time to live after 90 days, as long as records of completed work by default.
@@ -131,7 +131,7 @@ class DynamoLedger:
             yield found
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where; reads all its rows, about 1 MiB in one Query."""
+        """How many operations of a run have each outcome; reads all its rows, about 1 MiB in one Query."""
         return tally_of(self._rows(_run_partition(run)))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:

@@ -1,4 +1,6 @@
-"""Notes beside the records, by which people find them: an index on every record would cost a third more for every message.
+"""Notes beside the records, by which people find them.
+
+An index on every record would cost a third more for every message. Instead there are a few small items:
 
     pk                     sk                  what
     ~jobs                  digest of the pair  there are records of this tenant and job; once per process and pair
@@ -12,16 +14,22 @@ In layout 2 each job has its own, so that no partition is everybody's and a role
     job#~done#2026-11-21   second#stamp        how many runs of it completed in that second
     job#~held              digest of the key   this operation of it was parked
 
-All but those of parked ones ride along with the next batch of claims (`riders`), so they cost no call; a process that is
-killed takes the count of its last runs with it. That of a parked record is written before it is parked, which is rare.
-`finding.py` reads them.
-Never here: anything that decides about a message. Invariant: a parked record has its note; a note proves nothing.
+All but those of parked ones are written along with the next batch of claims (`riders`), so they cost no call; a process
+that is killed takes the count of its last runs with it. That of a parked record is written before it is parked, which is
+rare.
+
+DynamoDB finds records by their primary key only. Parked records, records by key alone and counts are found by notes, each
+by a Query of one partition or a few, in layout 2 for each job.
+
+Never here: anything that decides about a message. Invariant: a parked record has its note; a note proves nothing, so whoever
+asks reads the record.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -29,16 +37,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onefold import errors, limits
-from onefold.backends.aws.dynamodb.items import TTL_ATTRIBUTE, job_part, job_partition, ttl_of
-from onefold.backends.aws.dynamodb.moves import Rider
-from onefold.backends.aws.dynamodb.writes import Insert
+from onefold.backends.aws.dynamodb.items import (
+    TTL_ATTRIBUTE,
+    Item,
+    job_part,
+    job_partition,
+    place_of,
+    ttl_of,
+)
+from onefold.backends.aws.dynamodb.table import Insert, Rider, Table
+from onefold.contracts.store import RecordKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from onefold.backends.aws.dynamodb.items import Item, Layout
-    from onefold.backends.aws.dynamodb.table import Table
-    from onefold.contracts.store import RecordKey
+    from onefold.backends.aws.dynamodb.items import Layout
+
 
 KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py, count_completed
 NAMED_MAX: Final = 10_000  # pairs of tenant and job that a process remembers to have named
@@ -56,7 +70,7 @@ Slot = tuple[int, str]
 """A second, and in layout 2 the job that the counts are of."""
 
 
-class Notes:
+class RecordNotes:
     """The notes of one table. Safe from any thread.
 
     Args:
@@ -67,12 +81,12 @@ class Notes:
         self._table = table
         self._lock = threading.Lock()
         self._named: set[Named] = set()
-        self._done: dict[Slot, Counter[str]] = defaultdict(Counter)  # slot: job: runs that no item tells of yet
+        self._done: dict[Slot, Counter[str]] = defaultdict(Counter)  # slot: job: runs that no item counts yet
 
     # -- written along with claims -------------------------------------------------------------------------------------
 
     def riders(self, keys: Iterable[RecordKey], now_ms: int) -> list[Rider]:
-        """What is worth to be written along with claims of these operations; to be handed to `arrived` after that."""
+        """What is worth writing along with claims of these operations; to be passed to `arrived` after that."""
         layout = self._table.layout
         most = RIDERS_MAX * layout  # a tenant and job are two notes in layout 2
         with self._lock:
@@ -112,7 +126,7 @@ class Notes:
                     self._done[now_ms // 1000, job if self._table.layout == 2 else ""][job] += runs
 
     def flush(self) -> None:
-        """Write the counts that no item tells of yet; errors as `Table.put_all`, and then they wait on."""
+        """Write the counts that are in no item yet; errors as `Table.put_all`, and then they stay due."""
         with self._lock:
             waiting, self._done = self._done, defaultdict(Counter)
             items = [self._done_item(slot, counted) for slot, counted in waiting.items()]
@@ -191,3 +205,68 @@ def _operation(key: RecordKey) -> dict[str, str]:
 def _held_place(key: RecordKey, layout: Layout) -> Item:
     partition = HELD if layout == 1 else job_partition(key.job, "held")
     return {"pk": {"S": partition}, "sk": {"S": sha256(_operation(key)["S"].encode()).hexdigest()}}
+
+
+PAIRS_MAX: Final = 20_000  # pairs of tenant and job that a key is looked for in: 200 calls
+
+
+def parked_keys(table: Table) -> list[RecordKey]:
+    """Operations that are parked, or were about to be; only their records say which."""
+    partitions = [HELD] if table.layout == 1 else [job_partition(job, "held") for job in job_names(table)]
+    return [
+        msgspec.json.decode(item["operation"]["S"], type=RecordKey)
+        for partition in partitions
+        for item in _query(table, partition)
+    ]
+
+
+def job_names(table: Table) -> list[str]:
+    """The jobs that a table of layout 2 has records or rows of."""
+    return [item["job"]["S"] for item in _query(table, NAMES)]
+
+
+def _pairs(table: Table) -> Iterator[Item]:
+    partitions = [JOBS] if table.layout == 1 else [job_partition(job, "scopes") for job in job_names(table)]
+    for partition in partitions:
+        yield from _query(table, partition)
+
+
+def possible_places(table: Table, key: str) -> list[Item]:
+    """Wherever a record with this business key can be.
+
+    Raises:
+        UsageError: there are more than 20,000 pairs of tenant and job.
+    """
+    places: list[Item] = []
+    for item in _pairs(table):
+        places.append(place_of(RecordKey(item["scope"]["S"], item["job"]["S"], key), table.layout))
+        if len(places) > PAIRS_MAX:
+            raise errors.UsageError(
+                f"The table {table.name} has records of more than {PAIRS_MAX} tenants and jobs.",
+                meaning="A key alone is looked for in each of them.",
+                todo="Read the one record by its tenant, job and key.",
+            )
+    return places
+
+
+def completed_runs(table: Table, since_ms: int, now_ms: int) -> Counter[str]:
+    """Runs completed per job, in the seconds from that of `since_ms` to that of the millisecond before `now_ms`."""
+    first, last = max(since_ms, now_ms - KEPT_MS) // 1000, (now_ms - 1) // 1000
+    counted: Counter[str] = Counter()
+    seconds = (*range(first, last, 3600), last)
+    if table.layout == 1:
+        partitions = [hour_of(second) for second in seconds]
+    else:
+        partitions = [done_of(job, second) for job in job_names(table) for second in seconds]
+    for partition in dict.fromkeys(partitions):
+        for item in _query(table, partition, (f"{first:0{SECOND_DIGITS}d}", f"{last:0{SECOND_DIGITS}d}~")):
+            counted += Counter(counts_of(item))
+    return counted
+
+
+def _query(table: Table, partition: str, bounds: tuple[str, str] | None = None) -> Iterator[Item]:
+    condition, values = "pk = :pk", {":pk": {"S": partition}}
+    if bounds is not None:
+        condition += " AND sk BETWEEN :first AND :last"
+        values |= {":first": {"S": bounds[0]}, ":last": {"S": bounds[1]}}
+    return table.query(KeyConditionExpression=condition, ExpressionAttributeValues=values)

@@ -1,10 +1,19 @@
 """The table: every call that onefold makes to it, its errors as ours, and the retries that botocore does not do.
 
+A conditional write of one item is a value, `Insert` or `Update`, with two spellings of one meaning: a PartiQL statement for
+batches, and PutItem or UpdateItem for a lone write, for emulators without batches of statements, for what PartiQL does not
+take, and for transactions. An `Insert` takes when there is no item. An `Update` takes when there is an item whose
+attributes equal `where` (so a deleted item never comes back by it), and, if given, `differs` does not equal its value.
+Attribute names are
+always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
+
 botocore repeats a call that failed as a whole (`aws/session.py`). What comes back inside a good answer is repeated here: a
 statement of a batch that was throttled or met a transaction, keys and rows that were left unprocessed. Each such round
 waits 50 ms x 2^n with jitter, six tries in all (about 1.5 s), shorter than any lease.
 
 Never here: what an item means. Invariant: every write is answered; one whose answer is an error may have been carried out.
+
+Sources: DynamoDB API reference, PutItem, UpdateItem, TransactWriteItems, BatchExecuteStatement.
 """
 
 from __future__ import annotations
@@ -17,16 +26,138 @@ import botocore.exceptions
 from msgspec import Struct
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.items import Item, Layout
-from onefold.backends.aws.dynamodb.writes import Insert, as_statement, size_of
-from onefold.backends.aws.session import aws_errors
+from onefold.backends.aws.dynamodb.items import Item, Layout, Value
+from onefold.backends.aws.session import aws_errors, code_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from onefold.backends.aws.dynamodb.writes import Write
     from onefold.backends.aws.session import Session
     from onefold.outside import Clock, Entropy
+
+
+class Insert(Struct, frozen=True, gc=False):
+    """Create an item where there is none.
+
+    Args:
+        item: with its primary key.
+    """
+
+    item: Item
+
+
+class Update(Struct, frozen=True, kw_only=True, gc=False):
+    """Change an item that is as expected.
+
+    Args:
+        place: its primary key.
+        sets: attributes and their new values.
+        adds: number attributes and what is added to them; each must be there.
+        removes: attributes to be taken away; one that is not there is no error.
+        where: attributes and the values they must have.
+        differs: an attribute and the value it must not have.
+    """
+
+    place: Item
+    where: Mapping[str, Value]
+    sets: Mapping[str, Value] = {}
+    adds: Mapping[str, int] = {}
+    removes: tuple[str, ...] = ()
+    differs: tuple[str, Value] | None = None
+
+
+Write = Insert | Update
+
+
+def size_of(write: Write) -> int:
+    """About how many bytes of values a write carries."""
+    values = write.item if isinstance(write, Insert) else write.sets
+    return sum(len(text) for value in values.values() for text in value.values() if isinstance(text, str))
+
+
+def changed(place: Item, before: Item, after: Item) -> Update:
+    """The update that makes `after` of an item as it was read: it takes when no one has written since.
+
+    Args:
+        place: its primary key.
+        before: the item as it was read, `stamp` included.
+        after: what it is to be.
+    """
+    return Update(
+        place=place,
+        where={name: before[name] for name in ("fence", "owner", "status", "stamp") if name in before},
+        sets={name: value for name, value in after.items() if name not in place and before.get(name) != value},
+        removes=tuple(name for name in before if name not in after),
+    )
+
+
+def as_statement(write: Write, table: str) -> dict[str, Any]:
+    """The write as one statement of BatchExecuteStatement.
+
+    Developer guide, "PartiQL insert statements": an existing key is DuplicateItem. "PartiQL update statements": SET and
+    REMOVE may be repeated, and a WHERE that is not true for the item is ConditionalCheckFailed, also when there is none.
+    """
+    if isinstance(write, Insert):
+        names = ", ".join(f"'{name}': ?" for name in write.item)
+        text = f'INSERT INTO "{table}" VALUE {{{names}}}'
+        values = list(write.item.values())
+    else:
+        text, values = _update_statement(write, table)
+    return {"Statement": text, "Parameters": values, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def _update_statement(write: Update, table: str) -> tuple[str, list[Value]]:
+    parts = [f'UPDATE "{table}"']
+    parts += [f'SET "{name}" = ?' for name in write.sets]
+    parts += [f'SET "{name}" = "{name}" {"+" if by >= 0 else "-"} {abs(by)}' for name, by in write.adds.items()]
+    parts += [f'REMOVE "{name}"' for name in write.removes]
+    conditions = [f'"{name}" = ?' for name in (*write.place, *write.where)]
+    values = [*write.sets.values(), *write.place.values(), *write.where.values()]
+    if write.differs is not None:
+        name, value = write.differs
+        conditions.append(f'"{name}" <> ?')
+        values.append(value)
+    return f"{' '.join(parts)} WHERE {' AND '.join(conditions)}", values
+
+
+def as_request(write: Write, table: str) -> dict[str, Any]:
+    """The write as arguments of PutItem or UpdateItem; the same as `Put` or `Update` of a transaction."""
+    request: dict[str, Any] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if isinstance(write, Insert):
+        return request | {"Item": write.item, "ConditionExpression": "attribute_not_exists(pk)"}
+    names: dict[str, str] = {}
+    values: dict[str, Value] = {}
+
+    def name_of(name: str) -> str:
+        names[f"#{name}"] = name
+        return f"#{name}"
+
+    def value_of(label: str, value: Value) -> str:
+        values[f":{label}"] = value
+        return f":{label}"
+
+    sets = [f"{name_of(name)} = {value_of(name, value)}" for name, value in write.sets.items()]
+    sets += [f"{name_of(name)} = {name_of(name)} + {value_of(name, {'N': str(by)})}" for name, by in write.adds.items()]
+    expression = f"SET {', '.join(sets)}"
+    if write.removes:
+        expression += f" REMOVE {', '.join(map(name_of, write.removes))}"
+    conditions = [f"{name_of(name)} = {value_of(f'w_{name}', value)}" for name, value in write.where.items()]
+    if write.differs is not None:
+        name, value = write.differs
+        conditions.append(f"{name_of(name)} <> {value_of(f'd_{name}', value)}")
+    return request | {
+        "Key": write.place,
+        "UpdateExpression": expression,
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def as_action(write: Write, table: str) -> dict[str, Any]:
+    """The write as one action of TransactWriteItems."""
+    return {"Put" if isinstance(write, Insert) else "Update": as_request(write, table)}
+
 
 STATEMENTS_MAX: Final = 25  # API BatchExecuteStatement, Statements: at most 25
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024  # ours: a batch of large results stays a small request
@@ -38,18 +169,40 @@ PAUSE_MS: Final = 50
 _REFUSED: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
 
 
-class Refused(Struct, frozen=True, gc=False):
+class ConditionFailed(Struct, frozen=True, gc=False):
     """A write whose condition did not hold.
 
     Args:
-        item: what stands there, empty where nothing does; None when the answer did not say.
+        item: what is stored there, empty where there is nothing; None when the answer did not say.
     """
 
     item: Item | None
 
 
-Answer = Refused | errors.OnefoldError | None
+Answer = ConditionFailed | errors.OnefoldError | None
 """Of one write: None when it took."""
+
+
+About = tuple[str | None, str] | tuple[int, str]  # what a rider is about; see `notes.py`
+
+
+class Rider:
+    """An item that is written along with moves, if there is room in their calls, and on which no answer depends.
+
+    Args:
+        write: with a place of its own.
+        about: what it is about, for the one who made it.
+
+    Attributes:
+        written: whether it is stored now.
+    """
+
+    __slots__ = ("about", "write", "written")
+
+    def __init__(self, write: Insert, about: About) -> None:
+        self.write = write
+        self.about = about
+        self.written = False
 
 
 class Table:
@@ -94,7 +247,7 @@ class Table:
             UsageError: the table has another layout. NotFoundError, TransientError: as `call`.
         """
         if self._first is not None:
-            self._first(self.bare())  # by two threads at once: harmless
+            self._first(self.bare())  # two threads at once do no harm
             self._first = None
         return self._session.client("dynamodb")
 
@@ -117,7 +270,7 @@ class Table:
     # -- writes --------------------------------------------------------------------------------------------------------
 
     def write(self, writes: Sequence[Write], riders: Sequence[Write] = ()) -> list[Answer]:
-        """Make conditional writes of different items; each stands or falls alone. Raises nothing of its own.
+        """Make conditional writes of different items; each succeeds or fails alone. Raises nothing of its own.
 
         Args:
             writes: to be made.
@@ -131,7 +284,7 @@ class Table:
             return self._one_by_one(everything)
         answers: list[Answer] = []
         for chunk in _chunks(everything):
-            answers += self._patiently(chunk, len(writes) - len(answers))
+            answers += self._with_retries(chunk, len(writes) - len(answers))
         return answers
 
     def _one_by_one(self, writes: Sequence[Write]) -> list[Answer]:
@@ -143,10 +296,7 @@ class Table:
                 answers.append(error)
         return answers
 
-    def _single(self, write: Write) -> Refused | None:
-        from onefold.backends.aws.dynamodb.requests import as_request  # here and below: batches need none of it
-        from onefold.backends.aws.refusals import code_of
-
+    def _single(self, write: Write) -> ConditionFailed | None:
         operation, action = ("put_item", "PutItem") if isinstance(write, Insert) else ("update_item", "UpdateItem")
         request = as_request(write, self.name)
         for _ in self.tries():
@@ -155,14 +305,14 @@ class Table:
                     getattr(self.client, operation)(**request)
                 except botocore.exceptions.ClientError as error:
                     if code_of(error) == "ConditionalCheckFailedException":
-                        return Refused(error.response.get("Item", {}))
+                        return ConditionFailed(error.response.get("Item", {}))
                     if code_of(error) != "TransactionConflictException":  # which SDKs do not repeat
                         raise
                 else:
                     return None
         raise self._contended(f"dynamodb:{action}")
 
-    def _patiently(self, writes: Sequence[Write], needed: int) -> list[Answer]:
+    def _with_retries(self, writes: Sequence[Write], needed: int) -> list[Answer]:
         """One batch; again those of its statements that may pass later, among the first `needed`."""
         answers: list[Answer] = [None] * len(writes)
         left = list(range(len(writes)))
@@ -191,12 +341,11 @@ class Table:
         if error is None:
             return None
         if error.get("Code") in _REFUSED:
-            return Refused(error.get("Item") or response.get("Item"))
+            return ConditionFailed(error.get("Item") or response.get("Item"))
         if (
             error.get("Code") == "ValidationError"
         ):  # PartiQL is known by examples; what it does not take, UpdateItem may
             return self._one_by_one([write])[0]
-        from onefold.backends.aws.refusals import translated
 
         failure = botocore.exceptions.ClientError({"Error": error}, "BatchExecuteStatement")
         return translated(failure, _action_of(write), self.resource)
@@ -214,7 +363,7 @@ class Table:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def get_all(self, places: Sequence[Item]) -> list[Item]:
-        """The items at these different places as they stand, in any order; nothing where none is."""
+        """The items at these different places, strongly consistent, in any order; those that do not exist are left out."""
         found: list[Item] = []
         for start in range(0, len(places), GETS_MAX):
             wanted = {self.name: {"Keys": list(places[start : start + GETS_MAX]), "ConsistentRead": True}}
@@ -223,7 +372,7 @@ class Table:
         return found
 
     def get(self, place: Item) -> Item | None:
-        """The item at one place as it stands."""
+        """The item at one place, strongly consistent; None if there is none."""
         item: Item | None = self.call("get_item", Key=place, ConsistentRead=True).get("Item")
         return item
 
@@ -254,7 +403,7 @@ class Table:
                 )
             start = {"ExclusiveStartKey": last}
 
-    # -- patience ------------------------------------------------------------------------------------------------------
+    # -- retries -------------------------------------------------------------------------------------------------------
 
     def tries(self) -> Iterator[int]:
         """The numbers of the tries, with a pause before each but the first."""

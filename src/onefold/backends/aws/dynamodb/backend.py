@@ -1,4 +1,4 @@
-"""The DynamoDB backend as a whole: records, operators' view, history, shared values and level 4 on one table.
+"""The DynamoDB record backend as a whole: records, operators' view, history, shared values and level 4 on one table.
 
 Never here: queues. Invariant: no call is made before one is asked for.
 """
@@ -6,26 +6,24 @@ Never here: queues. Invariant: no call is made before one is asked for.
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import marker
+from onefold.backends.aws.dynamodb import schema
+from onefold.backends.aws.dynamodb.effects import DynamoEffects
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
-from onefold.backends.aws.dynamodb.notes import Notes
+from onefold.backends.aws.dynamodb.notes import RecordNotes
+from onefold.backends.aws.dynamodb.records import DynamoRecords, DynamoStore
 from onefold.backends.aws.dynamodb.state import DynamoState
-from onefold.backends.aws.dynamodb.store import DynamoStore
 from onefold.backends.aws.dynamodb.table import Table
 
 if TYPE_CHECKING:
-    from onefold.backends.aws.dynamodb.admin import DynamoRecords
-    from onefold.backends.aws.dynamodb.effects import DynamoEffects
     from onefold.backends.aws.dynamodb.items import Layout
     from onefold.backends.aws.session import Session
     from onefold.outside import Clock, Entropy
 
 
-class DynamoBooks:
+class DynamoBackend:
     """Everything that onefold keeps in a DynamoDB table.
 
     Args:
@@ -38,39 +36,29 @@ class DynamoBooks:
         layout: of the table's items (URL option `layout`).
 
     Attributes:
-        store, ledger, state: the contracts of those names.
+        store, records, ledger, state: the contracts of those names.
     """
 
     def __init__(
         self, session: Session, table: str, clock: Clock, entropy: Entropy, *, batched: bool = True, layout: Layout = 1
     ) -> None:
-        self.table = Table(session, table, clock, entropy, batched=batched, layout=layout, first=marker.agree)
-        self._notes = Notes(self.table)
+        self.table = Table(session, table, clock, entropy, batched=batched, layout=layout, first=schema.check_layout)
+        self._notes = RecordNotes(self.table)
         self.store = DynamoStore(self.table, self._notes)
         self.ledger = DynamoLedger(self.table)
         self.store.ledger = self.ledger
         self.state = DynamoState(self.table)
+        self.records = DynamoRecords(self.table, self._notes)
         self.store.state = self.state
 
-    @functools.cached_property
-    def records(self) -> DynamoRecords:
-        """The same records, for operators."""
-        from onefold.backends.aws.dynamodb.admin import DynamoRecords  # a function's cold start needs none of it
-
-        return DynamoRecords(self.table, self._notes)
-
     def create(self) -> None:
-        """Make the table with time to live where there is none; errors as `setup.create`."""
-        from onefold.backends.aws.dynamodb import setup  # for emulators and developers
-
-        setup.create(self.table.bare())
+        """Make the table with time to live where there is none; errors as `schema.create`."""
+        schema.create(self.table.bare())
 
     def check(self) -> list[str]:
-        """Warnings about the table; raises where it cannot be used, as `setup.check` and `marker.agree`."""
-        from onefold.backends.aws.dynamodb import setup  # workers and operators ask, functions do not
-
-        found = setup.check(self.table.bare())
-        marker.agree(self.table.bare())  # a worker with the wrong layout ends here, before it takes a message
+        """Warnings about the table; raises where it cannot be used, as `schema.check` and `schema.check_layout`."""
+        found = schema.check(self.table.bare())
+        schema.check_layout(self.table.bare())  # a worker with the wrong layout ends here, before it takes a message
         return found
 
     def effects(self, limit_ms: int) -> DynamoEffects:
@@ -80,8 +68,6 @@ class DynamoBooks:
             limit_ms: no bound here: nothing is locked while a handler runs.
         """
         del limit_ms
-        from onefold.backends.aws.dynamodb.effects import DynamoEffects  # its parts of boto3 are for these jobs only
-
         return DynamoEffects(self.table, self._notes, self.ledger, self.state)
 
     def appear(self) -> None:
@@ -89,6 +75,6 @@ class DynamoBooks:
         self.table.bare().client  # noqa: B018 - made when it is asked for
 
     def close(self) -> None:
-        """Write what is still to be noted; the session stays open. Harmless twice."""
-        with contextlib.suppress(errors.OnefoldError):  # counts for people: no reason to fail at the end
+        """Write the counts that are still due; the session stays open. Harmless twice."""
+        with contextlib.suppress(errors.OnefoldError):  # counts for people are no reason to fail at the end
             self._notes.flush()

@@ -1,8 +1,9 @@
 """Moving a table from layout 1 to layout 2 (`items.py`): each record and each note gets a copy where layout 2 looks for it.
 
 Three passes over the table. The first looks: nothing is written while a run holds a lease. The second copies, and the table
-stays one of layout 1. Then the table is closed to processes that open it now (`marker.py`), and passes go on until one finds
-every record beside a copy of just this record; then the table is one of layout 2. Whatever is interrupted is taken up by the
+stays one of layout 1. Then the table is closed to processes that open it now (`schema.py`), and passes go on until one finds
+every record beside a copy of just this record; then the table is one of layout 2. Whatever is interrupted is continued by
+the
 next try: what has its copy is not written again. The old items stay; those that expire are removed by time to live.
 
 Processes of layout 1 that are running already are not stopped by this, so whoever calls it has stopped them. A record that
@@ -22,28 +23,26 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import marker, notes
+from onefold.backends.aws.dynamodb import notes, schema
 from onefold.backends.aws.dynamodb.items import RECORD_SORT_KEY, Item, key_of, names_of, number, place_of, stamp_of
-from onefold.backends.aws.dynamodb.table import GETS_MAX, Refused, Table
-from onefold.backends.aws.dynamodb.writes import Insert
-from onefold.backends.aws.refusals import code_of
-from onefold.backends.aws.session import aws_errors
+from onefold.backends.aws.dynamodb.table import GETS_MAX, ConditionFailed, Insert, Table
+from onefold.backends.aws.session import aws_errors, code_of
 from onefold.contracts.store import RecordKey
 
 PASSES_MAX: Final = 5
-TOLD_EVERY: Final = 10_000  # items
+REPORTED_EVERY: Final = 10_000  # items
 _COPIED: Final = "copied"  # attribute of a copy: the stamp of the record that it is a copy of
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class LayoutSurvey(Struct, frozen=True, kw_only=True):
     """What a pass has found.
 
     Args:
         records: of layout 1. notes: beside them. copied: items written by this pass.
         running: records whose lease has not ended. lease_until_ms: when the last of them ends; 0 for none.
-        done: the table has layout 2 already.
+        done: whether the table has layout 2 already.
     """
 
     records: int = 0
@@ -54,8 +53,8 @@ class Found(Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-def survey(table: Table, tell: Tell) -> Found:
-    """Look what would be moved; nothing is written.
+def survey(table: Table, report: Report) -> LayoutSurvey:
+    """Find out what would be moved; nothing is written.
 
     Args:
         table: a bare one (`Table.bare`).
@@ -64,11 +63,11 @@ def survey(table: Table, tell: Tell) -> Found:
         NotFoundError, UsageError, TransientError: as `Table.call`.
     """
     if _is_done(table):
-        return Found(done=True)
-    return _pass(table, tell, writes=False)
+        return LayoutSurvey(done=True)
+    return _pass(table, report, writes=False)
 
 
-def migrate(table: Table, tell: Tell) -> Found:
+def migrate(table: Table, report: Report) -> LayoutSurvey:
     """Move the table to layout 2; again after it was interrupted.
 
     Returns:
@@ -80,19 +79,19 @@ def migrate(table: Table, tell: Tell) -> Found:
         NotFoundError, TransientError: as `Table.call`; what was copied stays, and the next try goes on.
     """
     if _is_done(table):
-        return Found(done=True)
-    _refuse_running(table, _pass(table, tell, writes=False))
-    tell("copying")
-    _pass(table, tell, writes=True)
+        return LayoutSurvey(done=True)
+    _refuse_running(table, _pass(table, report, writes=False))
+    report("copying")
+    _pass(table, report, writes=True)
     _close(table)
     for _ in range(PASSES_MAX):
-        tell("comparing")
-        found = _pass(table, tell, writes=True)
+        report("comparing")
+        found = _pass(table, report, writes=True)
         if found.running:
             _open_again(table)
             _refuse_running(table, found)
         if not found.copied:
-            if marker.put(table, {"layout": number(2)}, "attribute_exists(moving)") or _is_done(table):
+            if schema.put_marker(table, {"layout": number(2)}, "attribute_exists(moving)") or _is_done(table):
                 return found
             _close(table)  # another migration has opened it again
     _open_again(table)
@@ -104,12 +103,12 @@ def migrate(table: Table, tell: Tell) -> Found:
 
 
 def _is_done(table: Table) -> bool:
-    item = table.get(marker.PLACE)
+    item = table.get(schema.MARKER)
     return item is not None and "moving" not in item and item["layout"]["N"] == "2"
 
 
 def _close(table: Table) -> None:
-    marker.put(
+    schema.put_marker(
         table,
         {"layout": number(1), "moving": {"BOOL": True}},
         "attribute_not_exists(pk) OR layout = :one",
@@ -118,10 +117,10 @@ def _close(table: Table) -> None:
 
 
 def _open_again(table: Table) -> None:
-    marker.put(table, {"layout": number(1)}, "attribute_exists(moving)")
+    schema.put_marker(table, {"layout": number(1)}, "attribute_exists(moving)")
 
 
-def _refuse_running(table: Table, found: Found) -> None:
+def _refuse_running(table: Table, found: LayoutSurvey) -> None:
     if found.running:
         left_s = max(0, found.lease_until_ms - table.clock.now_ms()) // 1000 + 1
         raise errors.UsageError(
@@ -131,7 +130,7 @@ def _refuse_running(table: Table, found: Found) -> None:
         )
 
 
-def _pass(table: Table, tell: Tell, *, writes: bool) -> Found:
+def _pass(table: Table, report: Report, *, writes: bool) -> LayoutSurvey:
     """One walk over the table, with what is missing written on the way."""
     seen = records = other = copied = running = lease_until_ms = 0
     now_ms = table.clock.now_ms()
@@ -151,10 +150,10 @@ def _pass(table: Table, tell: Tell, *, writes: bool) -> Found:
         if writes:
             copied += _copied(table, old)
             table.put_all(list({(one["pk"]["S"], one["sk"]["S"]): one for one in beside}.values()))
-        if seen // TOLD_EVERY != (seen + len(some)) // TOLD_EVERY:
-            tell(f"{seen + len(some):,} items, {records:,} records, {copied:,} copied")
+        if seen // REPORTED_EVERY != (seen + len(some)) // REPORTED_EVERY:
+            report(f"{seen + len(some):,} items, {records:,} records, {copied:,} copied")
         seen += len(some)
-    return Found(records=records, notes=other, copied=copied, running=running, lease_until_ms=lease_until_ms)
+    return LayoutSurvey(records=records, notes=other, copied=copied, running=running, lease_until_ms=lease_until_ms)
 
 
 def _notes_of(item: Item) -> list[Item]:
@@ -178,17 +177,17 @@ def _copied(table: Table, records: list[Item]) -> int:
     copies = [_copy(item) for item in records]
     places = {(one["pk"]["S"], one["sk"]["S"]): one for one in copies}
     found = table.get_all([{"pk": one["pk"], "sk": one["sk"]} for one in copies])
-    standing = {(one["pk"]["S"], one["sk"]["S"]): one for one in found}
-    missing = [one for place, one in places.items() if place not in standing]
-    older = [one for place, one in places.items() if place in standing and standing[place].get(_COPIED) != one[_COPIED]]
+    existing = {(one["pk"]["S"], one["sk"]["S"]): one for one in found}
+    missing = [one for place, one in places.items() if place not in existing]
+    older = [one for place, one in places.items() if place in existing and existing[place].get(_COPIED) != one[_COPIED]]
     for one, answer in zip(missing, table.write([Insert(one) for one in missing]), strict=True):
-        if isinstance(answer, Refused):
+        if isinstance(answer, ConditionFailed):
             raise _touched(one)
         if answer is not None:
             raise answer
     for one in older:
         _replace(table, one)
-    for place, one in standing.items():
+    for place, one in existing.items():
         if one.get(_COPIED) == places[place][_COPIED] and stamp_of(one) != one[_COPIED]["S"]:
             raise _touched(one)
     return len(missing) + len(older)
