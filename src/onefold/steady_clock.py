@@ -9,6 +9,9 @@ none, and then finds its way back:
     set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
                         visible, and what lasts, lasts up to twice as long.
 
+Where records are on a server that several machines share (Redis, PostgreSQL), the server's clock takes the place of the
+machine's wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own say.
+
 Never here: schedules and `run_at`, which mean the time on the wall. Invariant: `now_ms` goes back by less than twice
 `STEP_MS`.
 """
@@ -18,15 +21,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onefold import forks
+from onefold import errors, forks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from onefold.outside import Clock, Waiter
 
 STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
 HOLD_MS: Final = 120_000  # who is at work extends every third of a lease: leases of up to six minutes
 _LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth
+_ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms
+_ASK_AGAIN_FAILED_MS: Final = 1_000
+_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of that
 
 
 class Offset(NamedTuple):
@@ -38,6 +46,48 @@ class Offset(NamedTuple):
 
     by_ms: int
     at_ms: int
+
+
+class ServerTime:
+    """A server's wall time, kept between two of its answers by this machine's monotonic clock.
+
+    No lock: threads that ask at the same time both take the answer.
+
+    Args:
+        clock: the machine's.
+        ask: the server's wall time in milliseconds since the epoch; may raise OnefoldError, and is then asked again later.
+    """
+
+    def __init__(self, clock: Clock, ask: Callable[[], int]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._base_ms: int | None = None  # the server's time at monotonic zero
+        self._seen = (0, 0)  # wall and monotonic time at the last answer
+        self._due_ms = clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """The server's time; the machine's own until the server has answered once."""
+        if self._base_ms is None:
+            self.refresh()
+        return self._clock.now_ms() if self._base_ms is None else self._base_ms + self._clock.monotonic_ms()
+
+    def refresh(self) -> None:
+        """Ask the server if its last answer is a minute old, or if this machine's clock was set or stood still since."""
+        before_ms = self._clock.monotonic_ms()
+        wall_ms, seen_ms = self._seen
+        beside_ms = self._clock.now_ms() - wall_ms - (before_ms - seen_ms)
+        if before_ms < self._due_ms and (self._base_ms is None or not is_step(beside_ms, before_ms - seen_ms)):
+            return
+        self._due_ms = before_ms + _ASK_AGAIN_FAILED_MS
+        try:
+            server_ms = self._ask()
+        except errors.OnefoldError:
+            return  # whoever needs the server hears of it from the call that needs it
+        after_ms = self._clock.monotonic_ms()
+        if self._base_ms is None or after_ms - before_ms <= _ANSWER_MS_MAX:
+            self._base_ms = server_ms - (before_ms + after_ms) // 2
+            self._seen = (self._clock.now_ms(), after_ms)
+            self._due_ms = after_ms + _ASK_AGAIN_MS
 
 
 class SteadyClock:
@@ -57,6 +107,7 @@ class SteadyClock:
         self.monotonic_ms = clock.monotonic_ms
         self._wall_ms = clock.now_ms
         self._lock = threading.Lock()
+        self._server: ServerTime | None = None
         self._seen_wall_ms, self._seen_ms = clock.now_ms(), clock.monotonic_ms()
         self.behind_ms = 0
         self._hold_until_ms = 0
@@ -73,6 +124,23 @@ class SteadyClock:
             return wall_ms
         with self._lock:
             return self._compare()
+
+    def follow(self, ask: Callable[[], int]) -> None:
+        """Go by a server's clock from now on; it is asked at the next `now_ms`.
+
+        Args:
+            ask: as `ServerTime` takes it.
+        """
+        with self._lock:
+            self._server = ServerTime(self.wall, ask)
+            self._wall_ms = self._server.now_ms
+            self._seen_wall_ms, self._seen_ms = 1 << 62, -1  # nothing of this clock was seen yet
+
+    def fresh_ms(self) -> int:
+        """`now_ms`, for the start of a lease: a server whose clock this goes by has been asked within the last minute."""
+        if self._server is not None:
+            self._server.refresh()
+        return self.now_ms()
 
     @property
     def offset(self) -> Offset:
@@ -112,7 +180,7 @@ class SteadyClock:
     def _compare(self) -> int:
         wall_ms, now_ms = self._wall_ms(), self.monotonic_ms()
         passed_ms = now_ms - self._seen_ms
-        step_ms = wall_ms - self._seen_wall_ms - passed_ms
+        step_ms = wall_ms - self._seen_wall_ms - passed_ms if self._seen_ms >= 0 else 0
         self._seen_wall_ms, self._seen_ms = wall_ms, now_ms
         if is_step(step_ms, passed_ms):
             self._step(step_ms, now_ms)
@@ -142,6 +210,11 @@ class SteadyClock:
 def is_step(step_ms: int, passed_ms: int) -> bool:
     """Whether the wall and the monotonic clock, by `step_ms` apart after `passed_ms`, differ by more than they drift."""
     return abs(step_ms) >= max(STEP_MS, passed_ms // _DRIFT_SHARE)
+
+
+def lease_from_ms(clock: Clock) -> int:
+    """The present, for whoever begins or extends a lease."""
+    return clock.fresh_ms() if type(clock) is SteadyClock else clock.now_ms()
 
 
 def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:

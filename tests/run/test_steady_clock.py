@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from onefold import errors
 from onefold.manual_clock import ManualClock
-from onefold.steady_clock import HOLD_MS, Offset, SteadyClock, steady, until_ms
+from onefold.steady_clock import HOLD_MS, Offset, SteadyClock, lease_from_ms, steady, until_ms
 from onefold.testing.records import LEASE_MS, NOW
 
 HOUR_MS = 3_600_000
@@ -105,3 +106,77 @@ def test_a_process_that_comes_later_goes_by_the_time_of_the_others() -> None:
     after = SteadyClock(wall)
     after.adopt(Offset(-HOUR_MS, wall.monotonic_ms() - HOLD_MS))  # long ago
     assert after.now_ms() == wall.now_ms()
+
+
+class Server:
+    """A server's clock, which another machine keeps."""
+
+    def __init__(self, wall: ManualClock, by_ms: int) -> None:
+        self.wall = wall
+        self.true_ms = NOW + by_ms - wall.monotonic_ms()
+        self.asked = 0
+        self.is_down = False
+
+    def now_ms(self) -> int:
+        self.asked += 1
+        if self.is_down:
+            raise errors.TransientError("The server does not answer.")
+        return self.true_ms + self.wall.monotonic_ms()
+
+
+def test_a_server_that_is_followed_is_asked_once_a_minute_and_its_time_counts() -> None:
+    wall = ManualClock(NOW)
+    clock, server = SteadyClock(wall), Server(wall, HOUR_MS)
+    assert clock.now_ms() == NOW
+    clock.follow(server.now_ms)
+    assert clock.fresh_ms() == clock.now_ms() == lease_from_ms(clock) == NOW + HOUR_MS
+    wall.jump(-12 * HOUR_MS)  # somebody sets this machine's clock: the server is asked, and nothing moves
+    assert clock.now_ms() == clock.fresh_ms() == NOW + HOUR_MS
+    assert server.asked == 2
+    wall.advance(59_999)
+    assert clock.fresh_ms() == NOW + HOUR_MS + 59_999
+    assert server.asked == 2
+    server.true_ms += 30  # drift
+    wall.advance(1)
+    assert clock.now_ms() == NOW + HOUR_MS + 60_000  # not asked by a look
+    assert clock.fresh_ms() == NOW + HOUR_MS + 60_030
+    assert (server.asked, clock.steps, clock.behind_ms) == (3, [], 0)
+
+
+def test_a_server_whose_clock_is_set_is_followed_like_a_machine_whose_clock_is_set() -> None:
+    wall = ManualClock(NOW)
+    clock, server = SteadyClock(wall), Server(wall, 0)
+    clock.follow(server.now_ms)
+    assert clock.fresh_ms() == NOW
+    server.true_ms += HOUR_MS
+    wall.advance(60_000)
+    assert clock.fresh_ms() == NOW + 60_000
+    assert (clock.steps, clock.behind_ms) == ([HOUR_MS], HOUR_MS)
+
+
+def test_a_machine_that_stood_still_asks_before_it_begins_a_lease() -> None:
+    """Its monotonic clock stood still, too, as in a suspended laptop or a paused virtual machine."""
+    wall = ManualClock(NOW)
+    clock, server = SteadyClock(wall), Server(wall, 0)
+    clock.follow(server.now_ms)
+    assert clock.fresh_ms() == NOW
+    wall.jump(HOUR_MS)
+    server.true_ms += HOUR_MS
+    clock.fresh_ms()
+    assert server.asked == 2
+
+
+def test_while_the_server_does_not_answer_its_last_word_counts() -> None:
+    wall = ManualClock(NOW)
+    clock, server = SteadyClock(wall), Server(wall, 500)
+    server.is_down = True
+    clock.follow(server.now_ms)
+    assert clock.fresh_ms() == clock.now_ms() == NOW
+    assert server.asked == 1
+    server.is_down = False
+    wall.advance(1_000)
+    assert clock.fresh_ms() == NOW + 1_500
+    server.is_down = True
+    wall.advance(120_000)
+    assert [clock.fresh_ms(), clock.fresh_ms()] == [NOW + 121_500] * 2
+    assert server.asked == 3

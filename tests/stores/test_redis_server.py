@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
+import onefold
 from onefold import errors
 from onefold.backends.redis.backend import RedisBackend
 from onefold.backends.redis.layout import Names
 from onefold.backends.redis.server import RedisAddress
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import Claimed, Completed, Hold, Record
+from onefold.contracts.store import Claimed, Completed, Hold, Record, RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.testing.records import KEY, NOW, ask, complete
 from tests.emulators import servers
@@ -173,7 +176,9 @@ def test_a_database_that_the_server_does_not_have(server: str) -> None:
 def test_a_user_who_may_not_run_scripts_or_touch_other_names(server: str) -> None:
     with client(server) as direct:
         direct.execute_command("ACL SETUSER reader on >pw ~{of:}* +@read +@connection +info +config|get")
-        direct.execute_command("ACL SETUSER other on >pw ~{other:}* +@read +@write +@scripting +@connection +info")
+        direct.execute_command(
+            "ACL SETUSER other on >pw ~{other:}* +@read +@write +@scripting +@connection +time +info"
+        )
     for user in ("reader", "other"):
         books = open_books(server.replace("redis://", f"redis://{user}:pw@"))
         with pytest.raises(errors.StorageError, match=r"may not do this.*ACL SETUSER"):
@@ -183,6 +188,40 @@ def test_a_user_who_may_not_run_scripts_or_touch_other_names(server: str) -> Non
         assert isinstance(books.store.claim([ask()], NOW)[0], Claimed)
         (warning,) = books.check()
         assert "could not be checked" in warning
+
+
+def test_a_user_who_may_not_ask_the_time_is_told_so_at_once(server: str) -> None:
+    """History and leases need it, but not a first claim: it was found out with the first call that died."""
+    with client(server) as direct:
+        direct.execute_command(
+            "ACL SETUSER timeless on >pw ~{of:}* +@read +@write +@scripting +@connection +info +config|get"
+        )
+    with opened(server.replace("redis://", "redis://timeless:pw@"), empty=False) as books:
+        with pytest.raises(errors.StorageError, match=r"may not do this.*\+time"):
+            books.check()
+        with pytest.raises(errors.StorageError, match=r"may not do this.*\+time"):
+            books.ledger.append([Row(at_ms=NOW, event="failed")])
+
+
+def test_the_user_of_the_page_may_do_all_that_a_guard_needs(server: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/store-on-redis.md").read_text()
+    (line,) = (one for one in page.splitlines() if "ACL SETUSER" in one)
+    with client(server) as direct:
+        direct.execute_command(*shlex.split(line.replace("{shop:}", "{of:}"))[1:])
+    with opened(server.replace("redis://", "redis://onefold:secret@"), empty=False) as books:
+        books.check()
+        store: Any = books.store
+
+        def call(order: str) -> str:
+            raise onefold.OutcomeUnknown(order)
+
+        guarded = onefold.once(key="{order}", name="page", store=store, on_unknown="hold")(call)
+        with pytest.raises(onefold.OutcomeUnknown):
+            guarded("o-1")
+        (held,) = books.store.read([RecordKey("", "page", "o-1")], NOW)
+        assert held is not None
+        assert held.status == "unknown"
+        assert [row.event for row in books.ledger.of_key(held.key)] == ["unknown", "held"]
 
 
 def test_a_replica_takes_no_claim(server: str, tmp_path: Path) -> None:

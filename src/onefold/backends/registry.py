@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from onefold import errors
+from onefold.clock import SystemClock
+from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.backends.sqlite.file import FileSettings
@@ -167,9 +169,12 @@ Sweep = Callable[[], int] | None
 def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = False) -> tuple[Books, Sweep]:
     scheme, _ = _split(url, "redis://localhost/0 or postgresql://localhost/shop")
     if scheme in ("redis", "rediss"):
-        return part("redis.backend").RedisBackend.open(url, entropy=entropy), None
+        on_redis = part("redis.backend").RedisBackend.open(url, entropy=entropy)
+        _go_by_server(clock, on_redis)
+        return on_redis, None
     if scheme in ("postgresql", "postgres"):
         books = part("postgres.backend").PostgresBackend(url, clock=clock, create=create)
+        _go_by_server(clock, books)
         return books, books.upkeep
     if scheme == "dynamodb":
         place = _dynamo_place(url)
@@ -193,6 +198,13 @@ def _open_books(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fals
         meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",
         todo="Use the URL of one of these.",
     )
+
+
+def _go_by_server(clock: Clock, books: Any) -> None:
+    """Leases on a server are compared by its own clock: machines that share it need not agree, nor stay as they are set."""
+    books.store.clock = shared = steady(clock)
+    if isinstance(shared.wall, SystemClock):
+        shared.follow(books.server_ms)
 
 
 def _ignored(_: str) -> None:

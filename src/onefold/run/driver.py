@@ -32,7 +32,7 @@ from onefold.run.execution import Execution, InFlight, KeyOrder
 from onefold.run.finishing import Finisher, group_flag
 from onefold.run.handlers import run_of
 from onefold.run.orphans import Orphans
-from onefold.steady_clock import until_ms
+from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -262,7 +262,7 @@ class Driver:
         run.step = script.Commit(decision=run.decision)
 
     def _claim(self, runs: list[Execution]) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms = lease_from_ms(self.clock)
         asks = []
         for run in runs:
             facts, policy = run.facts, run.job.policy

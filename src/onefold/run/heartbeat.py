@@ -26,7 +26,7 @@ from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run import calling
 from onefold.run.execution import Execution, InFlight, InFlightDelivery
 from onefold.run.settlement import Backend
-from onefold.steady_clock import until_ms
+from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -194,7 +194,9 @@ class Heartbeat:
     def _renew(self, claimed: Sequence[InFlightDelivery], lease_ms: int) -> list[InFlightDelivery]:
         holds = [_hold(one) for one in claimed]
         answers = (
-            self._backend.store.renew(holds, until_ms(self._clock, self._clock.now_ms(), lease_ms)) if holds else []
+            self._backend.store.renew(holds, until_ms(self._clock, lease_from_ms(self._clock), lease_ms))
+            if holds
+            else []
         )
         return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
 

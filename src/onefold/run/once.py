@@ -94,6 +94,7 @@ class Guard:
         self.store = store
         self._history = History(store, name, on_unknown, crashes)
         self.clock = clock
+        self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
         self.never: Waiter = Never()
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
@@ -150,7 +151,7 @@ class Guard:
             fingerprint = digest(outline(told))
         except errors.PayloadError as error:
             raise once_refusals.without_form(self.name, told, error) from None
-        now_ms = self.clock.now_ms()
+        now_ms = self._lease_from_ms()
         ask = Ask(
             key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
             fingerprint=fingerprint,

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from onefold import errors, forks
-from onefold.steady_clock import until_ms
+from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts import store as records
@@ -59,7 +59,7 @@ class Keeper:
     def _renew_all(self) -> None:
         while not self._clock.wait(self._stop, self._lease_ms // 3):
             if self._holds:
-                now_ms = self._clock.now_ms()
+                now_ms = lease_from_ms(self._clock)
                 self._renew(list(self._holds), now_ms, until_ms(self._clock, now_ms, self._lease_ms))
 
     def _renew(self, holds: list[records.Hold], now_ms: int, ends_ms: int) -> None:

@@ -51,6 +51,9 @@ DELETE FROM onefold.state WHERE name = ANY(ARRAY(
 """
 
 
+_SERVER_MS: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+
 class PostgresBackend:
     """One database with the tables of onefold.
 
@@ -139,6 +142,15 @@ class PostgresBackend:
         removed = self.sweep(self._clock.now_ms())
         self._sweeps_at_ms = at_ms if removed >= SWEEP_ROWS_MAX else at_ms + SWEEP_MS
         return removed
+
+    def server_ms(self) -> int:
+        """The server's wall time in milliseconds since the epoch.
+
+        Raises:
+            TransientError, StorageError: it cannot be asked.
+        """
+        (answer,) = self._server.run(lambda link: link.execute(_SERVER_MS).fetchall())[0]
+        return int(answer)
 
     def appear(self) -> None:
         """Nothing to make: connections are opened by the first calls."""

@@ -63,6 +63,7 @@ from onefold.contracts.store import (
 if TYPE_CHECKING:
     from onefold.contracts.transitions import Written
     from onefold.contracts.verbs import Ledger, RowsOf, State
+    from onefold.outside import Clock
 
 
 A = TypeVar("A")
@@ -241,6 +242,7 @@ class PostgresStore:
 
     ledger: Ledger | None = None  # in the same database: where `once` records the outcomes of calls
     state: State | None = None  # in the same database: where names of operations are reserved
+    clock: Clock | None = None  # of all that use the server; `@once` takes it unless it is given another
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server

@@ -98,7 +98,8 @@ class RedisBackend:
 
         Raises:
             TransientError: the server cannot be reached or still loads.
-            StorageError: user or password are refused, it is a replica, it is too old, or part of a cluster.
+            StorageError: user or password are refused, the user may not run TIME, it is a replica, it is too old, or part of
+                a cluster.
         """
         info = self._server.ask(lambda _: self._server.node(self._names.tag).info(), repeatable=True)
         self._check_server(info)
@@ -106,6 +107,7 @@ class RedisBackend:
         self.store.capabilities = StoreCapabilities(
             durable=settings.get("appendonly") == "yes" and settings.get("appendfsync") == "always", proves_death=False
         )
+        self.server_ms()  # of the commands that records need, the one that users without it find out last
         return _warnings(settings, replicas=int(info.get("connected_slaves", 0)))
 
     def _check_server(self, info: dict[str, Any]) -> None:
@@ -122,6 +124,15 @@ class RedisBackend:
                 meaning="A replica takes no writes.",
                 todo="Connect to the primary: use an address that follows it.",
             )
+
+    def server_ms(self) -> int:
+        """The server's wall time in milliseconds since the epoch.
+
+        Raises:
+            TransientError, StorageError: it cannot be asked.
+        """
+        seconds, microseconds = self._server.ask(lambda _: self._server.node(self._names.tag).time(), repeatable=True)
+        return int(seconds) * 1_000 + int(microseconds) // 1_000
 
     def appear(self) -> None:
         """Nothing to make: connections are opened by the first calls."""

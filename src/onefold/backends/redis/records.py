@@ -40,7 +40,7 @@ from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKe
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, RowsOf, State
-    from onefold.outside import Entropy
+    from onefold.outside import Clock, Entropy
 
 
 LISTED_MAX: Final = 10_000  # records per shelf: ten times what any command of ours asks for
@@ -263,6 +263,7 @@ class RedisStore:
 
     ledger: Ledger | None = None  # on the same server: where `once` records the outcomes of calls
     state: State | None = None  # on the same server: where names of operations are reserved
+    clock: Clock | None = None  # of all that use the server; `@once` takes it unless it is given another
 
     def __init__(self, changer: RecordChanger) -> None:
         self._changer = changer

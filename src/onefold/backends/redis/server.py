@@ -58,9 +58,10 @@ _CAUSES: Final = (
     ),
     _Cause(
         kinds=(redis.exceptions.NoPermissionError, redis.exceptions.AuthorizationError),
+        words=("executing the script can't run this command", "executing the script can't access"),
         make=errors.StorageError,
         meaning="The user may not do this.",
-        todo="Allow it +@read +@write +@scripting +@connection +info +config|get on the prefix's names (ACL SETUSER).",
+        todo="Allow it +@read +@write +@scripting +@connection +time +info +config|get on the prefix's names (ACL SETUSER).",
     ),
     _Cause(
         words=("CERTIFICATE_VERIFY_FAILED",),
