@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from onefold.contracts.queue import Attribute, Delivery
-    from onefold.decide.batch import OnFailure
     from onefold.duration import Duration
     from onefold.outside import Clock, Entropy
     from onefold.run.events import Sink
     from onefold.run.handlers import Job
+    from onefold.run.lambda_container import OnFailure
     from onefold.run.outgoing import Outgoing, Receipt
     from onefold.service.lambda_runtime import LambdaHandler
     from onefold.service.wiring import Runtime
@@ -213,7 +213,7 @@ class App(Declarations):
         Raises:
             UsageError: an option out of its range. In Lambda: the engine cannot be opened.
         """
-        from onefold.run.lambda_crew import LambdaSettings
+        from onefold.run.lambda_container import LambdaSettings
         from onefold.service.lambda_runtime import LambdaHandler
 
         settings = LambdaSettings(

@@ -19,7 +19,6 @@ from onefold import limits
 from onefold.backends import places
 from onefold.backends.aws.dynamodb.items import ITEM_BYTES_MAX
 from onefold.backends.sqlite import file
-from onefold.decide import batch
 from onefold.deploy import package
 from onefold.events import bus, rules
 from onefold.lambdas import batching as mapping
@@ -28,6 +27,7 @@ from onefold.local import faults, history, queue_operations
 from onefold.maps import jobs
 from onefold.reconcile import surveying
 from onefold.run import executors, lambda_invocation
+from onefold.run import lambda_invocation as batch
 from onefold.schedules import scheduler, ticks
 from onefold.service import lambda_runtime, serving
 from tests.docs.test_pages import ROOT

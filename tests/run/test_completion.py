@@ -17,7 +17,7 @@ from onefold.contracts.store import RecordKey
 from onefold.run import completion, runs
 from onefold.run.completion import Closer, CompleteRun
 from onefold.run.dispatcher import Dispatch
-from onefold.run.lambda_crew import LateCloser
+from onefold.run.lambda_container import LateCloser
 from onefold.run.runs import RunState
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers

@@ -13,7 +13,7 @@ from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
-from onefold.run.lambda_crew import Crews
+from onefold.run.lambda_container import ExecutorPools
 from onefold.service.lambda_runtime import engine_url
 from tests.run.mapped import (
     REGION,
@@ -224,16 +224,16 @@ def test_an_invocation_that_comes_in_before_the_answer_changes_nothing_of_it(mon
     with mapped(shop.app) as world:
         shop.ship.send_many([order(number) for number in range(4)])
         first, second = world.receive(count=2), world.receive(count=2)
-        take_back = Crews._take_back
+        take_back = ExecutorPools._take_back
         answers: list[Any] = []
 
-        def slip_in(crews: Crews, crew: Any) -> None:
-            take_back(crews, crew)
+        def slip_in(pools: ExecutorPools, pool: Any) -> None:
+            take_back(pools, pool)
             if not answers:
                 answers.append(None)
                 answers[0] = world.handler(event_of(second), LambdaContext(world.clock, 60_000))
 
-        monkeypatch.setattr(Crews, "_take_back", slip_in)
+        monkeypatch.setattr(ExecutorPools, "_take_back", slip_in)
         answers.append(world.handler(event_of(first), LambdaContext(world.clock, 60_000)))
         assert answers == [{"batchItemFailures": []}] * 2
 

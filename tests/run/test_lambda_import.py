@@ -26,7 +26,7 @@ def test_what_must_not_be_loaded_exists() -> None:
 
 def test_a_handler_loads_nothing_heavy() -> None:
     loaded = loaded_by(DECLARE)
-    assert "onefold.run.lambda_adapter" in loaded
+    assert "onefold.run.lambda_handler" in loaded
     assert not loaded & (LATER | {"concurrent", "difflib", "dataclasses", "socket", "urllib3"})
     rooms = {".".join(name.split(".")[1:]) for name in loaded if name.startswith("onefold.")}
     assert not {room for room in rooms if any(room == one or room.startswith(f"{one}.") for one in ELSEWHERE)}

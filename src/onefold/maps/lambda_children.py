@@ -27,8 +27,8 @@ from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
 from onefold.run.handlers import Job
-from onefold.run.lambda_adapter import remaining_ms_of
-from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
+from onefold.run.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
+from onefold.run.lambda_handler import remaining_ms_of
 from onefold.run.lambda_invocation import Invocation
 from onefold.run.outgoing import Outgoing
 
@@ -160,7 +160,7 @@ class StepFunctionsChildren:
 
     Args:
         maps: declared, by name.
-        make_crew: who runs handlers: takes how long an invocation may last (ms), the job of a delivery, and how a queue is
+        make_pool: who runs handlers: takes how long an invocation may last (ms), the job of a delivery, and how a queue is
             wrapped.
         store: of the records.
     """
@@ -168,7 +168,7 @@ class StepFunctionsChildren:
     def __init__(
         self,
         maps: Mapping[str, MapJob],
-        make_crew: Callable[[int, Callable[[Delivery], Job[Any, Any]], Callable[[Queue], Queue]], Crew],
+        make_pool: Callable[[int, Callable[[Delivery], Job[Any, Any]], Callable[[Queue], Queue]], ExecutorPool],
         *,
         store: Store,
         settings: LambdaSettings,
@@ -176,7 +176,9 @@ class StepFunctionsChildren:
         entropy: Entropy,
     ) -> None:
         self._maps = maps
-        self._crews = Crews(lambda lease_ms: make_crew(lease_ms, self._job_of, self._child_queue), settings.margin_ms)
+        self._pools = ExecutorPools(
+            lambda lease_ms: make_pool(lease_ms, self._job_of, self._child_queue), settings.margin_ms
+        )
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -229,9 +231,9 @@ class StepFunctionsChildren:
         delivery = self._delivery(outgoing, remaining_ms)
         if mapping.job.name not in self._jobs:
             self._jobs[mapping.job.name] = self._counting_no_runs(mapping)
-        with self._crews.take(remaining_ms) as crew:
+        with self._pools.take(remaining_ms) as pool:
             invocation = Invocation(
-                crew,
+                pool,
                 [delivery],
                 self._job_of,
                 killed_at_ms=killed_at_ms,
@@ -242,7 +244,7 @@ class StepFunctionsChildren:
             invocation.run()
         if invocation.trouble is not None:
             raise invocation.trouble
-        return crew.answered.is_done(delivery.receipt)
+        return pool.answered.is_done(delivery.receipt)
 
     def _delivery(self, outgoing: Outgoing, remaining_ms: int) -> Delivery:
         now_ms = self._clock.now_ms()

@@ -19,22 +19,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
-from onefold.decide import batch as rules
 from onefold.decide.delivery import Failed, LeaseGone
 from onefold.run import calling
 from onefold.run.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
 from onefold.run.heartbeat import Heartbeat, Periodic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from onefold.contracts.queue import Delivery
     from onefold.decide.delivery import Failed, Outcome
     from onefold.outside import Clock
     from onefold.run.execution import Execution
     from onefold.run.handlers import Job
-    from onefold.run.lambda_crew import Crew, LambdaSettings
+    from onefold.run.lambda_container import ExecutorPool, LambdaSettings, OnFailure
 
+LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
+LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _GROUP_MAX: Final = 100
 _REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
@@ -52,7 +53,7 @@ class Invocation:
 
     def __init__(
         self,
-        crew: Crew,
+        pool: ExecutorPool,
         deliveries: Sequence[Delivery],
         job_of: Callable[[Delivery], Job[Any, Any]],
         *,
@@ -61,9 +62,9 @@ class Invocation:
         longest: dict[str, int],
         clock: Clock,
     ) -> None:
-        self._crew = crew
-        self._driver = crew.driver
-        self._in_flight = crew.driver.in_flight
+        self._pool = pool
+        self._driver = pool.driver
+        self._in_flight = pool.driver.in_flight
         self._job_of = job_of
         self._settings = settings
         self._longest = longest
@@ -83,14 +84,14 @@ class Invocation:
         self._running: set[Execution] = set()
         self._suspects: deque[Execution] = deque()
         self._units = 0
-        self._free = {lane: lane.slots for lane in crew.lanes()}
+        self._free = {lane: lane.slots for lane in pool.lanes()}
         self._fresh = True
         self.trouble: Exception | None = None  # the backend failed: nothing more is begun
-        crew.answered.begin(deliveries)
+        pool.answered.begin(deliveries)
         self._in_flight.take(deliveries, now_ms)
 
     def run(self) -> None:
-        """Do what there is time for; what is done is in `crew.answered` then.
+        """Do what there is time for; what is done is in `pool.answered` then.
 
         Raises:
             InvariantBroken: a defect of onefold.
@@ -140,7 +141,7 @@ class Invocation:
             if self._in_flight.was_returned(one):
                 self._todo.popleft()
                 continue
-            if not rules.may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
+            if not may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
                 if self._settings.on_failure == "batch":
                     break  # it waits for the one that runs, or is given back when all is over
                 behind.append(self._todo.popleft())
@@ -150,7 +151,7 @@ class Invocation:
                 self._stays.add(group)
                 late.append(self._todo.popleft())
                 continue
-            lane, grouped = self._crew.way_of(job) if job is not None else (self._crew.plain, False)
+            lane, grouped = self._pool.way_of(job) if job is not None else (self._pool.plain, False)
             if not (grouped and grouped_before % self._group_size(job)):
                 if free[lane] <= 0:
                     break
@@ -172,7 +173,7 @@ class Invocation:
 
     def _has_time(self, job: Job[Any, Any]) -> bool:
         longest_ms = self._longest.get(job.name)
-        return rules.has_time(job.policy.timeout_ms, longest_ms, self._left_ms(), self._whole_ms, fresh=self._fresh)
+        return has_time(job.policy.timeout_ms, longest_ms, self._left_ms(), self._whole_ms, fresh=self._fresh)
 
     def _group_size(self, job: Job[Any, Any] | None) -> int:
         """How many runs of a grouped job one thread is given at once: as many as take a few milliseconds together."""
@@ -185,7 +186,7 @@ class Invocation:
         """Hand runs to their lanes."""
         groups: dict[str, list[Execution]] = {}
         for run in ready:
-            lane, grouped = self._crew.way_of(run.job)
+            lane, grouped = self._pool.way_of(run.job)
             if run.claimed is not None and run.claimed.crashes:
                 self._suspects.append(run)
             elif grouped:
@@ -195,7 +196,7 @@ class Invocation:
         for runs in groups.values():
             size = self._group_size(runs[0].job)
             for start in range(0, len(runs), size):
-                self._hand_over(self._crew.plain, Unit(runs[start : start + size], grouped=True))
+                self._hand_over(self._pool.plain, Unit(runs[start : start + size], grouped=True))
 
     def _perform_suspect(self) -> bool:
         """One whose earlier run ended with its process runs alone, when all else is settled: it can take nothing with it.
@@ -206,7 +207,7 @@ class Invocation:
         while self._suspects:
             run = self._suspects.popleft()
             if self._fresh or self._has_time(run.job):
-                lane, grouped = self._crew.way_of(run.job)
+                lane, grouped = self._pool.way_of(run.job)
                 self._hand_over(lane, Unit([run], grouped=grouped))
                 return True
             self._turn_away([run])
@@ -222,14 +223,14 @@ class Invocation:
     def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
         back = [one for one in deliveries if not self._in_flight.was_returned(one)]
         if back:
-            self._crew.answered.note_unstarted(back)
+            self._pool.answered.note_unstarted(back)
             self._driver.give_back(back, why)
 
     # -- waiting and settling ----------------------------------------------------------------------------------------
 
     def _await(self) -> list[Done]:
         """What has been performed: as soon as all that runs is, or a few milliseconds after the first of it."""
-        reports, since_ms = self._crew.reports, None
+        reports, since_ms = self._pool.reports, None
         while True:
             now_ms = self._clock.monotonic_ms()
             if reports:
@@ -239,8 +240,8 @@ class Invocation:
                     return [reports.popleft() for _ in range(len(reports))]
             else:
                 wait_ms = self._watch(now_ms)
-            self._clock.wait(self._crew.bell, wait_ms)
-            self._crew.bell.clear()  # what set it is in `reports` already
+            self._clock.wait(self._pool.bell, wait_ms)
+            self._pool.bell.clear()  # what set it is in `reports` already
 
     def _watch(self, now_ms: int) -> int:
         """Stop what has passed its deadline; milliseconds until the next look."""
@@ -258,7 +259,7 @@ class Invocation:
             self._stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
             self._driver.finisher.tell("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
         if now_ms >= self._last_ms:
-            self._crew.delete_done()  # Lambda is about to kill the function, and would then delete nothing
+            self._pool.delete_done()  # Lambda is about to kill the function, and would then delete nothing
         else:
             next_ms = min(next_ms, self._last_ms)
         return max(next_ms - now_ms, 0)
@@ -268,7 +269,7 @@ class Invocation:
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True
-        self._crew.way_of(run.job)[0].stop(run)
+        self._pool.way_of(run.job)[0].stop(run)
 
     def _settle(self, reports: Sequence[Done]) -> None:
         """Settle what has been performed, and go on with what waited behind it."""
@@ -281,10 +282,10 @@ class Invocation:
             self._running.difference_update(done.unit.runs)
             ready.extend(done.ready)
             for run in done.unit.runs:
-                self._longest[run.job.name] = rules.next_longest(self._longest.get(run.job.name), run.took_ms)
+                self._longest[run.job.name] = next_longest(self._longest.get(run.job.name), run.took_ms)
             if done.error is not None:
                 self._note_trouble(done.error)
-                self._crew.broken = True
+                self._pool.broken = True
             elif not done.unit.grouped:
                 performed.extend(done.unit.runs)
         self._go_on([*ready, *self._finish(performed)])
@@ -314,7 +315,7 @@ class Invocation:
 
     def _note_settled(self) -> None:
         """Of what was begun: what is in flight no more is done, or it stays."""
-        answered = self._crew.answered
+        answered = self._pool.answered
         for receipt, one in list(self._open.items()):
             if not self._in_flight.keeps(one):
                 del self._open[receipt]
@@ -327,7 +328,7 @@ class Invocation:
             raise error
         if self.trouble is None or not isinstance(error, errors.OnefoldError):
             self.trouble = error
-        self._crew.broken = self._crew.broken or not isinstance(error, errors.TransientError)
+        self._pool.broken = self._pool.broken or not isinstance(error, errors.TransientError)
         dropped = self._in_flight.dropped()
         self._in_flight.over(dropped)
         for one in dropped:
@@ -345,7 +346,7 @@ class Invocation:
             return
         heartbeat = Heartbeat(
             self._in_flight,
-            self._crew.backend,
+            self._pool.backend,
             clock=self._clock,
             lease_ms=HEARTBEAT_LEASE_MS,
             also=self._driver.admission.renew,
@@ -376,3 +377,47 @@ def _ended(run: Execution) -> Failed:
     """The outcome of a handler that was stopped because the invocation must end."""
     summary = f"It was still running when the invocation had to end (its timeout is {run.job.policy.timeout_ms} ms)."
     return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
+
+
+# -- rules of a batch ------------------------------------------------------------------------------------------------
+
+
+def may_begin(group: str | None, stays: Collection[str | None], running: int, on_failure: OnFailure) -> bool:
+    """Whether the next message of a batch may begin.
+
+    Args:
+        group: its FIFO group; None on a standard queue.
+        stays: the groups of the messages that are to be named in the answer; None stands for those without one.
+        running: how many messages of the batch have begun and are not settled. Those of one group, or key, wait for each
+            other by themselves.
+        on_failure: `batch`: one after the other in the order of the batch, and nothing after one that stays.
+    """
+    if on_failure == "batch":
+        return not stays and running == 0
+    return group is None or group not in stays
+
+
+def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: int, *, fresh: bool) -> bool:
+    """Whether there is time to start a run, so that the invocation's end does not cut it off.
+
+    A timeout that fits into an invocation is a promise, and is kept: the run starts only with all of it left. One that is
+    longer promises nothing; then what runs of the job have taken so far decides.
+
+    Args:
+        timeout_ms: of the job.
+        longest_ms: what its runs took at most (`next_longest`); None: none has ended yet.
+        left_ms: until the invocation must begin to end. whole_ms: the same, when it began.
+        fresh: nothing has been started in this invocation: giving back would not bring more time.
+    """
+    if fresh:
+        return True
+    if timeout_ms <= whole_ms:
+        return left_ms >= timeout_ms
+    if longest_ms is None:
+        return 2 * left_ms >= whole_ms
+    return left_ms >= min(LONGEST_TIMES * longest_ms, whole_ms)
+
+
+def next_longest(longest_ms: int | None, took_ms: int) -> int:
+    """The longest run of a job, after one more."""
+    return took_ms if longest_ms is None else max(took_ms, int(longest_ms * LONGEST_KEPT))

@@ -1,4 +1,4 @@
-"""Wires a Lambda handler: engine, crew, and which queue an ARN is. `App.lambda_handler` is the only caller.
+"""Wires a Lambda handler: engine, pool, and which queue an ARN is. `App.lambda_handler` is the only caller.
 
 The engine is opened once for a container: in Lambda's init phase, which has a whole processor, or where there is none (a
 test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
@@ -23,8 +23,8 @@ from onefold.clock import Never
 from onefold.run.admission import Admission
 from onefold.run.driver import Driver
 from onefold.run.events import Sinks
-from onefold.run.lambda_adapter import LambdaAdapter
-from onefold.run.lambda_crew import Crew, LateCloser
+from onefold.run.lambda_container import ExecutorPool, LateCloser
+from onefold.run.lambda_handler import LambdaAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from onefold.maps.lambda_children import StepFunctionsChildren
     from onefold.run.events import Event, Sink
     from onefold.run.handlers import Job
-    from onefold.run.lambda_adapter import Record
-    from onefold.run.lambda_crew import LambdaSettings
+    from onefold.run.lambda_container import LambdaSettings
+    from onefold.run.lambda_handler import Record
     from onefold.run.settlement import Backend
     from onefold.service.wiring import Runtime
 
@@ -139,7 +139,7 @@ class LambdaHandler:
             runtime.engine.appear()
             wired = self._wired = _Wired(self._app, runtime, self._settings)
             self._adapter = LambdaAdapter(
-                wired.make_crew,
+                wired.make_pool,
                 adopt=wired.adopt,
                 disown=wired.disown,
                 queue_of=wired.queue_of,
@@ -172,27 +172,27 @@ class _Wired:
         runtime = self._runtime
         return StepFunctionsChildren(
             self._app.maps,
-            self._make_children_crew,
+            self._make_children_pool,
             store=runtime.backend.store,
             settings=self._settings,
             clock=runtime.steady,
             entropy=runtime.entropy,
         )
 
-    def make_crew(self, lease_ms: int) -> Crew:
+    def make_pool(self, lease_ms: int) -> ExecutorPool:
         """Who runs the handlers of messages."""
-        return self._crew(lease_ms, self._backend, self._app.job_of)
+        return self._pool(lease_ms, self._backend, self._app.job_of)
 
-    def _make_children_crew(
+    def _make_children_pool(
         self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], Queue]
-    ) -> Crew:
+    ) -> ExecutorPool:
         opened = self._backend.open_queue
         backend = replace(self._backend, open_queue=lambda name: wrap(opened(name)))
-        return self._crew(lease_ms, backend, job_of)
+        return self._pool(lease_ms, backend, job_of)
 
-    def _crew(self, lease_ms: int, backend: Backend, job_of: Callable[[Delivery], Job[Any, Any]]) -> Crew:
+    def _pool(self, lease_ms: int, backend: Backend, job_of: Callable[[Delivery], Job[Any, Any]]) -> ExecutorPool:
         runtime = self._runtime
-        return Crew(
+        return ExecutorPool(
             backend,
             functools.partial(self._make_driver, job_of),
             runtime.engine.effects,

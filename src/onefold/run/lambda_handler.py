@@ -2,14 +2,16 @@
 
     event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of what is not done
 
-An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is no
-event of ours, a defect, and a backend that cannot be used when not one message could be done.
+An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is
+no event of ours, a defect, and a backend that cannot be used when not one message could be done.
 
 Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
 the app has jobs on. What a record holds is read by the queue's own backend.
 
-A mapping without ReportBatchItemFailures deletes what is named, too. Where that was seen (`lambda_heeding.py`), this
-container raises from then on instead of naming, which no mapping ignores.
+A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container
+(`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
+not, it is moved to the dead-letter queue from memory, and this container raises from then on instead of naming, which no
+mapping ignores.
 Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
 event that is refused was not begun, and Lambda keeps all its messages.
 
@@ -22,19 +24,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from onefold import errors
-from onefold.decide import batch as rules
-from onefold.run.lambda_crew import Crew, Crews, LambdaSettings
-from onefold.run.lambda_heeding import Heeding
+from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.run.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
 from onefold.run.lambda_invocation import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from onefold.contracts.queue import Delivery
     from onefold.outside import Clock
     from onefold.run.handlers import Job
-    from onefold.run.lambda_heeding import Heeding
 
     Record = Mapping[str, Any]
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     Receives = Sequence[tuple[str, Delivery | None]]
     """The batch: message ids with their deliveries; None where a body could not be fetched."""
+
 
 EVENT_SOURCE: Final = "aws:sqs"
 _CONNECT = (
@@ -62,7 +65,7 @@ class LambdaAdapter:
     """Handles events of SQS mappings for as long as its container lives: Lambda sends one at a time, tests may send more.
 
     Args:
-        make_crew: who runs handlers; asked for at the first invocation, with how long it may last (ms).
+        make_pool: who runs handlers; asked for at the first invocation, with how long it may last (ms).
         adopt: the deliveries of records. disown: is told a queue's receipts whose messages Lambda deletes.
         queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
         job_of: the job a delivery is for.
@@ -70,7 +73,7 @@ class LambdaAdapter:
 
     def __init__(
         self,
-        make_crew: Callable[[int], Crew],
+        make_pool: Callable[[int], ExecutorPool],
         *,
         adopt: Adopt,
         disown: Callable[[str, Sequence[str]], None],
@@ -79,7 +82,7 @@ class LambdaAdapter:
         settings: LambdaSettings,
         clock: Clock,
     ) -> None:
-        self._crews = Crews(make_crew, settings.margin_ms)
+        self._pools = ExecutorPools(make_pool, settings.margin_ms)
         self._adopt = adopt
         self._disown = disown
         self._queue_of = queue_of
@@ -87,7 +90,7 @@ class LambdaAdapter:
         self._settings = settings
         self._clock = clock
         self._longest: dict[str, int] = {}
-        self._heeding: Heeding | None = None  # while nothing stayed, there is nothing to be heeded
+        self._ignored: IgnoredAnswers | None = None  # while nothing stayed, there is nothing to look for
 
     def handle(self, event: object, context: object = None) -> dict[str, Any]:
         """Do the batch; the partial batch response.
@@ -105,12 +108,12 @@ class LambdaAdapter:
         remaining_ms = remaining_ms_of(context)
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         by_queue = records_by_queue(event, self._queue_of)
-        with self._crews.take(remaining_ms) as crew:
-            if self._heeding is not None:
-                self._heeding.look(crew, self._clock.monotonic_ms())
-            receives = [one for queue, records in by_queue.items() for one in self._adopted(crew, queue, records)]
+        with self._pools.take(remaining_ms) as pool:
+            if self._ignored is not None:
+                self._ignored.look(pool, self._clock.monotonic_ms())
+            receives = [one for queue, records in by_queue.items() for one in self._adopted(pool, queue, records)]
             invocation = Invocation(
-                crew,
+                pool,
                 [delivery for _, delivery in receives if delivery is not None],
                 self._job_of,
                 killed_at_ms=killed_at_ms,
@@ -119,74 +122,74 @@ class LambdaAdapter:
                 clock=self._clock,
             )
             invocation.run()
-            self._close_runs(crew, killed_at_ms)
-            answer = self._answer(crew, receives, invocation.trouble)
-        if isinstance(answer, Exception):  # raised here: it does not break the crew
+            self._close_runs(pool, killed_at_ms)
+            answer = self._answer(pool, receives, invocation.trouble)
+        if isinstance(answer, Exception):  # raised here: it does not break the pool
             raise answer
         return answer
 
-    def _close_runs(self, crew: Crew, killed_at_ms: int) -> None:
+    def _close_runs(self, pool: ExecutorPool, killed_at_ms: int) -> None:
         """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
-        closer = crew.driver.closer
+        closer = pool.driver.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
             with suppress(errors.OnefoldError):  # they stay open, and are looked at again
                 closer.look()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def _adopted(self, crew: Crew, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
+    def _adopted(self, pool: ExecutorPool, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
         """Each record's message id and delivery; None where its body could not be fetched, so that it stays."""
         try:
             found: list[Delivery | None] = list(self._adopt(queue, records))
         except errors.PayloadError:
             raise
         except errors.OnefoldError:
-            found = [self._adopted_alone(crew, queue, record) for record in records]
+            found = [self._adopted_alone(pool, queue, record) for record in records]
         return [(record["messageId"], delivery) for record, delivery in zip(records, found, strict=True)]
 
-    def _adopted_alone(self, crew: Crew, queue: str, record: Record) -> Delivery | None:
+    def _adopted_alone(self, pool: ExecutorPool, queue: str, record: Record) -> Delivery | None:
         try:
             return self._adopt(queue, [record])[0]
         except errors.OnefoldError as error:
-            crew.tell_trouble(queue, 1, error)
+            pool.tell_trouble(queue, 1, error)
             return None
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def _answer(
-        self, crew: Crew, receives: Receives, trouble: Exception | None
+        self, pool: ExecutorPool, receives: Receives, trouble: Exception | None
     ) -> dict[str, Any] | errors.OnefoldError:
         """The partial batch response, or what is raised instead of it."""
-        answered = crew.answered
+        answered = pool.answered
         staying = [one for _, one in receives if one is not None and not answered.is_done(one.receipt)]
-        failed = rules.failures(
+        failed = failures(
             (message_id, one is not None and answered.is_done(one.receipt)) for message_id, one in receives
         )
-        ignored = self._heeding.ignored([one.queue for one in staying]) if self._heeding is not None else []
+        ignored = self._ignored.ignored([one.queue for one in staying]) if self._ignored is not None else []
         if failed and len(failed) == len({message_id for message_id, _ in receives}):
             if isinstance(trouble, errors.UsageError):
                 return trouble
             if self._settings.raise_for_batch:
                 return _not_done(failed, receives, "Not one of them is deleted.")
         if ignored:
-            crew.delete_done()
+            pool.delete_done()
             return _not_done(
                 failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
             )
         if staying:
-            self._note_named(crew, staying)
+            self._note_named(pool, staying)
         for queue, receipts in answered.to_delete().items():
             try:
                 self._disown(queue, receipts)
             except errors.OnefoldError as error:
-                crew.tell_trouble(queue, len(receipts), error)
-        return rules.answer(failed)
+                pool.tell_trouble(queue, len(receipts), error)
+        return answer(failed)
 
-    def _note_named(self, crew: Crew, staying: Sequence[Delivery]) -> None:
+    def _note_named(self, pool: ExecutorPool, staying: Sequence[Delivery]) -> None:
         """Have it looked at the next invocation whether these, which the answer names, are still there."""
-        if self._heeding is None:
-            self._heeding = Heeding()
-        self._heeding.remember(crew, staying, self._clock.monotonic_ms())
+        if self._ignored is None:
+            self._ignored = IgnoredAnswers()
+        self._ignored.remember(pool, staying, self._clock.monotonic_ms())
 
 
 def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors.TransientError:
@@ -195,6 +198,27 @@ def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors
         meaning=meaning,
         todo="They come back when their visibility ends; what was done is answered from its record.",
     )
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
+    """The message ids that the answer names, each once, in the order of the batch.
+
+    Args:
+        receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
+            queue. A standard queue may put one message into a batch twice.
+    """
+    done: dict[str, bool] = {}
+    for message_id, is_done in receives:
+        done[message_id] = done.get(message_id, True) and is_done
+    return [message_id for message_id, is_done in done.items() if not is_done]
+
+
+def answer(failed: Iterable[str]) -> dict[str, Any]:
+    """The answer to Lambda that keeps these messages; every other message of the batch is deleted."""
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
 # -- the event -------------------------------------------------------------------------------------------------------
@@ -269,3 +293,64 @@ def _shape(value: object) -> str:
         names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
         return f"an object with {names}" if names else "an empty object"
     return "null" if value is None else f"a {type(value).__name__}"
+
+
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
+_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
+_LOOK_MAX: Final = 10  # of a queue; one call
+_LOST: Final = Bury(
+    "dead-letter",
+    Reason(
+        kind="mapping",
+        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
+        " something around the handler changes its answer.",
+    ),
+)
+
+
+class Named(Struct, frozen=True):
+    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
+
+    delivery: Delivery
+    named_at_ms: int
+    until_ms: int
+
+
+class IgnoredAnswers:
+    """What was named in this container's answers, and what is known of the mappings of its queues."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[Named]] = {}  # by queue
+        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+
+    def ignored(self, queues: Sequence[str]) -> list[str]:
+        """Those of the queues whose mapping is known to delete what is named."""
+        return sorted({queue for queue in queues if self._respects.get(queue) is False})
+
+    def remember(self, pool: ExecutorPool, staying: Sequence[Delivery], now_ms: int) -> None:
+        """These are named in the answer that is given now."""
+        for one in staying:
+            named = self._named.setdefault(one.queue, [])
+            until_ms = pool.answered.hidden_until_ms(one.receipt)
+            if one.queue not in self._respects and until_ms is not None and len(named) < _LOOK_MAX:
+                named.append(Named(one, now_ms, until_ms))
+
+    def look(self, pool: ExecutorPool, now_ms: int) -> None:
+        """Look whether messages that were named are still there; `now_ms`: monotonic."""
+        for name, all_named in list(self._named.items()):
+            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
+            self._named[name] = named
+            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
+                continue
+            del self._named[name]
+            queue = pool.real_queue(name)
+            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
+            try:
+                there = queue.set_visible_in(again)
+                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
+                self._respects[name] = not gone
+                if gone:
+                    pool.driver.finisher.announce("answer-ignored", {"queue": name, "messages": len(gone)})
+                    queue.bury([(one.receipt, _LOST) for one in gone])
+            except errors.OnefoldError as error:
+                pool.tell_trouble(name, len(named), error)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onefold.decide.batch import LONGEST_TIMES, answer, failures, has_time, may_begin, next_longest
 from onefold.lambdas.batching import read_answer
+from onefold.run.lambda_handler import answer, failures
+from onefold.run.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
 
 if TYPE_CHECKING:
-    from onefold.decide.batch import OnFailure
+    from onefold.run.lambda_container import OnFailure
 
 DONE, STAYS = "done", "stays"
 GROUPS = ("a", "b")
