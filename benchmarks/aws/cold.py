@@ -38,7 +38,7 @@ def onefold_ms() -> float:
     import onefold.backends.joined
     import onefold.backends.places
     import onefold.backends.registry
-    import onefold.service.wiring
+    import onefold.runtime.wiring
 
     app = onefold.App("bench")
 

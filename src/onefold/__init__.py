@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from onefold.run.once import once
     from onefold.run.outgoing import Receipt
     from onefold.run.retrying import retrying
+    from onefold.runtime.stores import memory_store, store
     from onefold.schedules.scheduling import Schedule, ScheduleRetry, Tick
-    from onefold.service.stores import memory_store, store
 
 __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
@@ -113,10 +113,10 @@ _LATER = {
     "Tick": "onefold.schedules.scheduling",
     "Reconciliation": "onefold.reconcile.reconciler",
     "Totals": "onefold.reconcile.comparing",
-    "memory_store": "onefold.service.stores",
+    "memory_store": "onefold.runtime.stores",
     "once": "onefold.run.once",
     "retrying": "onefold.run.retrying",
-    "store": "onefold.service.stores",
+    "store": "onefold.runtime.stores",
 }
 
 

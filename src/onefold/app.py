@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from onefold.run.handlers import Job
     from onefold.run.lambda_container import OnFailure
     from onefold.run.outgoing import Outgoing, Receipt
-    from onefold.service.lambda_runtime import LambdaHandler
-    from onefold.service.wiring import Runtime
+    from onefold.runtime.lambda_handler import LambdaHandler
+    from onefold.runtime.wiring import Runtime
 
 _NAME_CHARS_MAX = 40
 _NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
@@ -103,7 +103,7 @@ class App(Declarations):
             return opened
         with self._opening:
             if self._runtime is None:
-                from onefold.service.wiring import Runtime
+                from onefold.runtime.wiring import Runtime
 
                 declared = [
                     settings
@@ -127,7 +127,7 @@ class App(Declarations):
         Raises:
             UsageError: a queue refused a message; none was sent.
         """
-        from onefold.service.sending import send_all
+        from onefold.runtime.sending import send_all
 
         return send_all(self.runtime(), outgoing, self.history)
 
@@ -214,7 +214,7 @@ class App(Declarations):
             UsageError: an option out of its range. In Lambda: the engine cannot be opened.
         """
         from onefold.run.lambda_container import LambdaSettings
-        from onefold.service.lambda_runtime import LambdaHandler
+        from onefold.runtime.lambda_handler import LambdaHandler
 
         settings = LambdaSettings(
             concurrency=concurrency,

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from onefold.run.events import Sink
     from onefold.run.handlers import Found, Job
     from onefold.run.outgoing import Outgoing, Receipt
+    from onefold.runtime.wiring import Runtime
     from onefold.schedules.fire_times import Dst
     from onefold.schedules.scheduling import Schedule, ScheduleRetry
     from onefold.schedules.ticks import Missed
-    from onefold.service.wiring import Runtime
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 

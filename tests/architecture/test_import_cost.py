@@ -57,4 +57,4 @@ def test_every_module_can_be_imported() -> None:
     """Those too that are named in annotations alone: help() and documentation tools import them."""
     every = "[importlib.import_module(one.name) for one in pkgutil.walk_packages(onefold.__path__, 'onefold.')]"
     loaded = loaded_by(f"import importlib, pkgutil, onefold; {every}")
-    assert {"onefold.service.lambda_runtime", "onefold.contracts.verbs", "onefold.outside"} <= loaded
+    assert {"onefold.runtime.lambda_handler", "onefold.contracts.verbs", "onefold.outside"} <= loaded

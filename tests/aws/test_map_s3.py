@@ -13,11 +13,11 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import maps
 from onefold.maps.formats import count, read
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import ItemReader
 from onefold.maps.sources import S3Source, changed
-from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.emulators import servers
 from tests.maps.map_world import RUN, Mill, drive

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold.admin import reconcile, repair
+from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick
-from onefold.service import reconcile, repair
-from onefold.service.desk import Desk, Jobs
 from onefold.testing import Endpoint, sqs
 from tests.crash import victim
 
@@ -42,12 +42,12 @@ class Shop:
         self.app.reconcile(monthly, after="1h")
 
     @property
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
-        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+        return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def look(self) -> findings.Outcome:
-        (found,) = reconcile.reconcile(self.desk, self.app, RUN)
+        (found,) = reconcile.reconcile(self.session, self.app, RUN)
         return found
 
     def work(self) -> None:
@@ -113,10 +113,10 @@ def test_what_was_refused_under_a_key_that_is_done_is_dead(shop: tuple[Shop, End
 def test_what_was_purged_is_missing_and_is_sent_again(shop: tuple[Shop, Endpoint]) -> None:
     one, endpoint = shop
     dispatched(one)
-    one.desk.engine.queues.purge("bills")
+    one.session.engine.queues.purge("bills")
     found = one.look()
     assert (found.verdict, found.missing) == ("disagrees", 3)
-    assert repair.Repair(one.desk, one.app, RUN).send().sent == 3
+    assert repair.Repair(one.session, one.app, RUN).send().sent == 3
     assert len(endpoint.peek("bills")) == 3
     one.work()
     found = one.look()

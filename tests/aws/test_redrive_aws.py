@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.service import dead_letters, groups
-from onefold.service.dead_letters import Select
-from onefold.service.desk import Desk, Jobs
-from onefold.service.redrive import Redrive
+from onefold.admin import dead_letters, groups
+from onefold.admin.dead_letters import Select
+from onefold.admin.redrive import Redrive
+from onefold.admin.session import AdminSession, Jobs
 from onefold.testing import sqs
 from tests.crash import victim
 
@@ -33,9 +33,9 @@ class Shop:
         self.step = step
 
     @property
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
-        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+        return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def work(self) -> None:
         victim.work(self.app, self.app.runtime())
@@ -58,13 +58,13 @@ def test_a_stopped_group_is_sent_back_whole_and_in_order_while_its_queue_is_idle
     shop.work()
     shop.bad = False
     shop.step.send_many({"number": number, "customer": 1} for number in range(12, 23))
-    desk = shop.desk
-    messages = list(dead_letters.find(desk, Select()))
+    session = shop.session
+    messages = list(dead_letters.find(session, Select()))
     with pytest.raises(onefold.UsageError, match="--idle"):
-        Redrive(desk, messages, watch=False, select=Select())
-    assert (shop.ran, len(groups.stopped(desk))) == ([], 1)
-    tally = Redrive(desk, messages, watch=False, select=Select(), idle=True).run(lambda _: None)
+        Redrive(session, messages, watch=False, select=Select())
+    assert (shop.ran, len(groups.stopped(session))) == ([], 1)
+    tally = Redrive(session, messages, watch=False, select=Select(), idle=True).run(lambda _: None)
     assert tally.end == "done"
     shop.work()
     assert shop.ran == list(range(23))
-    assert groups.stopped(desk) == []
+    assert groups.stopped(session) == []

@@ -13,6 +13,9 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import dead_letters, editing
+from onefold.admin.dead_letters import Select
+from onefold.admin.session import AdminSession, Jobs
 from onefold.backends.aws import signing
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
@@ -22,10 +25,7 @@ from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.run.grouping import Grouper
-from onefold.service import dead_letters, editing
-from onefold.service.dead_letters import Select
-from onefold.service.desk import Desk, Jobs
-from onefold.service.serving import ServeSettings, Serving
+from onefold.runtime.serving import ServeSettings, Serving
 from onefold.testing import Endpoint, inline, sqs
 from onefold.testing.endpoint import _Thread
 from tests.crash import victim
@@ -79,9 +79,9 @@ class Bank:
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
             victim.perform(driver, grouper, driver.begin(received))
 
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
-        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+        return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def record(self, job: str, key: str) -> Record | None:
         return self.app.runtime().engine.store.read([RecordKey("", job, key)], self.app.now_ms())[0]
@@ -309,9 +309,9 @@ def test_keys_edits_and_redrives_of_the_app_itself_go_on(bank: Bank, endpoint: E
     bank.pay.send(Order("o-1", -5), key="special")
     bank.work()
     assert bank.why_dead("payments") == ["attempts"]
-    desk = bank.desk()
-    letter = dead_letters.one_of(desk, Select(key="special"))
-    edited = editing.edit(desk, letter, assignments=["amount=5"])
+    session = bank.session()
+    letter = dead_letters.one_of(session, Select(key="special"))
+    edited = editing.edit(session, letter, assignments=["amount=5"])
     assert (edited.key_after, edited.written, edited.forecast.fate) == ("special", True, "run")
     (waiting,) = bank.dead("payments")
     client = endpoint.boto3()
@@ -330,11 +330,11 @@ def test_keys_edits_and_redrives_of_the_app_itself_go_on(bank: Bank, endpoint: E
 def test_an_operators_edit_drops_what_a_stranger_claimed(bank: Bank, stranger: Stranger) -> None:
     stranger.send("payments", {"order_id": "o-1", "amount": 2}, {"onefold.job": "pay", "onefold.key": "o-9"})
     bank.work()
-    desk = bank.desk()
-    editing.edit(desk, dead_letters.one_of(desk, Select()), assignments=["amount=3"])
+    session = bank.session()
+    editing.edit(session, dead_letters.one_of(session, Select()), assignments=["amount=3"])
     (letter,) = bank.dead("payments")
     assert "onefold.key" not in letter.attributes
-    desk.engine.queues.move([(letter.message_id, None, None)])
+    session.engine.queues.move([(letter.message_id, None, None)])
     bank.work()
     assert bank.ran == [("pay", "o-1", 3)]
     assert bank.record("pay", "o-9") is None
@@ -427,7 +427,7 @@ def test_what_counted_before_counts_when_it_is_sent_back(
         while endpoint.peek("payments-dead"):
             endpoint.advance("1s")
     else:
-        new.desk().engine.queues.move([(letter.message_id, None, None)])
+        new.session().engine.queues.move([(letter.message_id, None, None)])
     monkeypatch.delenv("ONEFOLD_UNSIGNED_BEFORE")
     after = open_bank()
     after.work()
@@ -445,7 +445,7 @@ def test_dead_letters_of_the_version_before_are_signed_when_they_are_sent_back(
     monkeypatch.setenv("ONEFOLD_UNSIGNED_BEFORE", before_now(endpoint, "payments-dead"))
     new = open_bank()
     stranger.send("payments-dead", {"order_id": "o-3"}, {"onefold.job": "pay", "onefold.key": "k-3"})
-    new.desk().engine.queues.move([(one.message_id, "payments", None) for one in new.dead("payments")])
+    new.session().engine.queues.move([(one.message_id, "payments", None) for one in new.dead("payments")])
     new.work()
     assert sorted(new.ran) == [("pay", "o-1", 1), ("pay", "o-2", 1)]
     assert new.why_dead("payments") == ["untrusted"], "the one that was sent later, which nobody signed on the way"

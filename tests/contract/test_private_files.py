@@ -20,7 +20,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.maps.sources import FolderResults
-from onefold.service.serving import DataFileLock
+from onefold.runtime.serving import DataFileLock
 from onefold.testing.records import NOW
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from onefold.run.completion import Closer
 from onefold.run.events import Sinks
 from onefold.run.grouping import Grouper
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 from tests.crash import victim
 from tests.run.billing import RUN, Billing
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onefold
 from onefold.run.worker import WorkerSettings
-from onefold.service.workers import make_worker
+from onefold.runtime.workers import make_worker
 
 COUNT = 40
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.service import dead_letters
-from onefold.service.dead_letters import Select
-from onefold.service.desk import Desk, open_desk
-from onefold.service.redrive import Redrive
+from onefold.admin import dead_letters
+from onefold.admin.dead_letters import Select
+from onefold.admin.redrive import Redrive
+from onefold.admin.session import AdminSession, open_session
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 ROOT = Path(__file__).parents[2]
@@ -82,13 +82,13 @@ class Yard:
             process.wait(PATIENCE_S)
 
 
-def send_back(desk: Desk) -> int:
+def send_back(session: AdminSession) -> int:
     """Send back all that is dead, as `onefold dlq redrive --all --no-watch` does; how many went."""
-    messages = list(dead_letters.find(desk, Select()))
+    messages = list(dead_letters.find(session, Select()))
     if not messages:
         return 0
     try:
-        work = Redrive(desk, messages, watch=False, per_second=500, select=Select())
+        work = Redrive(session, messages, watch=False, per_second=500, select=Select())
         return work.run(lambda _: None).sent
     except errors.TransientError:  # a worker had the group in its hands all the time: the next try
         return 0
@@ -102,19 +102,19 @@ def test_groups_are_sent_back_in_order_while_messages_arrive(tmp_path: Path) -> 
     try:
         first = yard.python("from tests.crash.redrive_app import app; app.runtime(); app.close()")
         assert first.wait(PATIENCE_S) == 0
-        desk = open_desk(yard.url, actor="person:ada")
+        session = open_session(yard.url, actor="person:ada")
         workers = [yard.worker(), yard.worker()]
         producer = yard.python(SEND)
         sent_back, under_traffic = 0, 0
         while len(yard.done()) < MESSAGES:
-            went = send_back(desk)
+            went = send_back(session)
             sent_back += went
             under_traffic += bool(went) and producer.poll() is None
             if not went:
-                desk.clock.wait(desk.never, 5)  # until a group stops: nothing tells of that
+                session.clock.wait(session.never, 5)  # until a group stops: nothing tells of that
         assert producer.wait(PATIENCE_S) == 0
         assert [worker.poll() for worker in workers] == [None, None]
-        desk.close()
+        session.close()
     finally:
         yard.close()
     in_order: dict[int, list[int]] = defaultdict(list)

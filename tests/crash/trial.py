@@ -24,7 +24,7 @@ from onefold.run.driver import Driver
 from onefold.run.events import Event, Sinks
 from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 from tests.crash.wires import Death, Side, Wire
 
 LEASE_MS = 30_000

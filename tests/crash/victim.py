@@ -21,7 +21,7 @@ from onefold.run.driver import Driver
 from onefold.run.events import Sinks
 from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 LEASE_MS = 30_000
 

@@ -27,11 +27,11 @@ import boto3
 import pytest
 
 import onefold.testing
+from onefold.admin import maps
 from onefold.deploy import cloudformation, state_machine
 from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
 from onefold.maps import results as mapresult
-from onefold.service import maps
 from tests.deploy.map_shop import BUCKET, KEY, app, customers_csv
 from tests.deploy.test_state_machine import as_deployed
 from tests.emulators import servers
@@ -157,7 +157,7 @@ def of_children(aws: Aws, execution: Json) -> tuple[Outcome, Json]:
     return found, described
 
 
-def embedded(tmp_path: Path, text: str, name: str) -> tuple[Outcome, maps.Progress, list[Json]]:
+def embedded(tmp_path: Path, text: str, name: str) -> tuple[Outcome, maps.MapProgress, list[Json]]:
     """The same on the embedded engine: outcomes, the run, and what was told to operations."""
     (tmp_path / "customers.csv").write_text(text)
     with contextlib.chdir(tmp_path), onefold.testing.inline(app) as world:

@@ -28,8 +28,8 @@ from onefold.maps import jobs
 from onefold.reconcile import surveying
 from onefold.run import executors, lambda_invocation
 from onefold.run import lambda_invocation as batch
+from onefold.runtime import lambda_handler, serving
 from onefold.schedules import scheduler, ticks
-from onefold.service import lambda_runtime, serving
 from tests.docs.test_pages import ROOT
 
 SECOND_MS, MINUTE_MS = limits.SECOND_MS, limits.MINUTE_MS
@@ -74,7 +74,7 @@ def table(name: str, head: str) -> list[str]:
         ("docs/how-to/run-a-lambda.md", "One init phase, 10 seconds", 10 * SECOND_MS, settings.INIT_MS_MAX),
         ("docs/operating.md", "gives up after 10 s", 10 * SECOND_MS, file.FOR_WORKERS.busy_ms),
         ("docs/how-to/lambda-handler.md", "end within 5 ms of each other", 5, executors.COMMIT_WITHIN_MS),
-        ("docs/how-to/lambda-handler.md", "noticed within 5 s", 5 * SECOND_MS, lambda_runtime.BREAKER_CACHE_MS),
+        ("docs/how-to/lambda-handler.md", "noticed within 5 s", 5 * SECOND_MS, lambda_handler.BREAKER_CACHE_MS),
         ("docs/how-to/lambda-handler.md", "three times its longest run", 3, batch.LONGEST_TIMES),
         ("docs/how-to/lambda-handler.md", "visibilities of 30 s", 30 * SECOND_MS, lambda_invocation.HEARTBEAT_LEASE_MS),
         ("docs/how-to/events.md", "to one to five queues", 5, rules.TARGETS_MAX),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from onefold.admin.repair import MISSING_MAX
 from onefold.reconcile.findings import Outcome
 from onefold.reconcile.reconciler import LOOKS_MAX
-from onefold.service.repair import MISSING_MAX
 from tests.docs.test_pages import ROOT, environment, shell
 
 PAGE = "docs/tutorial-reconciliation.md"

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import Recorder, World
 
 ACTOR = "person:ada"
@@ -25,12 +25,14 @@ RUN = "monthly_billing/2026-06-01T02:00:00Z"
 class Month:
     """An open billing app."""
 
-    def __init__(self, app: Any, module: Any, world: World, clock: ManualClock, desk: Desk, recorder: Recorder) -> None:
+    def __init__(
+        self, app: Any, module: Any, world: World, clock: ManualClock, session: AdminSession, recorder: Recorder
+    ) -> None:
         self.app = app
         self.module = module
         self.world = world
         self.clock = clock
-        self.desk = desk
+        self.session = session
         self.events = recorder.events
         self.scheduler = Scheduler(app, app.schedules, Sinks([recorder]))
 
@@ -54,7 +56,7 @@ class Month:
 
     def lose(self, *customers: str) -> None:
         """Take messages away behind everybody's back."""
-        queues = self.desk.engine.queues
+        queues = self.session.engine.queues
         for customer in customers:
             queues.remove([one.message_id for one in queues.find_key(self.bill(customer).key)])
 
@@ -66,7 +68,7 @@ class Month:
             key=self.bill(customer), fingerprint=message.fingerprint, owner="dead", lease_until_ms=now_ms + lease_ms,
             start=True, expires_at_ms=now_ms + 10**10,
         )  # fmt: skip
-        (found,) = self.desk.engine.store.claim([ask], now_ms)
+        (found,) = self.session.engine.store.claim([ask], now_ms)
         assert isinstance(found, Claimed)
         self.clock.advance(lease_ms)
 
@@ -86,7 +88,7 @@ def opened(
         )
         jobs = Jobs(named=module.app.jobs, of=module.app.job_of, history="brief")
         world = World(module.app, clock, driver, recorder)
-        month = Month(module.app, module, world, clock, Desk(runtime, actor=ACTOR, jobs=jobs), recorder)
+        month = Month(module.app, module, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs), recorder)
         if start_ms < DUE_MS:
             month.scheduler.catch_up()
             clock.advance(DUE_MS - start_ms)

@@ -1,4 +1,4 @@
-"""An app with a few ways to fail, opened with a desk beside it, on a clock that the test moves. Nothing sleeps."""
+"""An app with a few ways to fail, opened with a session beside it, on a clock that the test moves. Nothing sleeps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onefold
+from onefold.admin.dead_letters import Select, find
+from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run.events import Sinks
-from onefold.service.dead_letters import Select, find
-from onefold.service.desk import Desk, Jobs, open_desk
 from onefold.testing.inline import Recorder, World
 
 START_MS = 1_700_000_000_000
@@ -71,27 +71,27 @@ class Office:
             )
             jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=history)
             world = World(self.app, clock, driver, recorder)
-            yield Open(self, world, clock, Desk(runtime, actor=ACTOR, jobs=jobs))
+            yield Open(self, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs))
 
 
 class Open:
     """An open office."""
 
-    def __init__(self, office: Office, world: World, clock: ManualClock, desk: Desk) -> None:
+    def __init__(self, office: Office, world: World, clock: ManualClock, session: AdminSession) -> None:
         self.office = office
         self.world = world
         self.clock = clock
-        self.desk = desk
+        self.session = session
 
-    def without_app(self) -> Desk:
-        """A second desk on the same engine that knows no app."""
-        bare = Desk(self.desk._runtime, actor=ACTOR)
+    def without_app(self) -> AdminSession:
+        """A second session on the same engine that knows no app."""
+        bare = AdminSession(self.session._runtime, actor=ACTOR)
         assert bare.jobs is None
         return bare
 
     def dead(self) -> dict[str | None, str]:
         """Message ids of the dead letters, by key."""
-        return {message.key: message.message_id for message in find(self.desk, Select())}
+        return {message.key: message.message_id for message in find(self.session, Select())}
 
     def claim(
         self, job: str, key: str, *, start: bool, message_id: str | None = None, lease_ms: int = 1_000
@@ -107,13 +107,13 @@ class Open:
             expires_at_ms=now_ms + 1_000_000_000,
             message_id=message_id,
         )
-        found = self.desk.engine.store.claim([ask], now_ms)[0]
+        found = self.session.engine.store.claim([ask], now_ms)[0]
         assert isinstance(found, Claimed)
         return found
 
     def send_foreign(self, queue: str, body: str) -> str:
         """A message that onefold did not send; its id."""
-        sent = self.desk.engine.queues.open(queue).send([Entry(body=body)])[0]
+        sent = self.session.engine.queues.open(queue).send([Entry(body=body)])[0]
         assert isinstance(sent, Sent)
         return sent.message_id
 
@@ -122,4 +122,4 @@ def file_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'office.db'}"
 
 
-__all__ = ["ACTOR", "START_MS", "Office", "Open", "Order", "file_url", "open_desk"]
+__all__ = ["ACTOR", "START_MS", "Office", "Open", "Order", "file_url", "open_session"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from onefold.admin import calendars
 from onefold.cli import main
 from onefold.errors import UsageError
 from onefold.schedules.fire_times import Timing, between, parse
-from onefold.service import calendars
 
 APP = """
 from datetime import UTC, datetime

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from onefold.admin import status
+from onefold.admin.session import AdminSession
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.service import status
-from onefold.service.desk import Desk
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 HOUR_MS = 3_600_000
 LEASE_MS = 60_000
@@ -24,7 +24,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, clock: ManualClock) -> Iterator[Desk]:
+def session(tmp_path: Path, clock: ManualClock) -> Iterator[AdminSession]:
     """On a file where a call runs."""
     runtime = Runtime(f"sqlite:///{tmp_path}/a.db", (), clock=clock, entropy=SeededEntropy(0))
     now_ms = clock.now_ms()
@@ -33,22 +33,22 @@ def desk(tmp_path: Path, clock: ManualClock) -> Iterator[Desk]:
         start=True, expires_at_ms=now_ms + 24 * HOUR_MS,
     )  # fmt: skip
     assert isinstance(runtime.engine.store.claim([ask], now_ms)[0], Claimed)
-    desk = Desk(runtime, actor="person:test")
-    yield desk
-    desk.close()
+    session = AdminSession(runtime, actor="person:test")
+    yield session
+    session.close()
 
 
-def test_a_clock_set_forward_makes_no_running_call_silent(desk: Desk, clock: ManualClock) -> None:
+def test_a_clock_set_forward_makes_no_running_call_silent(session: AdminSession, clock: ManualClock) -> None:
     clock.jump(HOUR_MS)
-    assert status.stuck(desk) == []
+    assert status.stuck(session) == []
     clock.advance(LEASE_MS + 1_000)
-    (found,) = status.stuck(desk)
+    (found,) = status.stuck(session)
     assert found.silent_ms == 1_000
 
 
-def test_a_clock_set_back_does_not_hide_one_that_hangs(desk: Desk, clock: ManualClock) -> None:
+def test_a_clock_set_back_does_not_hide_one_that_hangs(session: AdminSession, clock: ManualClock) -> None:
     clock.jump(-HOUR_MS)
-    assert status.stuck(desk) == []
+    assert status.stuck(session) == []
     clock.advance(2 * LEASE_MS + 2_000)  # every second lasts two until the wall is back
-    (found,) = status.stuck(desk)
+    (found,) = status.stuck(session)
     assert found.key == "o-1"

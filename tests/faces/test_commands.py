@@ -12,10 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from onefold.admin.reading import Fate
 from onefold.cli import render, selection
 from onefold.cli.commands import dlq
 from onefold.cli.program import COMMANDS, program
-from onefold.service.reading import Fate
 from tests.faces.conftest import Shell
 
 
@@ -286,7 +286,7 @@ def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
 
 
 def test_a_redrive_without_a_worker_ends_with_an_error_code(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onefold.service import redrive
+    from onefold.admin import redrive
 
     shell.send("a", "Atlantis")
     shell.work()
@@ -466,7 +466,7 @@ def broken(name: str) -> Callable[..., None]:
 
 def test_a_defect_is_called_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.send("a")
-    monkeypatch.setattr("onefold.service.status.status", broken("type"))
+    monkeypatch.setattr("onefold.admin.status.status", broken("type"))
     text = shell.fails("status")
     assert text.startswith("error: TypeError: odd at test_commands.py:")
     assert "meaning: This is a defect of onefold, not of your input." in text
@@ -479,7 +479,7 @@ def test_a_defect_is_called_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_interrupt_is_no_defect(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.send("a")
-    monkeypatch.setattr("onefold.service.status.status", broken("interrupt"))
+    monkeypatch.setattr("onefold.admin.status.status", broken("interrupt"))
     assert shell.fails("status", code=130).strip() == "interrupted"
 
 

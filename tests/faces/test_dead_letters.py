@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import onefold
+from onefold.admin import dead_letters, editing
+from onefold.admin import editing as payloads
+from onefold.admin.dead_letters import Select
 from onefold.run.handlers import AMENDS_ATTRIBUTE
-from onefold.service import dead_letters, editing
-from onefold.service import editing as payloads
-from onefold.service.dead_letters import Select
 from tests.faces.office import ACTOR, Open, Order
 
 
@@ -21,7 +21,7 @@ def kill(there: Open, *ids: str, error: Exception | None = None) -> None:
 
 
 def keys(there: Open, **conditions: object) -> list[str | None]:
-    return [message.key for message in dead_letters.find(there.desk, Select(**conditions))]  # type: ignore[arg-type]
+    return [message.key for message in dead_letters.find(there.session, Select(**conditions))]  # type: ignore[arg-type]
 
 
 def test_dead_letters_are_grouped_by_how_they_failed(there: Open) -> None:
@@ -29,7 +29,7 @@ def test_dead_letters_are_grouped_by_how_they_failed(there: Open) -> None:
     there.clock.advance(5_000)
     kill(there, "c", error=ValueError("odd"))
     there.world.run_for(2_000)
-    most, least = dead_letters.failures(there.desk, Select())
+    most, least = dead_letters.failures(there.session, Select())
     assert (most.reason, most.error, most.job, most.count, most.owner) == (
         "permanent",
         "PermanentError",
@@ -83,7 +83,7 @@ def test_a_message_is_named_by_its_id_its_end_or_its_beginning(there: Open) -> N
 
 def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
     kill(there, "a")
-    detail = dead_letters.show(there.desk, dead_letters.one_of(there.desk, Select(key="a")))
+    detail = dead_letters.show(there.session, dead_letters.one_of(there.session, Select(key="a")))
     assert '"order_id":"a"' in detail.body
     assert detail.attributes == {"onefold.job": "book", "onefold.app": "office"}
     assert detail.record == "failed, 1 run in all, fence 1"
@@ -98,14 +98,14 @@ def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
 def test_one_of_several_is_refused(there: Open) -> None:
     kill(there, "a", "b")
     with pytest.raises(onefold.UsageError, match="2 dead letters fit"):
-        dead_letters.one_of(there.desk, Select(job="book"))
+        dead_letters.one_of(there.session, Select(job="book"))
     with pytest.raises(onefold.NotFoundError, match="No dead letter matches"):
-        dead_letters.one_of(there.desk, Select(key="zzz"))
+        dead_letters.one_of(there.session, Select(key="zzz"))
 
 
 def test_a_message_without_a_reason_is_listed_too(there: Open) -> None:
     message_id = there.send_foreign("orders-dead", '{"order_id": "x"}')
-    (failure,) = dead_letters.failures(there.desk, Select(reason="none"))
+    (failure,) = dead_letters.failures(there.session, Select(reason="none"))
     assert (failure.count, failure.message_id) == (1, message_id)
     assert "no reason travels with it" in failure.summary
 
@@ -115,40 +115,40 @@ def test_a_message_without_a_reason_is_listed_too(there: Open) -> None:
 
 def test_an_edit_is_accepted_by_the_guard_and_runs(there: Open) -> None:
     kill(there, "a")
-    message = dead_letters.one_of(there.desk, Select(key="a"))
-    fingerprint = there.desk.engine.records.find("a")[0].fingerprint
-    edited = editing.edit(there.desk, message, assignments=["city=Paris"], reason_text="it was Paris")
+    message = dead_letters.one_of(there.session, Select(key="a"))
+    fingerprint = there.session.engine.records.find("a")[0].fingerprint
+    edited = editing.edit(there.session, message, assignments=["city=Paris"], reason_text="it was Paris")
     assert edited.changed == ("city",)
     assert (edited.key_before, edited.key_after) == ("a", "a")
     assert edited.amends == fingerprint
     assert edited.forecast.fate == "run"
-    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "edit"]
+    (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "edit"]
     assert row.actor == ACTOR
     assert row.detail == {"changed": "city", "amends": fingerprint, "reason_text": "it was Paris"}
 
     there.office.ill.clear()
-    there.desk.engine.queues.move([(message.message_id, None, None)])
+    there.session.engine.queues.move([(message.message_id, None, None)])
     there.world.run()
-    assert there.desk.engine.records.find("a")[0].status == "completed"
+    assert there.session.engine.records.find("a")[0].status == "completed"
 
 
 def test_an_edit_twice_still_replaces_the_payload_that_the_record_knows(there: Open) -> None:
     kill(there, "a")
-    fingerprint = there.desk.engine.records.find("a")[0].fingerprint
+    fingerprint = there.session.engine.records.find("a")[0].fingerprint
     for city in ("Paris", "Rome"):
-        editing.edit(there.desk, dead_letters.one_of(there.desk, Select(key="a")), assignments=[f"city={city}"])
-    message = dead_letters.one_of(there.desk, Select(key="a"))
+        editing.edit(there.session, dead_letters.one_of(there.session, Select(key="a")), assignments=[f"city={city}"])
+    message = dead_letters.one_of(there.session, Select(key="a"))
     assert message.attributes[AMENDS_ATTRIBUTE].value == fingerprint
-    back = editing.edit(there.desk, message, assignments=["city=London"])
+    back = editing.edit(there.session, message, assignments=["city=London"])
     assert back.amends is None, "the first payload again replaces nothing"
 
 
 def test_a_dry_edit_writes_nothing(there: Open) -> None:
     kill(there, "a")
-    message = dead_letters.one_of(there.desk, Select(key="a"))
-    edited = editing.edit(there.desk, message, assignments=["city=Paris"], dry_run=True)
+    message = dead_letters.one_of(there.session, Select(key="a"))
+    edited = editing.edit(there.session, message, assignments=["city=Paris"], dry_run=True)
     assert not edited.written
-    assert dead_letters.one_of(there.desk, Select(key="a")) == message
+    assert dead_letters.one_of(there.session, Select(key="a")) == message
 
 
 @pytest.mark.parametrize(
@@ -168,16 +168,16 @@ def test_a_dry_edit_writes_nothing(there: Open) -> None:
 )
 def test_a_refused_edit_changes_nothing(there: Open, assignment: str, said: str) -> None:
     kill(there, "a")
-    message = dead_letters.one_of(there.desk, Select(key="a"))
+    message = dead_letters.one_of(there.session, Select(key="a"))
     with pytest.raises(onefold.UsageError, match=said):
-        editing.edit(there.desk, message, assignments=[assignment])
-    assert dead_letters.one_of(there.desk, Select(ids=(message.message_id,))) == message
+        editing.edit(there.session, message, assignments=[assignment])
+    assert dead_letters.one_of(there.session, Select(ids=(message.message_id,))) == message
 
 
 def test_another_key_must_be_meant(there: Open) -> None:
     kill(there, "a")
-    message = dead_letters.one_of(there.desk, Select(key="a"))
-    edited = editing.edit(there.desk, message, assignments=["order_id=b"], new_key=True)
+    message = dead_letters.one_of(there.session, Select(key="a"))
+    edited = editing.edit(there.session, message, assignments=["order_id=b"], new_key=True)
     assert (edited.key_before, edited.key_after, edited.amends) == ("a", "b", None)
     assert edited.forecast.why == "Nothing is recorded under its key."
 
@@ -186,9 +186,9 @@ def test_a_malformed_message_can_be_mended(there: Open) -> None:
     there.send_foreign("careful", '{"order_id": "x"}')
     message_id = there.send_foreign("orders", '{"city": "Rome"}')
     there.world.run()
-    message = dead_letters.one_of(there.desk, Select(reason="malformed"))
+    message = dead_letters.one_of(there.session, Select(reason="malformed"))
     assert message.message_id == message_id
-    edited = editing.edit(there.desk, message, assignments=["order_id=m-1"])
+    edited = editing.edit(there.session, message, assignments=["order_id=m-1"])
     assert (edited.key_before, edited.key_after) == (None, "m-1")
     assert edited.forecast.fate == "run"
 
@@ -197,11 +197,11 @@ def test_a_done_operation_is_not_amended(there: Open) -> None:
     there.office.book.send(Order("a"))
     there.office.book.send(Order("a", "Rome"))
     there.world.run()
-    message = dead_letters.one_of(there.desk, Select(reason="conflict"))
-    edited = editing.edit(there.desk, message, assignments=["city=Oslo"])
+    message = dead_letters.one_of(there.session, Select(reason="conflict"))
+    edited = editing.edit(there.session, message, assignments=["city=Oslo"])
     assert edited.amends is None
     assert edited.forecast.fate == "conflict"
-    edited = editing.edit(there.desk, dead_letters.one_of(there.desk, Select()), assignments=["city=London"])
+    edited = editing.edit(there.session, dead_letters.one_of(there.session, Select()), assignments=["city=London"])
     assert edited.forecast.fate == "answered", "the payload of the one that was done"
 
 
@@ -210,12 +210,12 @@ def test_a_done_operation_is_not_amended(there: Open) -> None:
 
 def test_what_is_deleted_is_gone_and_says_who_did_it(there: Open) -> None:
     kill(there, "a", "b")
-    chosen = list(dead_letters.find(there.desk, Select(key="a")))
+    chosen = list(dead_letters.find(there.session, Select(key="a")))
     assert dead_letters.counts(chosen) == {"orders-dead": 1}
-    assert dead_letters.remove(there.desk, chosen, reason_text="test order") == 1
+    assert dead_letters.remove(there.session, chosen, reason_text="test order") == 1
     assert keys(there) == ["b"]
-    assert dead_letters.remove(there.desk, chosen) == 0
-    rows = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "removed"]
+    assert dead_letters.remove(there.session, chosen) == 0
+    rows = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "removed"]
     assert [(row.actor, row.key and row.key.key, row.detail) for row in rows] == [
         (ACTOR, "a", {"reason_text": "test order"})
     ]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.admin.session import AdminSession
 from onefold.cli import main
 from onefold.events import replay
-from onefold.service.desk import Desk
 
 TOWN = """
 import onefold
@@ -209,7 +209,7 @@ def test_what_has_no_row_in_the_history_was_not_delivered_again(shell: Shell, mo
         raise onefold.StorageBusy("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Desk, "record", full)
+        broken.setattr(AdminSession, "record", full)
         shell("redeliver", "town:app", code=1)
         assert "the disk is full" in shell.said
     assert len(shell.json("undelivered", "town:app")["undelivered"]) == 1

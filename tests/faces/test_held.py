@@ -7,11 +7,11 @@ import functools
 import pytest
 
 import onefold
+from onefold.admin import dead_letters, groups, held, redrive
+from onefold.admin.dead_letters import Select
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.store import RecordKey
-from onefold.service import dead_letters, groups, held, redrive
-from onefold.service.dead_letters import Select
 from tests.faces.office import ACTOR, Open, Order
 
 
@@ -25,14 +25,14 @@ def park(there: Open, key: str = "p-1", count: int = 1, job: str = "pay", custom
 
 
 def record_of(there: Open, key: str) -> onefold.contracts.store.Record:  # type: ignore[name-defined]
-    return there.desk.engine.records.find(key)[0]
+    return there.session.engine.records.find(key)[0]
 
 
 def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
     park(there, count=3)
     there.clock.advance(60_000)
     park(there, "p-2")
-    first, second = held.listed(there.desk)
+    first, second = held.listed(there.session)
     assert (first.key, first.job, first.state, len(first.message_ids)) == ("p-1", "pay", "held", 3)
     assert (first.error, first.summary, first.attempts, first.owner) == (
         "OutcomeUnknown",
@@ -42,31 +42,31 @@ def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
     )
     assert first.message_ids[0] == record_of(there, "p-1").message_id
     assert second.key == "p-2"
-    assert held.listed(there.desk, "p-2") == [second]
-    assert [body for _, body in held.bodies(there.desk, second)] == [
+    assert held.listed(there.session, "p-2") == [second]
+    assert [body for _, body in held.bodies(there.session, second)] == [
         '{"city":"London","customer":"c-1","order_id":"p-2"}'
     ]
 
 
 def test_settled_as_done_answers_every_duplicate(there: Open) -> None:
     park(there, count=3)
-    settled = held.settle(there.desk, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called")
+    settled = held.settle(there.session, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called")
     assert (settled.deleted, settled.sent_back) == (3, ())
     record = record_of(there, "p-1")
     assert (record.status, record.result) == ("completed", b'{"label":"from the bank"}')
-    assert held.listed(there.desk) == []
+    assert held.listed(there.session) == []
     there.office.pay.send(Order("p-1"))
     there.world.run()
     assert there.office.ran == []
     assert there.world.names()[-1] == "duplicate"
-    (row,) = there.desk.engine.ledger.of_key(record.key)[-2:-1]
+    (row,) = there.session.engine.ledger.of_key(record.key)[-2:-1]
     assert (row.event, row.actor, row.detail) == ("settled", ACTOR, {"done": True, "reason_text": "I called"})
 
 
 def test_settled_as_not_done_runs_once(there: Open) -> None:
     park(there, count=3)
     there.office.ill.clear()
-    settled = held.settle(there.desk, "p-1", done=False)
+    settled = held.settle(there.session, "p-1", done=False)
     assert (settled.deleted, len(settled.sent_back)) == (2, 1)
     there.world.run()
     assert there.office.ran == ["p-1"]
@@ -75,7 +75,7 @@ def test_settled_as_not_done_runs_once(there: Open) -> None:
 
 def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash after each step, then the same command again: the operation is run, exactly once."""
-    queues, state = there.desk.engine.queues, there.desk.engine.records
+    queues, state = there.session.engine.queues, there.session.engine.records
 
     class Crashed(Exception):
         pass
@@ -89,14 +89,14 @@ def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch:
         with monkeypatch.context() as patched:
             patched.setattr(target, name, crash)
             with pytest.raises(Crashed):
-                held.settle(there.desk, "p-1", done=False)
+                held.settle(there.session, "p-1", done=False)
         there.world.run()
-    (left,) = held.listed(there.desk)
+    (left,) = held.listed(there.session)
     assert (left.state, len(left.message_ids)) == ("left-over", 2), "its record is settled, its messages are still here"
     assert there.office.ran == []
-    settled = held.settle(there.desk, "p-1", done=False)
+    settled = held.settle(there.session, "p-1", done=False)
     assert (settled.deleted, len(settled.sent_back)) == (1, 1)
-    assert held.listed(there.desk) == []
+    assert held.listed(there.session) == []
     there.world.run()
     assert there.office.ran == ["p-1"]
 
@@ -106,15 +106,15 @@ def test_a_left_over_of_finished_work_is_cleared_as_done(there: Open) -> None:
     park(there, count=2)
     record = record_of(there, "p-1")
     now_ms = there.clock.now_ms()
-    there.desk.engine.records.settle(
+    there.session.engine.records.settle(
         record.key, done=True, result=b"1", now_ms=now_ms, expires_at_ms=now_ms + 9_000_000
     )
-    assert [one.state for one in held.listed(there.desk)] == ["left-over"]
+    assert [one.state for one in held.listed(there.session)] == ["left-over"]
     with pytest.raises(onefold.ConflictError, match="not held any more: its record is completed") as caught:
-        held.settle(there.desk, "p-1", done=False)
+        held.settle(there.session, "p-1", done=False)
     assert "--done" in caught.value.todo
-    assert held.settle(there.desk, "p-1", done=True).deleted == 2
-    assert held.listed(there.desk) == []
+    assert held.settle(there.session, "p-1", done=True).deleted == 2
+    assert held.listed(there.session) == []
     there.world.run()
     assert there.office.ran == []
 
@@ -123,17 +123,17 @@ def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
     claimed = there.claim("charge_card", "k-1", start=True)
     failure = onefold.contracts.store.Failure(kind="unknown", error="CallerDied", summary="An earlier call ended.")
     parked = onefold.contracts.store.Unknown(failure=failure, expires_at_ms=there.clock.now_ms() + 1, parked=True)
-    there.desk.engine.store.write([(claimed.hold, parked)], there.clock.now_ms())
-    (one,) = held.listed(there.desk)
+    there.session.engine.store.write([(claimed.hold, parked)], there.clock.now_ms())
+    (one,) = held.listed(there.session)
     assert (one.key, one.queue, one.message_ids, one.expires_in_ms) == ("k-1", None, (), None)
-    settled = held.settle(there.desk, "k-1", done=False)
+    settled = held.settle(there.session, "k-1", done=False)
     assert (settled.sent_back, settled.deleted) == ((), 0)
     assert record_of(there, "k-1").status == "released"
 
 
 def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
     guard = functools.partial(
-        onefold.once, key="{order}", name="bank", store=there.desk.engine.store, on_unknown="hold"
+        onefold.once, key="{order}", name="bank", store=there.session.engine.store, on_unknown="hold"
     )
 
     @guard(clock=there.clock)
@@ -163,13 +163,13 @@ def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
 
 
 def test_what_a_call_returned_is_not_corrected_by_hand(there: Open) -> None:
-    @onefold.once(key="{order}", name="bank", store=there.desk.engine.store, clock=there.clock)
+    @onefold.once(key="{order}", name="bank", store=there.session.engine.store, clock=there.clock)
     def pay(order: str) -> str:
         return f"paid {order}"
 
     pay("k-1")
     with pytest.raises(onefold.NotFoundError, match="Nothing with the key 'k-1' is held"):
-        held.settle(there.desk, "k-1", done=True, result='"other"')
+        held.settle(there.session, "k-1", done=True, result='"other"')
     assert pay("k-1") == "paid k-1"
 
 
@@ -178,12 +178,12 @@ def test_which_of_several_must_be_said(there: Open) -> None:
     park(there, "x", job="charge", customer="umbrella")
     park(there, "x", job="pay")
     with pytest.raises(onefold.UsageError, match="3 operations with the key 'x'"):
-        held.settle(there.desk, "x", done=True)
+        held.settle(there.session, "x", done=True)
     with pytest.raises(onefold.UsageError, match="2 operations"):
-        held.settle(there.desk, "x", done=True, job="charge")
-    settled = held.settle(there.desk, "x", done=True, job="charge", tenant="acme")
+        held.settle(there.session, "x", done=True, job="charge")
+    settled = held.settle(there.session, "x", done=True, job="charge", tenant="acme")
     assert (settled.tenant, settled.deleted) == ("acme", 1)
-    assert {(one.job, one.tenant) for one in held.listed(there.desk)} == {("charge", "umbrella"), ("pay", "")}
+    assert {(one.job, one.tenant) for one in held.listed(there.session)} == {("charge", "umbrella"), ("pay", "")}
 
 
 @pytest.mark.parametrize(
@@ -197,16 +197,16 @@ def test_which_of_several_must_be_said(there: Open) -> None:
 )
 def test_bad_input_settles_nothing(there: Open, settings: dict[str, object], error: type[Exception], said: str) -> None:
     park(there)
-    before = held.listed(there.desk)
+    before = held.listed(there.session)
     with pytest.raises(error, match=said):
-        held.settle(there.desk, "p-1", **settings)  # type: ignore[arg-type]
-    assert held.listed(there.desk) == before
+        held.settle(there.session, "p-1", **settings)  # type: ignore[arg-type]
+    assert held.listed(there.session) == before
     assert record_of(there, "p-1").parked
 
 
 def test_another_payload_is_never_deleted_as_a_duplicate(there: Open) -> None:
     park(there)
-    queue = there.desk.engine.queues.open("careful-held")
+    queue = there.session.engine.queues.open("careful-held")
     queue.send(
         [
             Entry(
@@ -216,11 +216,11 @@ def test_another_payload_is_never_deleted_as_a_duplicate(there: Open) -> None:
             )
         ]
     )
-    settled = held.settle(there.desk, "p-1", done=True)
+    settled = held.settle(there.session, "p-1", done=True)
     assert (settled.deleted, settled.left) == (1, 1)
-    (stray,) = held.listed(there.desk)
+    (stray,) = held.listed(there.session)
     assert stray.state == "left-over"
-    assert held.bodies(there.desk, stray)[0][1] == '{"order_id":"p-1","city":"Rome"}'
+    assert held.bodies(there.session, stray)[0][1] == '{"order_id":"p-1","city":"Rome"}'
 
 
 def test_without_an_app_it_settles_too(there: Open) -> None:
@@ -250,21 +250,21 @@ def stop_by_doubt(there: Open) -> None:
 def test_what_waits_behind_a_held_message_cannot_overtake_it(there: Open) -> None:
     stop_by_doubt(there)
     with pytest.raises(onefold.UsageError, match="is held: its outcome is unknown"):
-        redrive.Redrive(there.desk, list(dead_letters.find(there.desk, Select())))
+        redrive.Redrive(there.session, list(dead_letters.find(there.session, Select())))
 
 
 def test_settled_as_done_the_group_goes_on_behind_it(there: Open) -> None:
     stop_by_doubt(there)
-    settled = held.settle(there.desk, "l-0", done=True)
+    settled = held.settle(there.session, "l-0", done=True)
     assert (settled.deleted, settled.group_restarted, settled.sent_back) == (1, 2, ())
     there.world.run()
     assert there.office.ran == ["l-1", "l-2"]
-    assert groups.stopped(there.desk) == []
+    assert groups.stopped(there.session) == []
 
 
 def test_settled_as_not_done_it_runs_before_its_group(there: Open) -> None:
     stop_by_doubt(there)
-    settled = held.settle(there.desk, "l-0", done=False)
+    settled = held.settle(there.session, "l-0", done=False)
     assert (settled.group_restarted, len(settled.sent_back)) == (2, 1)
     there.world.run()
     assert there.office.ran == ["l-0", "l-1", "l-2"]
@@ -272,7 +272,7 @@ def test_settled_as_not_done_it_runs_before_its_group(there: Open) -> None:
 
 def test_the_record_of_a_settled_operation_lives_as_long_as_its_job_says(there: Open) -> None:
     park(there)
-    held.settle(there.desk, "p-1", done=True)
-    record = there.desk.engine.store.read([RecordKey("", "pay", "p-1")], there.clock.now_ms())[0]
+    held.settle(there.session, "p-1", done=True)
+    record = there.session.engine.store.read([RecordKey("", "pay", "p-1")], there.clock.now_ms())[0]
     assert record is not None
     assert record.expires_at_ms == there.clock.now_ms() + there.office.pay.policy.keep_ms

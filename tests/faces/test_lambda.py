@@ -26,7 +26,7 @@ from onefold.entropy import SystemEntropy
 from onefold.errors import NotFoundError, UsageError
 from onefold.lambdas.outcomes import LogLine
 from onefold.local.identifiers import message_uuid
-from onefold.service.functions import read_env_file
+from onefold.runtime.functions import read_env_file
 
 WITHIN_S = 30.0
 HANDLERS = """

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from onefold.admin import maps
 from onefold.cli import main, render
 from onefold.cli.commands import map_
 from onefold.manual_clock import ManualClock
-from onefold.service import maps
 
 MILL = Path(__file__).with_name("mill.py")
 RUN = "nightly/1"
@@ -135,7 +135,7 @@ def test_the_bar_shows_how_many_and_how_fast(monkeypatch: pytest.MonkeyPatch) ->
     console = Console(file=screen, force_terminal=True, width=100)
     monkeypatch.setattr(render, "console", lambda *, stderr=False: console)
     monkeypatch.setattr(render, "is_quiet", lambda: False)
-    now = maps.Progress(
+    now = maps.MapProgress(
         run=RUN, map="grind", source="in.csv", status="running", total=4_000, done=1_000, failed=2, malformed=1,
         under_way=50, pending=2_947, round=0, threshold="none", started_at_ms=0, ended_at_ms=None, failure=None,
         results="",
@@ -230,9 +230,9 @@ def test_where_nothing_begins_it_is_asked_whether_a_worker_runs(
 ) -> None:
     clock, looks = ManualClock(0), iter(range(10))
 
-    def progress(_app: object, _run: str) -> maps.Progress:
+    def progress(_app: object, _run: str) -> maps.MapProgress:
         look = next(looks)
-        return maps.Progress(
+        return maps.MapProgress(
             run=RUN, map="grind", source="in.csv", status="succeeded" if look == 9 else "running", total=40,
             done=look if moves else 0, failed=0, malformed=0, under_way=0, pending=0, round=0, threshold="none",
             started_at_ms=0, ended_at_ms=None, failure=None, results="",

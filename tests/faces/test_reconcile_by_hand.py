@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold.admin import reconcile, repair, runs
+from onefold.admin.session import AdminSession
 from onefold.reconcile import findings
 from onefold.reconcile.findings import Outcome
-from onefold.service import reconcile, repair, runs
-from onefold.service.desk import Desk
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened
 
 Opened = Callable[..., AbstractContextManager[Month]]
@@ -26,12 +26,12 @@ def month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 def look(there: Month) -> Outcome:
-    (found,) = reconcile.reconcile(there.desk, there.app, RUN)
+    (found,) = reconcile.reconcile(there.session, there.app, RUN)
     return found
 
 
-def plan(there: Month) -> repair.Plan:
-    return repair.Repair(there.desk, there.app, RUN).plan
+def plan(there: Month) -> repair.RepairPlan:
+    return repair.Repair(there.session, there.app, RUN).plan
 
 
 def test_a_run_that_is_as_it_should_be(month: Opened) -> None:
@@ -41,8 +41,8 @@ def test_a_run_that_is_as_it_should_be(month: Opened) -> None:
         assert (found.verdict, found.name, found.look, found.done) == ("agrees", "reconcile-monthly_billing", 0, 3)
         assert found.own is not None
         assert (found.own.expected, found.own.found) == (3, 3)
-        assert findings.read(there.desk.engine.state, RUN) == found
-        row = there.desk.engine.ledger.of_run(RUN)[-1]
+        assert findings.read(there.session.engine.state, RUN) == found
+        row = there.session.engine.ledger.of_run(RUN)[-1]
         assert (row.event, row.actor, row.detail["own_found"]) == ("reconciled", ACTOR, 3)
         assert there.events[-1].name == "reconciled"
         nothing = plan(there)
@@ -60,13 +60,13 @@ def test_a_planted_missing_one_is_found_and_sent_again(month: Opened) -> None:
         assert found.own is not None
         assert (found.own.missing, found.own.differences[0].key) == (1, "2026-06/b")
 
-        work = repair.Repair(there.desk, there.app, RUN)
+        work = repair.Repair(there.session, there.app, RUN)
         assert [(one.key, one.queue) for one in work.plan.resend] == [("2026-06/b", "bills")]
         assert work.plan.refused == ()
         assert there.world.depth("bills").visible == 0  # a plan sends nothing
         done = work.send("the queue was purged")
         assert (done.sent, done.whole) == (1, True)
-        row = there.desk.engine.ledger.of_key(there.bill("b"))[-1]
+        row = there.session.engine.ledger.of_key(there.bill("b"))[-1]
         assert (row.event, row.run, row.actor, row.queue) == ("resent", RUN, ACTOR, "bills")
         assert row.detail["reason_text"] == "the queue was purged"
         waiting = look(there)
@@ -83,7 +83,7 @@ def test_what_took_effect_between_plan_and_repair_is_not_done_twice(
         there.dispatch()
         there.lose("b")
         there.world.run()
-        work = repair.Repair(there.desk, there.app, RUN)
+        work = repair.Repair(there.session, there.app, RUN)
         there.module.charge.send(there.module.Bill("2026-06", "b"))
         there.world.run()
         work.send()
@@ -129,7 +129,7 @@ def test_a_planted_stuck_one_is_found_and_sent_again(month: Opened) -> None:
         assert [(one.key, one.why) for one in plan(there).resend] == [
             ("2026-06/b", "a run of it went silent; no message is left to take it over")
         ]
-        repair.Repair(there.desk, there.app, RUN).send()
+        repair.Repair(there.session, there.app, RUN).send()
         there.world.run()
         found = look(there)
         assert (found.stuck, found.done, found.doubtful, found.verdict) == (0, 3, 1, "agrees")
@@ -156,7 +156,7 @@ def test_what_the_dispatcher_does_not_yield_any_more_is_refused(month: Opened, t
         assert [(one.key, one.why) for one in found.refused] == [
             ("2026-06/a", "its data has changed: it does not come up any more when its message is to be made again")
         ]
-        assert not repair.Repair(there.desk, there.app, RUN).send().whole
+        assert not repair.Repair(there.session, there.app, RUN).send().whole
 
 
 def test_another_payload_than_the_one_that_was_claimed_is_refused(month: Opened, tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_repair_takes_a_bounded_number_at_once(month: Opened, monkeypatch: pyt
     with month("a b c") as there:
         there.dispatch()
         there.lose("a", "b", "c")
-        done = repair.Repair(there.desk, there.app, RUN).send()
+        done = repair.Repair(there.session, there.app, RUN).send()
         assert (done.sent, done.more, done.whole) == (2, True, False)
-        done = repair.Repair(there.desk, there.app, RUN).send()
+        done = repair.Repair(there.session, there.app, RUN).send()
         assert (done.sent, done.more, done.whole) == (1, False, True)
 
 
@@ -205,7 +205,7 @@ def test_a_check_that_fails_writes_nothing(month: Opened, tmp_path: Path) -> Non
         (tmp_path / "unreadable").touch()
         with pytest.raises(onefold.UsageError, match="failed: ConnectionError: the statements are away"):
             look(there)
-        assert findings.read(there.desk.engine.state, RUN) is None
+        assert findings.read(there.session.engine.state, RUN) is None
 
 
 def test_without_an_app_records_alone_are_looked_at(month: Opened) -> None:
@@ -213,7 +213,7 @@ def test_without_an_app_records_alone_are_looked_at(month: Opened) -> None:
         there.dispatch()
         there.lose("b")
         there.world.run()
-        bare = Desk(there.desk._runtime, actor=ACTOR)
+        bare = AdminSession(there.session._runtime, actor=ACTOR)
         (found,) = reconcile.reconcile(bare, None, RUN)
         assert (found.name, found.verdict, found.missing, found.own) == ("", "disagrees", 1, None)
 
@@ -221,14 +221,14 @@ def test_without_an_app_records_alone_are_looked_at(month: Opened) -> None:
 def test_runs_are_named_in_full_or_by_a_beginning(month: Opened) -> None:
     with month("a") as there:
         there.fire()
-        assert runs.find_run(there.desk, RUN) == RUN
-        assert runs.find_run(there.desk, "monthly_billing/2026-06") == RUN
+        assert runs.find_run(there.session, RUN) == RUN
+        assert runs.find_run(there.session, "monthly_billing/2026-06") == RUN
         with pytest.raises(onefold.NotFoundError, match="There is no run 'monthly_biling/2026-06'"):
-            runs.find_run(there.desk, "monthly_biling/2026-06")
+            runs.find_run(there.session, "monthly_biling/2026-06")
         there.clock.advance(31 * 86_400_000)
         there.fire()
         with pytest.raises(onefold.UsageError, match="2 runs begin with 'monthly'"):
-            runs.find_run(there.desk, "monthly")
+            runs.find_run(there.session, "monthly")
 
 
 def test_the_job_comes_to_the_same_as_the_hand(month: Opened) -> None:
@@ -236,7 +236,7 @@ def test_the_job_comes_to_the_same_as_the_hand(month: Opened) -> None:
         there.fire()
         there.clock.advance(30 * 60_000)
         there.world.run()
-        by_job = findings.read(there.desk.engine.state, RUN)
+        by_job = findings.read(there.session.engine.state, RUN)
         assert by_job is not None
         by_hand = look(there)
         assert (by_job.look, by_hand.look) == (1, 0)

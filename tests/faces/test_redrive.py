@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold.admin import dead_letters, editing, groups, held, queues, redrive, why
+from onefold.admin.dead_letters import Select
+from onefold.admin.redrive import Redrive, Tally
 from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
 from onefold.contracts.store import RecordKey
-from onefold.service import dead_letters, editing, groups, held, queues, redrive, stories
-from onefold.service.dead_letters import Select
-from onefold.service.redrive import Redrive, Tally
 from tests.faces.office import ACTOR, Office, Open, Order
 
 
@@ -28,8 +28,8 @@ def kill(there: Open, count: int, error: Exception | None = None) -> None:
 
 
 def begin(there: Open, select: Select | None = None, **settings: object) -> Redrive:
-    messages = list(dead_letters.find(there.desk, select or Select()))
-    return Redrive(there.desk, messages, **settings)  # type: ignore[arg-type]
+    messages = list(dead_letters.find(there.session, select or Select()))
+    return Redrive(there.session, messages, **settings)  # type: ignore[arg-type]
 
 
 def carry(there: Open, work: Redrive, *, steps: int = 500, step_ms: int = 250, works: bool = True) -> Tally:
@@ -48,8 +48,8 @@ def carry(there: Open, work: Redrive, *, steps: int = 500, step_ms: int = 250, w
 
 
 def fates(there: Open, *, app: bool = True) -> dict[str | None, tuple[str, str]]:
-    desk = there.desk if app else there.without_app()
-    found = redrive.foresee(desk, list(dead_letters.find(desk, Select())))
+    session = there.session if app else there.without_app()
+    found = redrive.foresee(session, list(dead_letters.find(session, Select())))
     return {one.letter.key: (one.forecast.fate, one.forecast.why) for one in found}
 
 
@@ -81,8 +81,8 @@ def test_the_second_of_one_operation_is_answered_by_the_first(there: Open) -> No
     kill(there, 1)
     there.office.book.send(Order("o-0"))
     there.world.run()
-    messages = list(dead_letters.find(there.desk, Select()))
-    first, second = redrive.foresee(there.desk, messages)
+    messages = list(dead_letters.find(there.session, Select()))
+    first, second = redrive.foresee(there.session, messages)
     assert first.forecast.fate == "run"
     assert second.forecast.fate == "answered"
     assert messages[0].message_id in second.forecast.why
@@ -94,8 +94,8 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
     there.office.book.send(Order("b-1"))
     there.world.run()
     for job, key in (("pay", "p-1"), ("book", "b-1")):
-        record = there.desk.engine.records.find(key)[0]
-        there.desk.engine.store.claim([ask_again(there, record.key, record.fingerprint)], there.clock.now_ms())
+        record = there.session.engine.records.find(key)[0]
+        there.session.engine.store.claim([ask_again(there, record.key, record.fingerprint)], there.clock.now_ms())
         assert record.key.job == job
     found = fates(there)
     assert found["p-1"][0] == found["b-1"][0] == "waits"
@@ -156,7 +156,7 @@ def test_what_is_mended_is_done_and_told(there: Open) -> None:
     tally = carry(there, begin(there, reason_text="city added"))
     assert (tally.end, tally.sent, tally.done, tally.came_back) == ("done", 30, 30, 0)
     assert sorted(there.office.ran) == sorted(f"o-{number}" for number in range(30))
-    rows = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "redrive"]
+    rows = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "redrive"]
     assert len(rows) == 30
     assert {row.actor for row in rows} == {ACTOR}
     assert {row.detail["to"] for row in rows} == {"orders"}
@@ -231,7 +231,7 @@ def test_retries_that_go_on_are_left_to_themselves(there: Open) -> None:
 def test_a_message_that_is_gone_is_counted_apart(there: Open) -> None:
     kill(there, 2)
     work = begin(there, watch=False)
-    there.desk.engine.queues.remove([there.dead()["o-0"]])
+    there.session.engine.queues.remove([there.dead()["o-0"]])
     tally = carry(there, work, works=False)
     assert (tally.sent, tally.gone) == (1, 1)
 
@@ -246,7 +246,7 @@ def test_run_waits_on_the_clock_and_tells_each_step(there: Open) -> None:
 @pytest.mark.parametrize("settings", [{"per_second": 0}, {"per_second": 501}, {"stop_after": -1}])
 def test_numbers_out_of_range_are_refused(there: Open, settings: dict[str, int]) -> None:
     with pytest.raises(onefold.UsageError, match="out of range"):
-        Redrive(there.desk, [], **settings)  # type: ignore[arg-type]
+        Redrive(there.session, [], **settings)  # type: ignore[arg-type]
 
 
 def unwritten(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def unwritten(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def append(_rows: object) -> None:
         raise onefold.StorageBusy("the disk is full")
 
-    monkeypatch.setattr(there.desk.engine.ledger, "append", append)
+    monkeypatch.setattr(there.session.engine.ledger, "append", append)
 
 
 def test_what_has_no_row_in_the_history_was_not_sent_back(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,36 +264,36 @@ def test_what_has_no_row_in_the_history_was_not_sent_back(there: Open, monkeypat
     unwritten(there, monkeypatch)
     with pytest.raises(onefold.StorageBusy):
         work.step()
-    assert len(list(dead_letters.find(there.desk, Select()))) == 2
+    assert len(list(dead_letters.find(there.session, Select()))) == 2
 
 
 def test_what_has_no_row_in_the_history_was_not_deleted(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     kill(there, 2)
-    messages = list(dead_letters.find(there.desk, Select()))
+    messages = list(dead_letters.find(there.session, Select()))
     unwritten(there, monkeypatch)
     with pytest.raises(onefold.StorageBusy):
-        dead_letters.remove(there.desk, messages)
-    assert list(dead_letters.find(there.desk, Select())) == messages
+        dead_letters.remove(there.session, messages)
+    assert list(dead_letters.find(there.session, Select())) == messages
 
 
 def test_what_is_edited_settled_or_purged_without_a_row_in_the_history_is_as_it_was(
     there: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill(there, 1)
-    (message,) = dead_letters.find(there.desk, Select())
+    (message,) = dead_letters.find(there.session, Select())
     there.office.ill["o-9"] = onefold.OutcomeUnknown("the bank did not answer")
     there.office.pay.send(Order("o-9"))
     there.world.run()  # and it is held
     there.office.book.send(Order("o-10"))
     unwritten(there, monkeypatch)
     with pytest.raises(onefold.StorageBusy):
-        editing.edit(there.desk, message, assignments=["city=York"])
+        editing.edit(there.session, message, assignments=["city=York"])
     with pytest.raises(onefold.StorageBusy):
-        held.settle(there.desk, "o-9", done=True)
+        held.settle(there.session, "o-9", done=True)
     with pytest.raises(onefold.StorageBusy):
-        queues.purge(there.desk, "orders")
-    assert list(dead_letters.find(there.desk, Select())) == [message]
-    assert [one.key for one in held.listed(there.desk)] == ["o-9"]
+        queues.purge(there.session, "orders")
+    assert list(dead_letters.find(there.session, Select())) == [message]
+    assert [one.key for one in held.listed(there.session)] == ["o-9"]
     assert there.world.depth("orders").visible == 1
 
 
@@ -345,11 +345,11 @@ def stop_group(there: Open) -> None:
 
 def test_a_stopped_group_is_known(there: Open) -> None:
     stop_group(there)
-    (one,) = groups.stopped(there.desk)
+    (one,) = groups.stopped(there.session)
     assert (one.queue, one.group) == ("lines.fifo", "c-1")
     assert one.by == there.dead()["l-1"]
-    assert groups.stopped(there.desk, "lines.fifo") == [one]
-    assert groups.stopped(there.desk, "orders") == []
+    assert groups.stopped(there.session, "lines.fifo") == [one]
+    assert groups.stopped(there.session, "orders") == []
     assert list(there.dead()) == ["l-1", "l-2", "l-3", "l-4"]
 
 
@@ -360,7 +360,7 @@ def test_a_stopped_group_goes_back_whole_and_in_order(there: Open) -> None:
     tally = carry(there, begin(there, Select(group="c-1")))
     assert (tally.end, tally.sent, tally.done) == ("done", 4, 4)
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "l-5"]
-    assert groups.stopped(there.desk) == []
+    assert groups.stopped(there.session) == []
     there.office.step.send(Order("l-6", customer="c-1"))
     there.world.run()
     assert there.office.ran[-1] == "l-6"
@@ -388,28 +388,28 @@ def test_part_of_a_stopped_group_is_refused(there: Open) -> None:
 def test_a_dry_run_refuses_what_the_run_refuses(there: Open) -> None:
     stop_group(there)
     for select in (Select(reason="group-stopped"), Select(key="l-1")):
-        messages = list(dead_letters.find(there.desk, select))
+        messages = list(dead_letters.find(there.session, select))
         with pytest.raises(onefold.UsageError, match="not selected") as caught:
-            redrive.foresee(there.desk, messages, select=select)
+            redrive.foresee(there.session, messages, select=select)
         assert "--group c-1" in caught.value.todo
     with pytest.raises(onefold.UsageError, match="1 of its 4 dead letters is not selected"):
-        redrive.foresee(there.desk, list(dead_letters.find(there.desk, Select(group="c-1")))[1:])
-    whole = redrive.foresee(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
+        redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1")))[1:])
+    whole = redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
     assert [one.forecast.fate for one in whole] == ["run"] * 4
 
 
 def test_what_is_recommended_for_a_stopped_group_is_not_refused(there: Open) -> None:
     stop_group(there)
-    failures = dead_letters.failures(there.desk, Select())
+    failures = dead_letters.failures(there.session, Select())
     assert [(one.reason, one.count, one.redrive) for one in failures] == [
         ("permanent", 1, "onefold dlq redrive --group c-1"), ("group-stopped", 3, "onefold dlq redrive --group c-1")
     ]  # fmt: skip
     for key in ("l-1", "l-2"):
-        message = dead_letters.one_of(there.desk, Select(key=key))
-        assert dead_letters.show(there.desk, message).redrive == "onefold dlq redrive --group c-1"
-        (story,) = stories.why(there.desk, key).stories
+        message = dead_letters.one_of(there.session, Select(key=key))
+        assert dead_letters.show(there.session, message).redrive == "onefold dlq redrive --group c-1"
+        (story,) = why.explain(there.session, key).stories
         assert story.todo[-2:] == ("onefold dlq redrive --group c-1 --dry-run", "onefold dlq redrive --group c-1")
-    edited = editing.edit(there.desk, message, assignments=['city="Oslo"'], dry_run=True)
+    edited = editing.edit(there.session, message, assignments=['city="Oslo"'], dry_run=True)
     assert edited.redrive == "onefold dlq redrive --group c-1"
 
 
@@ -417,32 +417,32 @@ def test_behind_a_held_message_settling_is_recommended(there: Open) -> None:
     there.office.ill["l-1"] = onefold.OutcomeUnknown("no answer")
     there.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(3))
     there.world.run()
-    messages = list(dead_letters.find(there.desk, Select(group="c-1")))
+    messages = list(dead_letters.find(there.session, Select(group="c-1")))
     assert messages
     with pytest.raises(onefold.UsageError, match="which is held"):
-        redrive.foresee(there.desk, messages)
-    assert all(one.redrive.startswith("onefold held list ") for one in dead_letters.failures(there.desk, Select()))
+        redrive.foresee(there.session, messages)
+    assert all(one.redrive.startswith("onefold held list ") for one in dead_letters.failures(there.session, Select()))
 
 
 def test_what_should_not_run_is_deleted_and_the_rest_goes_on(there: Open) -> None:
     stop_group(there)
-    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(key="l-1"))))
-    assert groups.stopped(there.desk), "the others of the group still wait for a person"
+    dead_letters.remove(there.session, list(dead_letters.find(there.session, Select(key="l-1"))))
+    assert groups.stopped(there.session), "the others of the group still wait for a person"
     carry(there, begin(there, Select(group="c-1")))
     assert there.office.ran == ["l-2", "l-3", "l-4"]
 
 
 def test_a_group_of_which_nothing_is_left_goes_on(there: Open) -> None:
     stop_group(there)
-    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
-    assert groups.stopped(there.desk) == []
+    dead_letters.remove(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
+    assert groups.stopped(there.session) == []
     there.office.step.send(Order("l-9", customer="c-1"))
     there.world.run()
     assert there.office.ran == ["l-9"]
 
 
 def hurried(there: Open, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Let the desk's waits be over at once, with time passing, and something happening meanwhile."""
+    """Let the session's waits be over at once, with time passing, and something happening meanwhile."""
 
     class Hurried:
         now_ms, monotonic_ms = there.clock.now_ms, there.clock.monotonic_ms
@@ -452,18 +452,18 @@ def hurried(there: Open, meanwhile: Callable[[], None] = lambda: None) -> None:
             meanwhile()
             return False
 
-    there.desk.clock = Hurried()  # type: ignore[assignment]
+    there.session.clock = Hurried()  # type: ignore[assignment]
 
 
 def test_a_group_in_a_workers_hands_is_left_alone(there: Open) -> None:
     stop_group(there)
     there.office.step.send(Order("l-9", customer="c-1"))
-    there.desk.engine.queues.open("lines.fifo").receive(1, 3_600_000)
+    there.session.engine.queues.open("lines.fifo").receive(1, 3_600_000)
     hurried(there)
     with pytest.raises(onefold.TransientError, match="Workers kept receiving messages of group 'c-1'"):
-        groups.start_again(there.desk, "lines.fifo", "c-1")
+        groups.start_again(there.session, "lines.fifo", "c-1")
     assert there.world.depth("lines-dead.fifo").visible == 4
-    assert groups.stopped(there.desk)
+    assert groups.stopped(there.session)
 
 
 def test_a_group_that_takes_long_to_read_is_given_up_after_ten_seconds_too(
@@ -480,7 +480,7 @@ def test_a_group_that_takes_long_to_read_is_given_up_after_ten_seconds_too(
     hurried(there)
     monkeypatch.setattr(groups._Group, "is_free", is_free)
     with pytest.raises(onefold.TransientError, match="for 10 s"):
-        groups.start_again(there.desk, "lines.fifo", "c-1")
+        groups.start_again(there.session, "lines.fifo", "c-1")
     assert len(looks) == 10
 
 
@@ -494,7 +494,7 @@ def test_a_crash_while_a_group_is_sent_back_leaves_it_stopped_and_in_order(
 ) -> None:
     stop_group(there)
     there.office.ill.clear()
-    target = there.desk.engine.queues if verb == "move" else there.desk.engine.state
+    target = there.session.engine.queues if verb == "move" else there.session.engine.state
 
     def crash(*_: object) -> None:
         raise Crashed
@@ -502,7 +502,7 @@ def test_a_crash_while_a_group_is_sent_back_leaves_it_stopped_and_in_order(
     with monkeypatch.context() as patched:
         patched.setattr(target, verb, crash)
         with pytest.raises(Crashed):
-            groups.start_again(there.desk, "lines.fifo", "c-1")
+            groups.start_again(there.session, "lines.fifo", "c-1")
     there.office.step.send(Order("l-9", customer="c-1"))
     there.world.run()
     assert there.office.ran == []
@@ -513,7 +513,7 @@ def test_a_crash_while_a_group_is_sent_back_leaves_it_stopped_and_in_order(
 
 def between_looking_and_moving(there: Open, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
     """Have something happen once, after the group was looked at and before its transaction begins."""
-    together, happened = there.desk.engine.together, []
+    together, happened = there.session.engine.together, []
 
     def late(calls: Sequence[Callable[[], object]], **settings: bool) -> list[object]:
         if not happened:
@@ -521,7 +521,7 @@ def between_looking_and_moving(there: Open, monkeypatch: pytest.MonkeyPatch, mea
             meanwhile()
         return together(calls, **settings)
 
-    monkeypatch.setattr(there.desk.engine, "together", late)
+    monkeypatch.setattr(there.session.engine, "together", late)
 
 
 def test_what_follows_in_the_last_moment_goes_back_in_order(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +539,7 @@ def test_what_follows_in_the_last_moment_goes_back_in_order(there: Open, monkeyp
     tally = carry(there, work)
     assert (tally.sent, tally.done) == (4, 4)
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
-    assert groups.stopped(there.desk) == []
+    assert groups.stopped(there.session) == []
 
 
 def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,7 +548,7 @@ def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch
     there.office.ill.clear()
     there.office.step.send(Order("n-1", customer="c-1"))
     there.office.step.send(Order("n-2", customer="c-1"))
-    lines = there.desk.engine.queues.open("lines.fifo")
+    lines = there.session.engine.queues.open("lines.fifo")
     in_hand: list[Delivery] = []
     between_looking_and_moving(there, monkeypatch, lambda: in_hand.extend(lines.receive(1)))
 
@@ -558,7 +558,7 @@ def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch
         in_hand.clear()
 
     hurried(there, bury)
-    groups.start_again(there.desk, "lines.fifo", "c-1")
+    groups.start_again(there.session, "lines.fifo", "c-1")
     there.world.run()
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
 
@@ -566,11 +566,11 @@ def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch
 def test_what_followed_since_it_was_chosen_goes_with_its_group(there: Open) -> None:
     stop_group(there)
     there.office.ill.clear()
-    messages = list(dead_letters.find(there.desk, Select()))
+    messages = list(dead_letters.find(there.session, Select()))
     there.office.step.send(Order("n-1", customer="c-1"))
     there.world.run()
     assert len(there.dead()) == 5
-    carry(there, Redrive(there.desk, messages, select=Select()))
+    carry(there, Redrive(there.session, messages, select=Select()))
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1"]
 
 
@@ -581,13 +581,13 @@ def test_its_history_is_written_with_the_move(there: Open, monkeypatch: pytest.M
         raise Crashed
 
     with monkeypatch.context() as patched:
-        patched.setattr(there.desk.engine.ledger, "append", crash)
+        patched.setattr(there.session.engine.ledger, "append", crash)
         with pytest.raises(Crashed):
-            groups.start_again(there.desk, "lines.fifo", "c-1")
+            groups.start_again(there.session, "lines.fifo", "c-1")
     assert len(there.dead()) == 4
-    groups.start_again(there.desk, "lines.fifo", "c-1", reason_text="fixed")
+    groups.start_again(there.session, "lines.fifo", "c-1", reason_text="fixed")
     for number in range(1, 5):
-        rows = there.desk.engine.ledger.of_key(RecordKey("", "step", f"l-{number}"))
+        rows = there.session.engine.ledger.of_key(RecordKey("", "step", f"l-{number}"))
         (row,) = [row for row in rows if row.event == "redrive"]
         assert (row.actor, row.detail["reason_text"]) == (ACTOR, "fixed")
 
@@ -599,7 +599,7 @@ def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
     stop_group(there)
     there.office.step.send(Order("n-1", customer="c-1"))
     there.office.step.send(Order("n-2", customer="c-1"))
-    lines = there.desk.engine.queues.open("lines.fifo")
+    lines = there.session.engine.queues.open("lines.fifo")
     in_hand = lines.receive(1)
 
     def bury() -> None:
@@ -608,8 +608,8 @@ def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
         in_hand.clear()
 
     hurried(there, bury)
-    dead_letters.remove(there.desk, list(dead_letters.find(there.desk, Select(group="c-1"))))
-    assert groups.stopped(there.desk), "n-1 has followed since, and n-2 may not pass it"
+    dead_letters.remove(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
+    assert groups.stopped(there.session), "n-1 has followed since, and n-2 may not pass it"
     there.office.ill.clear()
     there.world.run()
     assert there.office.ran == []
@@ -621,12 +621,12 @@ def test_a_move_task_is_refused_while_it_would_tear_a_stopped_group_apart(there:
     stop_group(there)
     for target in (None, "lines.fifo"):
         with pytest.raises(onefold.UsageError, match="holds messages of group 'c-1'") as told:
-            queues.start_move(there.desk, "lines-dead.fifo", to=target)
+            queues.start_move(there.session, "lines-dead.fifo", to=target)
         assert "--group c-1" in told.value.todo
-    assert there.desk.engine.queues.moves("lines-dead.fifo") == []
+    assert there.session.engine.queues.moves("lines-dead.fifo") == []
     there.office.ill.clear()
     carry(there, begin(there, Select(group="c-1")))
-    assert queues.start_move(there.desk, "lines-dead.fifo").to_move == 0
+    assert queues.start_move(there.session, "lines-dead.fifo").to_move == 0
 
 
 # -- FIFO groups without transactions ----------------------------------------------------------------------------------
@@ -635,7 +635,7 @@ def test_a_move_task_is_refused_while_it_would_tear_a_stopped_group_apart(there:
 @pytest.fixture
 def apart(there: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
     """The same office where queues and records share no transaction, as on SQS."""
-    monkeypatch.setattr(there.desk.engine, "commit", None)
+    monkeypatch.setattr(there.session.engine, "commit", None)
     return there
 
 
@@ -646,11 +646,11 @@ def test_without_transactions_a_group_is_sent_back_only_while_its_queue_is_idle(
     with pytest.raises(onefold.UsageError, match="is stopped, and its queue is not in this") as told:
         begin(apart, Select(group="c-1"))
     assert "--idle" in told.value.todo
-    in_hand = apart.desk.engine.queues.open("lines.fifo").receive(1)
+    in_hand = apart.session.engine.queues.open("lines.fifo").receive(1)
     with pytest.raises(onefold.TransientError, match="A consumer holds messages of"):
         begin(apart, Select(group="c-1"), idle=True)
     assert len(apart.dead()) == 4
-    apart.desk.engine.queues.open("lines.fifo").set_visible_in([(one.receipt, RetryIn(0)) for one in in_hand])
+    apart.session.engine.queues.open("lines.fifo").set_visible_in([(one.receipt, RetryIn(0)) for one in in_hand])
     carry(apart, begin(apart, Select(group="c-1"), idle=True))
     assert apart.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1"]
 
@@ -665,9 +665,9 @@ def test_without_transactions_a_long_group_goes_back_ten_at_a_time(
     apart.office.ill.clear()
     apart.office.ran.clear()
     apart.office.step.send_many(Order(f"n-{number}", customer="c-1") for number in range(23))
-    of_group = apart.desk.engine.queues.of_group
-    monkeypatch.setattr(apart.desk.engine.queues, "of_group", lambda *place, limit=10: of_group(*place, limit=limit))
-    groups.start_again(apart.desk, "lines.fifo", "c-1", idle=True)
+    of_group = apart.session.engine.queues.of_group
+    monkeypatch.setattr(apart.session.engine.queues, "of_group", lambda *place, limit=10: of_group(*place, limit=limit))
+    groups.start_again(apart.session, "lines.fifo", "c-1", idle=True)
     apart.world.run()
     assert apart.office.ran == [f"l-{number}" for number in range(35)] + [f"n-{number}" for number in range(23)]
 
@@ -675,13 +675,13 @@ def test_without_transactions_a_long_group_goes_back_ten_at_a_time(
 def test_without_transactions_an_edit_keeps_a_message_in_its_place_or_is_refused(apart: Open) -> None:
     stop_group(apart)
     for key, is_last in (("l-1", False), ("l-4", True)):
-        message = dead_letters.one_of(apart.desk, Select(key=key))
+        message = dead_letters.one_of(apart.session, Select(key=key))
         if is_last:
-            assert editing.edit(apart.desk, message, assignments=["city=Rome"]).written
+            assert editing.edit(apart.session, message, assignments=["city=Rome"]).written
             continue
-        assert not editing.edit(apart.desk, message, assignments=["city=Rome"], dry_run=True).written
+        assert not editing.edit(apart.session, message, assignments=["city=Rome"], dry_run=True).written
         with pytest.raises(onefold.UsageError, match="has others of its group 'c-1' behind it"):
-            editing.edit(apart.desk, message, assignments=["city=Rome"])
+            editing.edit(apart.session, message, assignments=["city=Rome"])
 
 
 def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_idle(apart: Open) -> None:
@@ -689,10 +689,10 @@ def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_
     apart.office.step.send_many(Order(f"l-{number}", customer="c-1") for number in range(3))
     apart.world.run()
     apart.office.ran.clear()
-    (one,) = held.listed(apart.desk)
+    (one,) = held.listed(apart.session)
     with pytest.raises(onefold.UsageError, match="--idle"):
-        held.settle(apart.desk, one.key, done=True)
-    assert [one.state for one in held.listed(apart.desk)] == ["held"], "nothing was settled"
-    assert held.settle(apart.desk, one.key, done=True, idle=True).group_restarted == 2
+        held.settle(apart.session, one.key, done=True)
+    assert [one.state for one in held.listed(apart.session)] == ["held"], "nothing was settled"
+    assert held.settle(apart.session, one.key, done=True, idle=True).group_restarted == 2
     apart.world.run()
     assert apart.office.ran == ["l-1", "l-2"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.admin import reconcile, repair
+from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import RecordKey
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Tick
-from onefold.service import reconcile, repair
-from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline
 
 DUE_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
@@ -40,9 +40,9 @@ class Shop:
     def monthly(self, function: Callable[..., Any]) -> None:
         self.schedule = self.app.schedule("cron(0 2 1 * ? *)", name="monthly")(function)
 
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
-        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+        return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def shop() -> Shop:
     return Shop()
 
 
-def lost(shop: Shop, world: World, *keys: str) -> Desk:
+def lost(shop: Shop, world: World, *keys: str) -> AdminSession:
     """The tick is handled, and then messages with these keys are lost."""
     shop.app.deliver([shop.schedule.outgoing(DUE_MS)])
     if shop.schedule.dispatches:
         queue = world._runtime.backend.open_queue("shop-schedules")
         world._perform(world._driver.begin(queue.receive(10)))
-    desk = shop.desk()
+    session = shop.session()
     for key in keys:
-        desk.engine.queues.remove([one.message_id for one in desk.engine.queues.find_key(key)])
+        session.engine.queues.remove([one.message_id for one in session.engine.queues.find_key(key)])
     world.run()
-    return desk
+    return session
 
 
 def ids(count: int) -> list[dict[str, str]]:
@@ -79,8 +79,8 @@ def test_an_async_dispatcher_is_asked_again(shop: Shop) -> None:
 
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        desk = lost(shop, world, "c1")
-        work = repair.Repair(desk, shop.app, RUN)
+        session = lost(shop, world, "c1")
+        work = repair.Repair(session, shop.app, RUN)
         assert [one.key for one in work.plan.resend] == ["c1"]
         assert len(closed) == 2  # also where it is left early
         work.send()
@@ -96,9 +96,9 @@ def test_what_a_dispatcher_sends_besides_is_not_sent_again(shop: Shop) -> None:
 
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        desk = lost(shop, world, "c0")
-        assert repair.Repair(desk, shop.app, RUN).send().sent == 1
-        assert [one.key for one in desk.engine.queues.peek("bills")] == ["c0"]
+        session = lost(shop, world, "c0")
+        assert repair.Repair(session, shop.app, RUN).send().sent == 1
+        assert [one.key for one in session.engine.queues.peek("bills")] == ["c0"]
         world.run()
         assert shop.done.count("besides") == 1
         assert len(set(shop.keys)) == 1  # the same key for partners as in the run itself
@@ -112,16 +112,16 @@ def test_a_plain_tick_is_its_own_message(shop: Shop) -> None:
     with inline(shop.app, start_ms=DUE_MS - 1_000) as world:
         world.clock.advance(1_000)
         world.tick()
-        desk = shop.desk()
-        desk.engine.queues.remove([one.message_id for one in desk.engine.queues.peek("shop-schedules")])
-        (found,) = reconcile.reconcile(desk, shop.app, RUN)
+        session = shop.session()
+        session.engine.queues.remove([one.message_id for one in session.engine.queues.peek("shop-schedules")])
+        (found,) = reconcile.reconcile(session, shop.app, RUN)
         assert (found.missing, found.dispatched) == (1, 1)
-        work = repair.Repair(desk, shop.app, RUN)
+        work = repair.Repair(session, shop.app, RUN)
         assert [(one.job, one.queue) for one in work.plan.resend] == [("monthly", "shop-schedules")]
         assert work.send().whole
         world.run()
         assert shop.done == [RUN]
-        assert reconcile.reconcile(desk, shop.app, RUN)[0].verdict == "agrees"
+        assert reconcile.reconcile(session, shop.app, RUN)[0].verdict == "agrees"
 
 
 def test_a_fifo_queue_takes_it_although_it_remembers_the_first(shop: Shop) -> None:
@@ -130,8 +130,8 @@ def test_a_fifo_queue_takes_it_although_it_remembers_the_first(shop: Shop) -> No
 
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        desk = lost(shop, world, "c1")
-        repair.Repair(desk, shop.app, RUN).send()
+        session = lost(shop, world, "c1")
+        repair.Repair(session, shop.app, RUN).send()
         assert world.depth("lines.fifo").visible == 1  # within the five minutes of deduplication
         world.run()
         assert sorted(shop.done) == ["c0", "c1", "c2"]
@@ -143,9 +143,9 @@ def test_a_run_whose_schedule_is_not_declared_any_more_is_refused(shop: Shop) ->
 
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        desk = lost(shop, world, "c0")
+        session = lost(shop, world, "c0")
         del shop.app.schedules["monthly"]
-        plan = repair.Repair(desk, shop.app, RUN).plan
+        plan = repair.Repair(session, shop.app, RUN).plan
         assert [(one.key, one.why) for one in plan.refused] == [
             ("c0", "what made its message is not declared here: the app has no schedule or map monthly")
         ]
@@ -157,7 +157,7 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
 
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        desk = lost(shop, world, "c0", "c1", "c2")
+        session = lost(shop, world, "c0", "c1", "c2")
         monkeypatch.setattr(repair, "_BATCH", 2)
         deliver, calls = shop.app.deliver, []
 
@@ -168,9 +168,9 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
             return deliver(outgoing)
 
         monkeypatch.setattr(shop.app, "deliver", fails_then)
-        work = repair.Repair(desk, shop.app, RUN)
+        work = repair.Repair(session, shop.app, RUN)
         with pytest.raises(onefold.StorageBusy):
             work.send()
-        rows = [desk.engine.ledger.of_key(RecordKey("", "charge", key))[-1].event for key in ("c0", "c1", "c2")]
+        rows = [session.engine.ledger.of_key(RecordKey("", "charge", key))[-1].event for key in ("c0", "c1", "c2")]
         assert rows == ["resent", "resent", "dispatched"]
-        assert [one.key for one in repair.Repair(desk, shop.app, RUN).plan.resend] == ["c2"]
+        assert [one.key for one in repair.Repair(session, shop.app, RUN).plan.resend] == ["c2"]

@@ -14,13 +14,13 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import held, runs
+from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.cli import main, render
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, RecordKey
 from onefold.run import runs as values
 from onefold.run.runs import RunState
-from onefold.service import held, runs
-from onefold.service.desk import Desk, Jobs, open_desk
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers
 
@@ -49,9 +49,9 @@ def world(billing: Billing) -> Iterator[World]:
 
 
 @pytest.fixture
-def desk(billing: Billing, world: World) -> Desk:
+def session(billing: Billing, world: World) -> AdminSession:
     jobs = Jobs(named=billing.app.jobs, of=billing.app.job_of, history="brief")
-    return Desk(billing.runtime, actor="person:ada", jobs=jobs)
+    return AdminSession(billing.runtime, actor="person:ada", jobs=jobs)
 
 
 def begin(billing: Billing, count: int, title: str = "billing") -> None:
@@ -66,13 +66,13 @@ def begin(billing: Billing, count: int, title: str = "billing") -> None:
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-def test_pages_hold_every_run_once_the_latest_first(billing: Billing, desk: Desk) -> None:
+def test_pages_hold_every_run_once_the_latest_first(billing: Billing, session: AdminSession) -> None:
     begin(billing, 7)
     begin(billing, 2, "nightly")
     seen: list[str] = []
     after: str | None = None
     while True:
-        page = runs.listed(desk, limit=4, after=after)
+        page = runs.listed(session, limit=4, after=after)
         seen += [one.run for one in page.runs]
         after = page.after
         if after is None:
@@ -82,43 +82,45 @@ def test_pages_hold_every_run_once_the_latest_first(billing: Billing, desk: Desk
     assert [name.rpartition("/")[2] for name in seen] == sorted(
         (name.rpartition("/")[2] for name in seen), reverse=True
     )
-    assert [one.run[:7] for one in runs.listed(desk, "nightly").runs] == ["nightly"] * 2
+    assert [one.run[:7] for one in runs.listed(session, "nightly").runs] == ["nightly"] * 2
 
 
-def test_a_title_is_not_the_beginning_of_another(billing: Billing, desk: Desk) -> None:
+def test_a_title_is_not_the_beginning_of_another(billing: Billing, session: AdminSession) -> None:
     begin(billing, 1)
     begin(billing, 1, "billing-test")
-    assert [one.title for one in runs.listed(desk, "billing").runs] == ["billing"]
+    assert [one.title for one in runs.listed(session, "billing").runs] == ["billing"]
 
 
-def test_unfinished_runs_are_those_that_are_open(billing: Billing, world: World, desk: Desk) -> None:
+def test_unfinished_runs_are_those_that_are_open(billing: Billing, world: World, session: AdminSession) -> None:
     begin(billing, 2)
     values.note(billing.runtime.engine.state, RUN, expected=0)
     world.run_for(20_000)
-    assert [one.stand for one in runs.listed(desk).runs] == ["dispatching", "complete"]
-    assert [one.run for one in runs.listed(desk, unfinished=True).runs] == ["billing/2026-06-02T02:00:00Z"]
-    assert runs.listed(desk, "nobody", unfinished=True).runs == ()
+    assert [one.stand for one in runs.listed(session).runs] == ["dispatching", "complete"]
+    assert [one.run for one in runs.listed(session, unfinished=True).runs] == ["billing/2026-06-02T02:00:00Z"]
+    assert runs.listed(session, "nobody", unfinished=True).runs == ()
 
 
-def test_a_list_of_nothing_says_which_titles_there_are(billing: Billing, desk: Desk) -> None:
-    assert runs.listed(desk) == runs.Page(runs=(), after=None)
+def test_a_list_of_nothing_says_which_titles_there_are(billing: Billing, session: AdminSession) -> None:
+    assert runs.listed(session) == runs.RunPage(runs=(), after=None)
     begin(billing, 1)
     with pytest.raises(errors.NotFoundError, match="Did you mean billing"):
-        runs.listed(desk, "biling")
+        runs.listed(session, "biling")
 
 
-def test_a_page_that_cannot_be_is_refused(billing: Billing, desk: Desk) -> None:
+def test_a_page_that_cannot_be_is_refused(billing: Billing, session: AdminSession) -> None:
     begin(billing, 1)
     with pytest.raises(errors.UsageError, match="nothing on it"):
-        runs.listed(desk, limit=0)
+        runs.listed(session, limit=0)
     with pytest.raises(errors.UsageError, match="not on this list"):
-        runs.listed(desk, after="billing/2020")
+        runs.listed(session, after="billing/2020")
 
 
 # -- show ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_stands_in_the_way_is_named_those_for_a_person_first(billing: Billing, world: World, desk: Desk) -> None:
+def test_what_stands_in_the_way_is_named_those_for_a_person_first(
+    billing: Billing, world: World, session: AdminSession
+) -> None:
     billing.customers = customers(6)
     billing.ill = {
         "c-00001": onefold.PermanentError("no card"),
@@ -127,7 +129,7 @@ def test_what_stands_in_the_way_is_named_those_for_a_person_first(billing: Billi
     }
     billing.tick.send(Tick())
     world.run()
-    shown = runs.show(desk, RUN)
+    shown = runs.show(session, RUN)
     assert [(one.key, one.stand, one.event) for one in shown.open] == [
         ("c-00002", "unknown", "held"),
         ("c-00001", "dead", "dead-letter"),
@@ -136,10 +138,10 @@ def test_what_stands_in_the_way_is_named_those_for_a_person_first(billing: Billi
     run = shown.run
     assert (run.expected, run.done, run.failed, run.dead, run.unknown, run.missing) == (6, 3, 1, 1, 1, 0)
     assert (run.stand, shown.open_count, shown.in_flight, shown.restarts) == ("running", 3, 0, 0)
-    assert [one.key for one in runs.show(desk, RUN, limit=1, after=1).open] == ["c-00001"]
+    assert [one.key for one in runs.show(session, RUN, limit=1, after=1).open] == ["c-00001"]
 
 
-def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world: World, desk: Desk) -> None:
+def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world: World, session: AdminSession) -> None:
     begin(billing, 1)
     keys = [RecordKey("", "charge", name) for name in ("a", "b")]
     engine, now_ms = billing.runtime.engine, world.clock.now_ms()
@@ -148,76 +150,78 @@ def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world
         key=keys[1], fingerprint="f", owner="w", lease_until_ms=now_ms + 1_000, start=True, expires_at_ms=now_ms + 9_999
     )
     engine.store.claim([ask], now_ms)
-    shown = runs.show(desk, RUN)
+    shown = runs.show(session, RUN)
     assert [(one.key, one.stand) for one in shown.open] == [("b", "in flight"), ("a", "waiting")]
     assert shown.in_flight == 1
     world.clock.advance(1_000)
-    assert runs.show(desk, RUN).in_flight == 0
+    assert runs.show(session, RUN).in_flight == 0
 
 
 def test_a_refused_message_under_the_key_of_a_done_one_is_not_in_the_way(
-    billing: Billing, world: World, desk: Desk
+    billing: Billing, world: World, session: AdminSession
 ) -> None:
     billing.customers = customers(2)
     billing.tick.send(Tick())
     world.run()
     row = Row(at_ms=world.clock.now_ms() + 1, event="conflict", key=RecordKey("", "charge", "c-00001"), run=RUN)
     billing.runtime.engine.ledger.append([Row(at_ms=row.at_ms - 1, event="completed", key=row.key, run=RUN), row])
-    shown = runs.show(desk, RUN)
+    shown = runs.show(session, RUN)
     assert (shown.run.stand, shown.run.done, shown.run.dead, shown.open) == ("complete", 2, 0, ())
 
 
 def test_a_run_too_long_to_look_at_each_has_its_counts(
-    billing: Billing, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    billing: Billing, world: World, session: AdminSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "_LOOKED_AT", 10)
     billing.customers = customers(20)
     billing.tick.send(Tick())
     world.run()
-    shown = runs.show(desk, RUN)
+    shown = runs.show(session, RUN)
     assert (shown.run.done, shown.open, shown.open_count, shown.in_flight) == (20, (), None, None)
 
 
-def test_what_a_person_settles_counts_for_the_run(billing: Billing, world: World, desk: Desk) -> None:
+def test_what_a_person_settles_counts_for_the_run(billing: Billing, world: World, session: AdminSession) -> None:
     billing.customers = customers(2)
     billing.ill = {"c-00000": onefold.OutcomeUnknown("silent"), "c-00001": onefold.OutcomeUnknown("silent")}
     billing.tick.send(Tick())
     world.run()
-    assert runs.one(desk, RUN).unknown == 2
-    held.settle(desk, "c-00000", done=True)
-    assert (runs.one(desk, RUN).done, runs.one(desk, RUN).stand) == (1, "ended")
+    assert runs.one(session, RUN).unknown == 2
+    held.settle(session, "c-00000", done=True)
+    assert (runs.one(session, RUN).done, runs.one(session, RUN).stand) == (1, "ended")
     del billing.ill["c-00001"]
-    held.settle(desk, "c-00001", done=False)
-    assert runs.one(desk, RUN).stand == "running"  # it was sent back
+    held.settle(session, "c-00001", done=False)
+    assert runs.one(session, RUN).stand == "running"  # it was sent back
     world.run()
-    assert runs.one(desk, RUN).stand == "complete"
+    assert runs.one(session, RUN).stand == "complete"
 
 
-def test_a_stopped_dispatch_is_told_from_one_that_goes_on(billing: Billing, world: World, desk: Desk) -> None:
+def test_a_stopped_dispatch_is_told_from_one_that_goes_on(
+    billing: Billing, world: World, session: AdminSession
+) -> None:
     billing.customers = customers(15)
     billing.before = lambda customer: 1 // (customer != "c-00012")
     billing.tick.send(Tick())
     world.run_for(20_000)
-    run = runs.one(desk, RUN)
+    run = runs.one(session, RUN)
     assert (run.stand, run.dispatched) == ("stopped", 10)
     assert run.failure is not None
     assert run.failure.startswith("ZeroDivisionError")
 
 
-def test_a_name_may_be_cut_where_no_other_begins_like_that(billing: Billing, desk: Desk) -> None:
+def test_a_name_may_be_cut_where_no_other_begins_like_that(billing: Billing, session: AdminSession) -> None:
     begin(billing, 2)
-    assert runs.one(desk, "billing/2026-06-01").run == RUN
+    assert runs.one(session, "billing/2026-06-01").run == RUN
     with pytest.raises(errors.UsageError, match="2 runs begin with"):
-        runs.one(desk, "billing/2026")
+        runs.one(session, "billing/2026")
     with pytest.raises(errors.NotFoundError, match="Did you mean billing/2026-06-01"):
-        runs.one(desk, "bilding/2026-06-01T02:00:00Z")
+        runs.one(session, "bilding/2026-06-01T02:00:00Z")
 
 
 # -- watch -----------------------------------------------------------------------------------------------------------
 
 
-def seen(stand: runs.Stand, *, dispatched: int = 100, expected: int = 100, done: int = 0) -> runs.Run:
-    return runs.Run(
+def seen(stand: runs.RunStatus, *, dispatched: int = 100, expected: int = 100, done: int = 0) -> runs.RunView:
+    return runs.RunView(
         run=RUN, kind="dispatch", title="billing", owner=None, nominal_at_ms=None, stand=stand, failure=None,
         started_at_ms=0, ended_at_ms=None, dispatched=dispatched, expected=expected, done=done, failed=0, dead=0,
         unknown=0, missing=expected - done,
@@ -251,7 +255,7 @@ def test_while_it_is_dispatched_the_rate_is_of_messages() -> None:
     assert meter.read(2_000, seen("running", done=5)).per_second is None  # something else is counted from now on
 
 
-def test_watching_ends_when_nothing_is_left_to_do(billing: Billing, world: World, desk: Desk) -> None:
+def test_watching_ends_when_nothing_is_left_to_do(billing: Billing, world: World, session: AdminSession) -> None:
     billing.customers = customers(3)
     billing.tick.send(Tick())
     begin(billing, 1)
@@ -262,16 +266,16 @@ def test_watching_ends_when_nothing_is_left_to_do(billing: Billing, world: World
         world.clock.advance(pause_ms)
         world.run()
 
-    stands = [progress.run.stand for progress in runs.watched(desk, "billing/2026", wait=wait)]
+    stands = [progress.run.stand for progress in runs.watched(session, "billing/2026", wait=wait)]
     assert stands == ["dispatching", "complete"]
     assert waits == [1_000]
 
 
 def test_watching_ends_where_a_stopped_dispatch_goes_on_only_when_a_person_says_so(
-    billing: Billing, world: World, desk: Desk
+    billing: Billing, world: World, session: AdminSession
 ) -> None:
-    def look() -> runs.Progress:
-        return next(runs.watched(desk, RUN, wait=lambda _: None))
+    def look() -> runs.RunProgress:
+        return next(runs.watched(session, RUN, wait=lambda _: None))
 
     billing.customers = customers(15)
     billing.before = lambda customer: 1 // (customer != "c-00012")
@@ -280,22 +284,22 @@ def test_watching_ends_where_a_stopped_dispatch_goes_on_only_when_a_person_says_
     assert (look().run.stand, look().ended) == ("stopped", False)  # its tick will be tried again
     world.run_for(20_000)
     assert (look().run.stand, look().run.done, look().ended) == ("stopped", 10, True)
-    assert [one.ended for one in runs.watched(desk, RUN, wait=lambda _: None)] == [True]
-    desk.record("redrive", key=RecordKey("", "billing", RUN))
+    assert [one.ended for one in runs.watched(session, RUN, wait=lambda _: None)] == [True]
+    session.record("redrive", key=RecordKey("", "billing", RUN))
     assert not look().ended
 
 
-def test_watching_ends_where_no_queue_took_the_tick(billing: Billing, world: World, desk: Desk) -> None:
+def test_watching_ends_where_no_queue_took_the_tick(billing: Billing, world: World, session: AdminSession) -> None:
     begin(billing, 1)
     values.note(billing.runtime.engine.state, RUN, failure="Its tick was given up: too large")
-    assert not next(runs.watched(desk, RUN, wait=lambda _: None)).ended
-    desk.record("tick-dropped", run=RUN)
-    assert next(runs.watched(desk, RUN, wait=lambda _: None)).ended
+    assert not next(runs.watched(session, RUN, wait=lambda _: None)).ended
+    session.record("tick-dropped", run=RUN)
+    assert next(runs.watched(session, RUN, wait=lambda _: None)).ended
 
 
-def test_watching_what_is_not_there_fails_at_once(desk: Desk) -> None:
+def test_watching_what_is_not_there_fails_at_once(session: AdminSession) -> None:
     with pytest.raises(errors.NotFoundError):
-        next(runs.watched(desk, "nobody", wait=lambda _: None))
+        next(runs.watched(session, "nobody", wait=lambda _: None))
 
 
 # -- as commands -----------------------------------------------------------------------------------------------------
@@ -439,16 +443,16 @@ def test_three_workers_close_a_run_once(shell: Path, capsys: pytest.CaptureFixtu
     for worker in workers:
         said, _ = worker.communicate(timeout=60)
         assert worker.returncode == 0, said
-    desk = open_desk("sqlite:///billing.db", actor="person:ada")
+    session = open_session("sqlite:///billing.db", actor="person:ada")
     try:
-        one = runs.one(desk, RUN)
+        one = runs.one(session, RUN)
         assert (one.stand, one.expected, one.done, one.dead) == ("ended", 400, 399, 1)
         assert one.ended_at_ms is not None
         key = RecordKey("", "report", RUN)
-        (record,) = desk.engine.store.read([key], desk.now_ms())
+        (record,) = session.engine.store.read([key], session.now_ms())
         assert record is not None
         assert (record.status, record.attempts_total) == ("completed", 1)
-        assert desk.engine.ledger.of_key(key) == []  # a clean first run: no second message was ever delivered
-        assert desk.engine.queues.depth("reports").visible == 0
+        assert session.engine.ledger.of_key(key) == []  # a clean first run: no second message was ever delivered
+        assert session.engine.queues.depth("reports").visible == 0
     finally:
-        desk.close()
+        session.close()

@@ -8,27 +8,27 @@ import msgspec
 import pytest
 
 import onefold
+from onefold.admin import jobs, queues, status
+from onefold.admin.session import Jobs
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.decide.breaker import Breaker
 from onefold.run.admission import breaker_name
-from onefold.service import jobs, queues, status
-from onefold.service.desk import Jobs
-from tests.faces.office import ACTOR, Open, Order, file_url, open_desk
+from tests.faces.office import ACTOR, Open, Order, file_url, open_session
 
 
 def codes(there: Open) -> list[str]:
-    return [warning.code for warning in status.status(there.desk).warnings]
+    return [warning.code for warning in status.status(there.session).warnings]
 
 
 def queue_of(there: Open, name: str) -> status.QueueStatus:
-    (found,) = status.status(there.desk, name).queues
+    (found,) = status.status(there.session, name).queues
     return found
 
 
 def test_an_idle_engine_needs_nobody(there: Open) -> None:
-    found = status.status(there.desk)
+    found = status.status(there.session)
     assert [one.queue for one in found.queues] == ["careful", "lines.fifo", "orders"]
     assert found.warnings == ()
     assert {one.job for one in found.jobs} == {"book", "pay", "step", "charge"}
@@ -38,7 +38,7 @@ def test_what_waits_is_counted(there: Open) -> None:
     there.office.book.send_many(Order(f"o-{number}") for number in range(5))
     there.office.book.send(Order("later"), delay="10m")
     there.clock.advance(3_000)
-    there.desk.engine.queues.open("orders").receive(2)
+    there.session.engine.queues.open("orders").receive(2)
     found = queue_of(there, "orders")
     assert (found.visible, found.in_flight, found.delayed, found.oldest_age_ms) == (3, 2, 1, 3_000)
 
@@ -50,7 +50,7 @@ def test_what_was_done_is_counted_per_job(there: Open) -> None:
     there.office.book.send(Order("o-9"))
     there.world.run()
     there.clock.advance(1_000)
-    (book,) = [one for one in status.status(there.desk).jobs if one.job == "book"]
+    (book,) = [one for one in status.status(there.session).jobs if one.job == "book"]
     assert (book.queue, book.done_last_minute, book.done_last_hour) == ("orders", 1, 4)
     (alone,) = status.status(there.without_app()).jobs
     assert (alone.job, alone.queue, alone.done_last_hour) == ("book", None, 4)
@@ -62,7 +62,7 @@ def test_messages_that_nobody_takes_are_a_warning(there: Open) -> None:
     assert codes(there) == []
     there.clock.advance(1_000)
     assert codes(there) == ["nobody-works"]
-    there.desk.engine.queues.open("orders").receive(1)
+    there.session.engine.queues.open("orders").receive(1)
     assert codes(there) == []
 
 
@@ -73,7 +73,7 @@ def test_dead_letters_about_to_expire_are_a_warning(there: Open) -> None:
     assert queue_of(there, "orders").dead_expires_in_ms == 14 * 86_400_000
     assert codes(there) == []
     there.clock.advance(13 * 86_400_000 + 1)
-    (warning,) = status.status(there.desk).warnings
+    (warning,) = status.status(there.session).warnings
     assert warning.code == "expires-soon"
     assert warning.text == "The first of 1 dead letter of orders expires in 23h59m."
 
@@ -83,12 +83,12 @@ def test_held_outcomes_are_a_warning(there: Open) -> None:
     there.office.pay.send(Order("p"))
     there.world.run()
     assert queue_of(there, "careful").held == 1
-    (warning,) = status.status(there.desk).warnings
+    (warning,) = status.status(there.session).warnings
     assert (warning.code, warning.todo) == ("held", "onefold held list")
 
 
 def test_a_queue_that_is_its_own_dead_letter_queue_is_shown_with_a_warning(there: Open) -> None:
-    admin = there.desk.engine.queues
+    admin = there.session.engine.queues
     admin.create(QueueSettings(name="loop"))
     admin.change(QueueSettings(name="loop", dead_letter="loop", receives_max=1), advised=False)
     admin.open("loop").send([Entry(body="x")])
@@ -102,14 +102,14 @@ def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:
     there.office.step.send(Order("l", customer="c-7"))
     there.world.run()
     assert queue_of(there, "lines.fifo").stopped_groups == 1
-    (warning,) = status.status(there.desk).warnings
+    (warning,) = status.status(there.session).warnings
     assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq list --all --group c-7")
-    assert status.status(there.desk, "orders").warnings == ()
+    assert status.status(there.session, "orders").warnings == ()
 
 
 def test_an_unknown_queue_is_refused(there: Open) -> None:
     with pytest.raises(onefold.NotFoundError, match="no queue 'ordrs'"):
-        status.status(there.desk, "ordrs")
+        status.status(there.session, "ordrs")
 
 
 # -- paused jobs -----------------------------------------------------------------------------------------------------
@@ -119,17 +119,17 @@ def test_a_paused_job_is_a_warning_and_can_go_on(there: Open) -> None:
     there.office.ill["a"] = onefold.DependencyDown("401: the key was rotated")
     there.office.book.send(Order("a"))
     there.world.run()
-    (paused,) = jobs.paused(there.desk)
+    (paused,) = jobs.paused(there.session)
     assert (paused.job, paused.pauses) == ("book", 1)
-    (warning,) = status.status(there.desk).warnings
+    (warning,) = status.status(there.session).warnings
     assert warning.code == "job-paused"
     assert "the key was rotated" in warning.text
     assert "onefold resume book" in warning.todo
-    assert jobs.resume(there.desk, "book", reason_text="new key")
-    assert jobs.paused(there.desk) == []
-    assert not jobs.resume(there.desk, "book")
-    assert not jobs.resume(there.desk, "pay")
-    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "resumed"]
+    assert jobs.resume(there.session, "book", reason_text="new key")
+    assert jobs.paused(there.session) == []
+    assert not jobs.resume(there.session, "book")
+    assert not jobs.resume(there.session, "pay")
+    (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "resumed"]
     assert (row.actor, row.detail) == (ACTOR, {"job": "book", "reason_text": "new key"})
 
 
@@ -143,25 +143,25 @@ def test_a_job_that_goes_on_takes_up_at_once_what_its_pause_has_hidden(there: Op
     there.office.ran.clear()
     there.world.run()
     assert there.office.ran == []  # one was refused, two came behind it
-    assert jobs.resume(there.desk, "book")
+    assert jobs.resume(there.session, "book")
     there.world.run()
     assert len(there.office.ran) == 3
-    assert jobs.paused(there.desk) == []
+    assert jobs.paused(there.session) == []
 
 
 def test_a_breaker_that_workers_keep_changing_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     open_breaker = msgspec.json.encode(Breaker(pauses=1, until_ms=there.clock.now_ms() + 1_000))
-    there.desk.engine.state.put([Change(breaker_name("book"), open_breaker, 0)])
-    monkeypatch.setattr(there.desk.engine.state, "put", lambda changes: [False])
+    there.session.engine.state.put([Change(breaker_name("book"), open_breaker, 0)])
+    monkeypatch.setattr(there.session.engine.state, "put", lambda changes: [False])
     with pytest.raises(onefold.TransientError, match="being changed by workers"):
-        jobs.resume(there.desk, "book")
+        jobs.resume(there.session, "book")
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------
 
 
 def test_queues_are_listed_with_their_companions(there: Open) -> None:
-    views = queues.views(there.desk)
+    views = queues.views(there.session)
     assert [(one.settings.name, one.role, one.serves) for one in views[:3]] == [
         ("careful", "source", ()),
         ("careful-dead", "dead-letter", ("careful",)),
@@ -172,7 +172,7 @@ def test_queues_are_listed_with_their_companions(there: Open) -> None:
 def test_a_look_is_no_receive(there: Open) -> None:
     there.office.charge.send(Order("x", customer="acme"))
     for _ in range(20):
-        (seen,) = queues.look(there.desk, "careful", limit=5)
+        (seen,) = queues.look(there.session, "careful", limit=5)
     assert (seen.job, seen.tenant, seen.key, seen.state, seen.receive_count) == (
         "charge",
         "acme",
@@ -181,19 +181,19 @@ def test_a_look_is_no_receive(there: Open) -> None:
         0,
     )
     assert seen.body is None
-    assert queues.look(there.desk, "careful", bodies=True)[0].body == (
+    assert queues.look(there.session, "careful", bodies=True)[0].body == (
         '{"city":"London","customer":"acme","order_id":"x"}'
     )
     with pytest.raises(onefold.NotFoundError, match="no queue 'x'"):
-        queues.look(there.desk, "x")
+        queues.look(there.session, "x")
 
 
 def test_a_queue_is_emptied_once_a_minute_and_that_is_written_down(there: Open) -> None:
     there.office.book.send_many([Order("a"), Order("b")])
-    assert queues.purge(there.desk, "orders", reason_text="load test") == 2
+    assert queues.purge(there.session, "orders", reason_text="load test") == 2
     with pytest.raises(onefold.UsageError, match="every 60 seconds"):
-        queues.purge(there.desk, "orders")
-    (row,) = [row for row in there.desk.engine.ledger.between(0, 1 << 60) if row.event == "purge"]
+        queues.purge(there.session, "orders")
+    (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "purge"]
     assert (row.queue, row.actor, row.detail) == ("orders", ACTOR, {"count": 2, "reason_text": "load test"})
 
 
@@ -203,16 +203,16 @@ def test_a_dead_letter_queue_moves_as_a_whole(there: Open) -> None:
         there.office.book.send(Order(f"o-{number}"))
     there.world.run()
     told = []
-    task = queues.start_move(there.desk, "orders-dead")
-    task = queues.carry_move(there.desk, task, told.append)
+    task = queues.start_move(there.session, "orders-dead")
+    task = queues.carry_move(there.session, task, told.append)
     assert (task.status, task.moved, task.to_move) == ("COMPLETED", 3, 3)
     assert told[-1] == task
-    assert queues.move_tasks(there.desk) == queues.move_tasks(there.desk, "orders-dead") == [task]
+    assert queues.move_tasks(there.session) == queues.move_tasks(there.session, "orders-dead") == [task]
     assert there.world.depth("orders").visible == 3
     with pytest.raises(onefold.UsageError, match="COMPLETED"):
-        queues.cancel_move(there.desk, task.handle)
+        queues.cancel_move(there.session, task.handle)
     with pytest.raises(onefold.UsageError, match="Dead Letter Queue"):
-        queues.start_move(there.desk, "orders")
+        queues.start_move(there.session, "orders")
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
@@ -229,24 +229,24 @@ def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
     wanted = [declared.dead_letter, declared.held, declared.settings]
     after.runtime()
     after.close()
-    desk = open_desk(
+    session = open_session(
         url, actor=ACTOR, jobs=Jobs(named=after.jobs, of=after.job_of, history="brief", queues=tuple(wanted))
     )
-    (drift,) = queues.drift(desk, wanted)
+    (drift,) = queues.drift(session, wanted)
     assert drift.queue == "orders"
     assert drift.differences == ("visibility is 30s, declared 1m", "dead_letter's after is 10, declared 4")
-    (warning,) = status.status(desk).warnings
+    (warning,) = status.status(session).warnings
     assert (warning.code, warning.text, warning.todo) == ("settings-differ", drift.text, "onefold queue apply")
-    assert queues.apply(desk, wanted) == [drift]
-    assert queues.drift(desk, wanted) == queues.apply(desk, wanted) == []
-    (row,) = desk.engine.ledger.between(0, 1 << 60)
+    assert queues.apply(session, wanted) == [drift]
+    assert queues.drift(session, wanted) == queues.apply(session, wanted) == []
+    (row,) = session.engine.ledger.between(0, 1 << 60)
     assert (row.event, row.queue, row.actor) == ("settings", "orders", ACTOR)
-    desk.close()
+    session.close()
     after.runtime()
     after.close()
 
 
 def test_a_desk_on_a_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(onefold.NotFoundError, match="There is no file"):
-        open_desk(file_url(tmp_path), actor=ACTOR)
+        open_session(file_url(tmp_path), actor=ACTOR)
     assert list(tmp_path.iterdir()) == []

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 import pytest
 
 import onefold
+from onefold.admin import editing, held, queues, redrive, status, why
+from onefold.admin.dead_letters import Select, find, one_of
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Failure, RecordKey, Release
-from onefold.service import editing, held, queues, redrive, status, stories
-from onefold.service.dead_letters import Select, find, one_of
 from tests.faces.office import START_MS, Office, Open, Order
 
 
-def story(there: Open, key: str, **which: str) -> stories.Story:
-    (found,) = stories.why(there.desk, key, **which).stories  # type: ignore[arg-type]
+def story(there: Open, key: str, **which: str) -> why.Explanation:
+    (found,) = why.explain(there.session, key, **which).stories  # type: ignore[arg-type]
     return found
 
 
-def told(found: stories.Story) -> list[tuple[str, str, str]]:
+def told(found: why.Explanation) -> list[tuple[str, str, str]]:
     return [(line.event, line.text, line.rule) for line in found.lines]
 
 
@@ -44,7 +44,7 @@ def test_a_clean_run_is_told_by_its_record(there: Open) -> None:
 def test_a_duplicate_names_the_record_that_answered(there: Open) -> None:
     there.office.book.send(Order("a"))
     there.world.run()
-    first = there.desk.engine.records.find("a")[0].message_id
+    first = there.session.engine.records.find("a")[0].message_id
     there.clock.advance(1_000)
     there.office.book.send(Order("a"))
     there.world.run()
@@ -85,7 +85,7 @@ def test_without_an_app_the_numbers_of_the_row_remain(there: Open) -> None:
     there.office.ill["a"] = ValueError("odd")
     there.office.book.send(Order("a"))
     there.world.run()
-    (found,) = stories.why(there.without_app(), "a").stories
+    (found,) = why.explain(there.without_app(), "a").stories
     assert found.lines[-1].rule == "retry in 1.0 s: attempt 1 of 2"
 
 
@@ -95,9 +95,9 @@ def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> Non
     there.world.run()
     there.office.ill.clear()
     there.clock.advance(60_000)
-    editing.edit(there.desk, one_of(there.desk, Select(key="a")), assignments=["city=Paris"], reason_text="typo")
+    editing.edit(there.session, one_of(there.session, Select(key="a")), assignments=["city=Paris"], reason_text="typo")
     there.clock.advance(1_000)
-    redrive.Redrive(there.desk, list(find(there.desk, Select())), watch=False).run(lambda _: None)
+    redrive.Redrive(there.session, list(find(there.session, Select())), watch=False).run(lambda _: None)
     there.clock.advance(1_000)
     there.world.run()
     found = story(there, "a")
@@ -125,7 +125,7 @@ def test_runs_are_counted_on_through_redrives(there: Open) -> None:
     there.world.run_for(30_000)
     before = [line.text for line in story(there, "a").lines if line.event != "started"]
     for number in range(1, 3):
-        redrive.Redrive(there.desk, list(find(there.desk, Select())), watch=False).run(lambda _: None)
+        redrive.Redrive(there.session, list(find(there.session, Select())), watch=False).run(lambda _: None)
         there.world.run_for(30_000)
         after = [line.text for line in story(there, "a").lines if line.event != "started"]
         assert after[: len(before)] == before, "what the story said before a redrive it says after it"
@@ -140,9 +140,9 @@ def test_a_move_by_a_task_is_told_where_it_happened(there: Open) -> None:
     there.office.ill["a"] = onefold.PermanentError("no such city")
     there.office.book.send(Order("a"))
     there.world.run()
-    task = there.desk.engine.queues.start_move("orders-dead")
+    task = there.session.engine.queues.start_move("orders-dead")
     there.clock.advance(1_000)
-    there.desk.engine.maintain(lambda _: None)
+    there.session.engine.maintain(lambda _: None)
     there.clock.advance(1_000)
     there.world.run()
     lines = story(there, "a").lines
@@ -158,13 +158,13 @@ def test_a_purge_is_told_of_each_message(there: Open, queue: str) -> None:
         there.world.run()
     there.clock.advance(60_000)
     before = told(story(there, "a"))
-    assert queues.purge(there.desk, queue, reason_text="a mistake") == 1
+    assert queues.purge(there.session, queue, reason_text="a mistake") == 1
     found = story(there, "a")
     assert found.place == "gone"
     assert found.text.endswith("person:ada removed it at 2023-11-14T22:14:20.000Z.")
     assert (found.lines[-1].event, found.lines[-1].at_ms) == ("removed", START_MS + 60_000)
     assert told(found)[:-1] == (before if queue == "orders-dead" else [])
-    row = there.desk.engine.ledger.of_key(RecordKey("", "book", "a"))[-1]
+    row = there.session.engine.ledger.of_key(RecordKey("", "book", "a"))[-1]
     assert row.detail == {"reason_text": "a mistake"}
 
 
@@ -172,49 +172,49 @@ def test_a_purge_is_told_of_every_message_however_many_they_are(there: Open) -> 
     """Deleted with their rows in bounded transactions: nobody waits for the file until all of them are gone."""
     there.office.book.send_many([Order(f"a-{number}") for number in range(5_001)])
     transactions: list[int] = []
-    removes, purges = there.desk.engine.queues.remove, there.desk.engine.queues.purge
+    removes, purges = there.session.engine.queues.remove, there.session.engine.queues.purge
 
     def counted(message_ids: list[str]) -> list[bool]:
         transactions.append(len(message_ids))
         return removes(message_ids)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(there.desk.engine.queues, "remove", counted)
-        assert queues.purge(there.desk, "orders", reason_text="a mistake") == 5_001
+        patched.setattr(there.session.engine.queues, "remove", counted)
+        assert queues.purge(there.session, "orders", reason_text="a mistake") == 5_001
     assert transactions == [1_000] * 5
-    assert there.desk.engine.queues.depth("orders").visible == 0
+    assert there.session.engine.queues.depth("orders").visible == 0
     for number in (0, 999, 1_000, 4_999, 5_000):
-        row = there.desk.engine.ledger.of_key(RecordKey("", "book", f"a-{number}"))[-1]
+        row = there.session.engine.ledger.of_key(RecordKey("", "book", f"a-{number}"))[-1]
         assert (row.event, row.actor, row.detail) == ("removed", "person:ada", {"reason_text": "a mistake"})
     assert story(there, "a-5000").place == "gone"
     (row,) = [
-        row for row in there.desk.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
+        row for row in there.session.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
     ]
     assert row.detail == {"count": 5_001, "reason_text": "a mistake"}
     there.office.book.send_many([Order(f"b-{number}") for number in range(1_001)])
     with pytest.raises(onefold.UsageError, match="Only one PurgeQueue operation"):
-        queues.purge(there.desk, "orders")
-    assert there.desk.engine.queues.depth("orders").visible == 1_001, "a purge that is refused deletes nothing"
+        queues.purge(there.session, "orders")
+    assert there.session.engine.queues.depth("orders").visible == 1_001, "a purge that is refused deletes nothing"
     there.clock.advance(60_000)
     assert purges("orders", only_ask=True) == 0
-    assert there.desk.engine.queues.depth("orders").visible == 1_001
+    assert there.session.engine.queues.depth("orders").visible == 1_001
 
 
 def test_a_purge_counts_what_has_no_row_of_its_own(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages sent while it goes on, more than one transaction takes: no endless pursuit, and no silence."""
     monkeypatch.setattr(queues, "_NOTED_AT_ONCE", 2)
     there.office.book.send_many([Order(f"a-{number}") for number in range(2)])
-    removes = there.desk.engine.queues.remove
+    removes = there.session.engine.queues.remove
 
     def busy(message_ids: list[str]) -> list[bool]:
         there.clock.advance(1)
         there.office.book.send_many([Order(f"late-{number}") for number in range(5)])
         return removes(message_ids)
 
-    monkeypatch.setattr(there.desk.engine.queues, "remove", busy)
-    assert queues.purge(there.desk, "orders") == 7
+    monkeypatch.setattr(there.session.engine.queues, "remove", busy)
+    assert queues.purge(there.session, "orders") == 7
     (row,) = [
-        row for row in there.desk.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
+        row for row in there.session.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
     ]
     assert row.detail == {"count": 7, "not_noted": 3}
 
@@ -225,7 +225,7 @@ def test_a_run_after_a_settlement_as_not_done_is_told(there: Open) -> None:
     there.world.run()
     there.office.ill.clear()
     there.clock.advance(1_000)
-    held.settle(there.desk, "p", done=False)
+    held.settle(there.session, "p", done=False)
     there.clock.advance(1_000)
     there.world.run()
     lines = story(there, "p").lines
@@ -235,14 +235,14 @@ def test_a_run_after_a_settlement_as_not_done_is_told(there: Open) -> None:
 
 def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     there.office.book.send(Order("a"))
-    message = there.desk.engine.queues.peek("orders")[0]
+    message = there.session.engine.queues.peek("orders")[0]
     fingerprint = there.office.book.outgoing(Order("a")).fingerprint
     now_ms = there.clock.now_ms()
     ask = onefold.contracts.store.Ask(
         key=RecordKey("", "book", "a"), fingerprint=fingerprint, owner="w-dead", lease_until_ms=now_ms + 5_000, start=True,
         expires_at_ms=now_ms + 10_000_000, message_id=message.message_id, sent_at_ms=message.sent_at_ms,
     )  # fmt: skip
-    there.desk.engine.store.claim([ask], now_ms)
+    there.session.engine.store.claim([ask], now_ms)
     there.clock.advance(2_000)
     running = story(there, "a")
     assert running.place == "running"
@@ -253,7 +253,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     silent = story(there, "a")
     assert silent.place == "silent"
     assert "has not renewed its lease for 1s. The next delivery takes it over" in silent.text
-    (one,) = status.stuck(there.desk)
+    (one,) = status.stuck(there.session)
     assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-dead", 1_000, True)
     there.world.run()
     found = story(there, "a")
@@ -275,13 +275,13 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
             "answers duplicates until 2024-02-12T22:13:26.000Z",
         ),
     ]
-    assert status.stuck(there.desk) == []
+    assert status.stuck(there.session) == []
 
 
 def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
     there.claim("charge_card", "k", start=True)
     there.clock.advance(10_000)
-    (one,) = status.stuck(there.desk)
+    (one,) = status.stuck(there.session)
     assert (one.silent_ms, one.resolves) == (9_000, False)
     found = story(there, "k")
     assert found.place == "silent"
@@ -299,7 +299,7 @@ def test_a_delayed_message_was_sent_when_it_was_sent(there: Open) -> None:
         (line,) = story(there, key).lines
         assert (line.event, line.at_ms) == ("sent", START_MS)
         assert line.rule.endswith(", 20h later")
-        (waiting,) = queues.look(there.desk, queue)
+        (waiting,) = queues.look(there.session, queue)
         assert (waiting.state, waiting.sent_at_ms) == ("delayed", START_MS)
 
 
@@ -310,11 +310,11 @@ def test_a_run_has_one_number_after_a_crash_that_a_person_settled(there: Open) -
         key=RecordKey("", "pay", "a"), fingerprint=there.office.pay.outgoing(Order("a")).fingerprint, owner="w-dead",
         lease_until_ms=now_ms + 1_000, start=True, expires_at_ms=now_ms + 10_000_000,
     )  # fmt: skip
-    there.desk.engine.store.claim([ask], now_ms)
+    there.session.engine.store.claim([ask], now_ms)
     there.clock.advance(1_000)
     there.world.run()
     there.office.ill["a"] = onefold.PermanentError("account closed")
-    held.settle(there.desk, "a", done=False)
+    held.settle(there.session, "a", done=False)
     there.clock.advance(1_000)
     there.world.run()
     texts = [line.text for line in story(there, "a").lines]
@@ -326,7 +326,7 @@ def test_what_a_person_settled_as_done_says_so_first(there: Open) -> None:
     there.office.ill["a"] = onefold.OutcomeUnknown("no answer")
     there.office.pay.send(Order("a"))
     there.world.run()
-    held.settle(there.desk, "a", done=True)
+    held.settle(there.session, "a", done=True)
     assert re.match(r"Settled by hand as done at \S+ by ada", story(there, "a").text)
 
 
@@ -340,7 +340,7 @@ def test_a_held_one_says_how_to_settle_it(there: Open) -> None:
     assert "it is unknown whether the effect happened. OutcomeUnknown: the bank did not answer" in found.text
     assert found.todo[1:] == ("onefold held settle 'p 1' --done --result JSON", "onefold held settle 'p 1' --not-done")
     assert [event for event, _, _ in told(found)][-3:] == ["unknown", "held", "held"]
-    held.settle(there.desk, "p 1", done=True, reason_text="saw it")
+    held.settle(there.session, "p 1", done=True, reason_text="saw it")
     found = story(there, "p 1")
     assert found.place == "done"
     assert told(found)[-1] == ("settled", "settled as done", "reason given: saw it")
@@ -356,7 +356,7 @@ def test_waiting_in_each_way(there: Open) -> None:
     assert later.lines[0].text == "sent to orders"
     there.clock.advance(61_000)
     assert story(there, "now").todo == ("Is a worker running? See `onefold status`.",)
-    there.desk.engine.queues.open("orders").receive(1, 30_000)
+    there.session.engine.queues.open("orders").receive(1, 30_000)
     in_hand = story(there, "now")
     assert in_hand.place == "waiting"
     assert "received, and hidden for another 30.0 s" in in_hand.text
@@ -374,12 +374,12 @@ def test_one_of_a_paused_job_says_what_it_waits_for(there: Open) -> None:
 
 
 def test_one_that_was_deleted_is_gone_and_says_by_whom(there: Open) -> None:
-    from onefold.service.dead_letters import remove
+    from onefold.admin.dead_letters import remove
 
     there.office.ill["a"] = onefold.PermanentError("no")
     there.office.book.send(Order("a"))
     there.world.run()
-    remove(there.desk, list(find(there.desk, Select())))
+    remove(there.session, list(find(there.session, Select())))
     found = story(there, "a")
     assert found.place == "gone"
     assert found.text == (
@@ -409,7 +409,7 @@ def test_several_operations_have_one_story_each(there: Open) -> None:
     there.office.charge.send(Order("x", customer="acme"))
     there.office.charge.send(Order("x", customer="umbrella"))
     there.world.run()
-    found = stories.why(there.desk, "x").stories
+    found = why.explain(there.session, "x").stories
     assert {(one.job, one.tenant) for one in found} == {
         ("book", ""),
         ("pay", ""),
@@ -417,18 +417,18 @@ def test_several_operations_have_one_story_each(there: Open) -> None:
         ("charge", "umbrella"),
     }
     assert story(there, "x", job="charge", tenant="acme").tenant == "acme"
-    none = stories.why(there.desk, "x", job="step")
+    none = why.explain(there.session, "x", job="step")
     assert none.stories == ()
     assert none.meanings[0].startswith("The key is known, but not for job step: it belongs to ")
 
 
 def test_a_message_id_tells_the_story_of_its_operation(there: Open) -> None:
     there.office.book.send(Order("a"))
-    message_id = there.desk.engine.queues.peek("orders")[0].message_id
+    message_id = there.session.engine.queues.peek("orders")[0].message_id
     assert story(there, message_id).key == "a"
     there.send_foreign("orders", '{"city": 1}')
     there.world.run()
-    (malformed,) = find(there.desk, Select(reason="malformed"))
+    (malformed,) = find(there.session, Select(reason="malformed"))
     found = story(there, malformed.message_id)
     assert (found.place, found.key) == ("dead", malformed.message_id)
     assert "malformed" in found.text
@@ -438,11 +438,11 @@ def test_a_key_that_nobody_knows(there: Open) -> None:
     there.office.book.send_many([Order("order-17"), Order("order-18")])
     there.world.run()
     there.office.pay.send(Order("order-71"))
-    answer = stories.why(there.desk, "ordr-17")
+    answer = why.explain(there.session, "ordr-17")
     assert answer.stories == ()
     assert len(answer.meanings) == 5
     assert answer.near[0] == "order-17"
-    assert stories.why(there.desk, "something else").near == ()
+    assert why.explain(there.session, "something else").near == ()
 
 
 @pytest.mark.parametrize(
@@ -483,20 +483,20 @@ def test_asking_changes_nothing(there: Open) -> None:
     there.office.ill["a"] = onefold.PermanentError("no")
     there.office.book.send_many([Order("a"), Order("b")])
     there.world.run()
-    queues = there.desk.engine.queues
+    queues = there.session.engine.queues
     before = [queues.peek(settings.name) for settings in queues.settings()]
-    rows = there.desk.engine.ledger.between(0, 1 << 60)
+    rows = there.session.engine.ledger.between(0, 1 << 60)
     for key in ("a", "b", "zzz"):
-        stories.why(there.desk, key)
+        why.explain(there.session, key)
     assert [queues.peek(settings.name) for settings in queues.settings()] == before
-    assert there.desk.engine.ledger.between(0, 1 << 60) == rows
+    assert there.session.engine.ledger.between(0, 1 << 60) == rows
 
 
 def test_a_released_record_without_a_message_says_so(there: Open) -> None:
     claimed = there.claim("charge_card", "k", start=False)
     failure = Failure(kind="released", error="Drain", summary="given back")
     now_ms = there.clock.now_ms()
-    there.desk.engine.store.write([(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms)
+    there.session.engine.store.write([(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms)
     found = story(there, "k")
     assert (found.place, found.text) == (
         "gone",

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 import onefold
+from onefold.admin import days, reconcile
+from onefold.admin.days import Day, DayRun
+from onefold.admin.session import AdminSession
 from onefold.contracts.state import Change
 from onefold.contracts.store import Ask, Claimed, Complete
 from onefold.run import runs
-from onefold.service import days, reconcile
-from onefold.service.days import Day, DayRun
-from onefold.service.desk import Desk
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened
 
 HOUR_MS = 3_600_000
@@ -31,7 +31,7 @@ def month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 def why(there: Month, text: str, name: str = "monthly_billing") -> Day:
-    return days.why(there.desk, there.app.schedules, name, text)
+    return days.explain(there.session, there.app.schedules, name, text)
 
 
 def june(there: Month) -> DayRun:
@@ -68,7 +68,7 @@ def test_what_was_refused_as_a_conflict_did_not_take_effect(month: Opened) -> No
             key=other.record, fingerprint=other.fingerprint, owner="earlier", lease_until_ms=now_ms + 1_000, start=True,
             expires_at_ms=now_ms * 2,
         )  # fmt: skip
-        store = there.desk.engine.store
+        store = there.session.engine.store
         (claimed,) = store.claim([ask], now_ms)
         assert isinstance(claimed, Claimed)
         store.write([(claimed.hold, Complete(result=b"null", expires_at_ms=now_ms * 2))], now_ms)
@@ -83,10 +83,10 @@ def test_what_was_refused_as_a_conflict_did_not_take_effect(month: Opened) -> No
 def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:
     with month("a") as there:
         with pytest.raises(onefold.NotFoundError) as of_an_app:
-            days.why(there.desk, {}, "nightly", "2026")
-        engine = Desk(there.app.runtime(), actor=ACTOR)
+            days.explain(there.session, {}, "nightly", "2026")
+        engine = AdminSession(there.app.runtime(), actor=ACTOR)
         with pytest.raises(onefold.NotFoundError) as of_an_engine:
-            days.why(engine, {}, "nightly", "2026")
+            days.explain(engine, {}, "nightly", "2026")
     assert of_an_app.value.meaning == "No run of it began here."
     assert of_an_engine.value.meaning == "No app was named, and no run of it began here."
 
@@ -109,7 +109,7 @@ def test_a_month_that_went_well(month: Opened) -> None:
         assert (found.dispatched, found.counts, found.left) == (3, {"done": 3}, ())
         assert found.tick == "Done at 2026-06-01 03:00:02 BST, with 1 run."
         assert found.reconciled is None
-        reconcile.reconcile(there.desk, there.app, RUN)
+        reconcile.reconcile(there.session, there.app, RUN)
         reconciled = june(there).reconciled
         assert reconciled is not None
         assert reconciled.verdict == "agrees"
@@ -152,7 +152,7 @@ def test_what_did_not_take_effect_is_named_with_payload_and_owner(month: Opened)
         }
         (dead,) = [one for one in found.left if one.place == "dead"]
         assert dead.message_id is not None
-        assert there.desk.engine.queues.find([dead.message_id])[0] is not None
+        assert there.session.engine.queues.find([dead.message_id])[0] is not None
 
 
 def test_only_the_first_are_named(month: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_ticks_that_were_passed_over_are_told_as_such(month: Opened) -> None:
 
 def test_where_another_scheduler_sends_ticks_only_their_absence_is_known(month: Opened) -> None:
     with month("a") as there:
-        there.desk.engine.state.put([Change("schedule/monthly_billing", None, 1)])
+        there.session.engine.state.put([Change("schedule/monthly_billing", None, 1)])
         assert [one.fired for one in why(there, "2026").runs[4:7]] == ["not-fired", "not-fired", "ahead"]
         assert june(there).tick == "no scheduler has taken up the schedule, and no tick of it was ever handled here"
         there.app.deliver([there.module.monthly_billing.outgoing(DUE_MS)])  # as EventBridge Scheduler does
@@ -210,8 +210,8 @@ def test_where_another_scheduler_sends_ticks_only_their_absence_is_known(month: 
 def test_without_an_app_what_began_is_told(month: Opened) -> None:
     with month("a b") as there:
         there.fire()
-        bare = Desk(there.desk._runtime, actor=ACTOR)
-        found = days.why(bare, {}, "monthly_billing", "2026-06")
+        bare = AdminSession(there.session._runtime, actor=ACTOR)
+        found = days.explain(bare, {}, "monthly_billing", "2026-06")
         assert (found.declared, found.expression, found.range.zone) == (False, None, "UTC")
         assert [(one.run, one.planned, one.counts) for one in found.runs] == [
             (RUN, "2026-06-01 02:00:00 UTC", {"done": 2})
@@ -220,7 +220,7 @@ def test_without_an_app_what_began_is_told(month: Opened) -> None:
 
 def test_a_map_run_is_found_by_its_start(month: Opened) -> None:
     with month("a") as there:
-        state = there.desk.engine.state
+        state = there.session.engine.state
         runs.begin(state, runs.RunState(name="enrich/7", kind="map", title="enrich", started_at_ms=DUE_MS, expected=0))
         (found,) = why(there, "2026-06-01", "enrich").runs
         assert (found.run, found.planned, found.times, found.tick) == ("enrich/7", None, None, "")

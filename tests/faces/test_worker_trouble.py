@@ -9,10 +9,10 @@ from msgspec import structs
 
 import onefold
 from onefold import errors
+from onefold.admin.session import AdminSession
 from onefold.cli.commands.worker import Trouble, Waits
 from onefold.contracts.store import RecordKey
 from onefold.run.events import EVENTS, Event
-from onefold.service.desk import Desk
 from onefold.testing import inline
 
 BUSY = Event(at_ms=0, name="engine-busy", detail={"summary": "The disk is full. Free space."})
@@ -53,10 +53,10 @@ def test_progress_goes_on_with_the_last_number_while_the_engine_cannot_be_asked(
 
     with inline(app) as world:
         ship.send_many([{"id": "1"}, {"id": "2"}])
-        desk = Desk(app.runtime(), actor="person:me")
-        waits = Waits(desk)
+        session = AdminSession(app.runtime(), actor="person:me")
+        waits = Waits(session)
         assert waits.now() == 2
-        queues: Any = desk.engine.queues
+        queues: Any = session.engine.queues
 
         def depth(_queue: str) -> Any:
             raise errors.StorageBusy("The file is locked.")

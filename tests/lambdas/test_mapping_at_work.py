@@ -18,7 +18,7 @@ from onefold.lambdas.mapping import Mapping
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
 from onefold.lambdas.settings import MappingSettings
 from onefold.local.identifiers import QueueAddresses
-from onefold.service.functions import wire_form
+from onefold.runtime.functions import wire_form
 from tests.local.house import House
 
 Say = Callable[[list[dict[str, Any]]], Outcome]

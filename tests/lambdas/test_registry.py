@@ -16,7 +16,7 @@ from onefold.lambdas.registry import Registry
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.fault_rules import parse_faults
 from onefold.local.identifiers import QueueAddresses
-from onefold.service.functions import wire_form
+from onefold.runtime.functions import wire_form
 from tests.local.house import House, play, turns
 
 Script = Callable[[House, Registry], Coroutine[Any, Any, None]]

@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 
 import onefold
+from onefold.admin import maps
+from onefold.admin.maps import MapProgress
 from onefold.maps.jobs import MapJob
 from onefold.maps.mapper import Mapper
-from onefold.service import maps
-from onefold.service.maps import Progress
 from onefold.testing.inline import World
 
 RUN = "nightly/1"
@@ -71,7 +71,7 @@ class Mill:
         return [record for one in listed for record in json.loads((place / one["Key"]).read_text())]
 
 
-def drive(mill: Mill, world: World, *, steps_max: int = 500, advance_ms: int = 500) -> Progress:
+def drive(mill: Mill, world: World, *, steps_max: int = 500, advance_ms: int = 500) -> MapProgress:
     """Drive the run and do its items until it is over."""
     mapper = Mapper(mill.app, mill.map, RUN)
     for _ in range(steps_max):

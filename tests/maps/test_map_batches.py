@@ -9,9 +9,9 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import maps
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import ItemBatch
-from onefold.service import maps
 from onefold.testing.inline import World, inline
 from tests.maps import map_world
 from tests.maps.map_world import RUN, Mill, NotThereError, Row

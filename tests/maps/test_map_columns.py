@@ -13,11 +13,11 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import maps
 from onefold.maps.checks import check_columns
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import ItemReader
 from onefold.maps.sources import LocalSource
-from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, Mill, drive
 

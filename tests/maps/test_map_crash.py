@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from onefold.admin import maps
 from onefold.maps.mapper import Mapper
-from onefold.service import maps
 from onefold.testing.inline import World, inline
 from tests.maps.map_world import RUN, Countdown, Killed, Mill, MortalHouse, NotThereError, drive
 

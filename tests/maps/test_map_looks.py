@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onefold import errors
+from onefold.admin import maps
 from onefold.maps.mapper import Mapper
 from onefold.options import ItemRetry
-from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, drive
 from tests.run.workshop import Told

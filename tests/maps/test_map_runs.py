@@ -13,6 +13,9 @@ from msgspec.structs import replace
 
 import onefold
 from onefold import errors
+from onefold.admin import maps
+from onefold.admin import runs as looking
+from onefold.admin.session import AdminSession, Jobs
 from onefold.maps import state as map_state
 from onefold.maps.mapper import Mapper
 from onefold.maps.results import write_results
@@ -20,9 +23,6 @@ from onefold.maps.rules import ItemBatch, ItemReader
 from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
 from onefold.run import runs
-from onefold.service import maps
-from onefold.service import runs as looking
-from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, Row, drive
 
@@ -562,7 +562,7 @@ def test_a_run_that_is_stopped_in_its_midst_ends_by_itself(
             stopped: list[bool] = []
             monkeypatch.setattr(world.clock, "wait", lambda _, wait_ms: world.clock.advance(wait_ms))
 
-            def told(_: maps.Progress) -> None:
+            def told(_: maps.MapProgress) -> None:
                 world.run()
                 if not stopped:
                     stopped.append(True)
@@ -623,15 +623,17 @@ def test_a_redrive_that_is_cut_short_has_not_begun(tmp_path: Path, monkeypatch: 
         assert maps.progress(mill.app, RUN).status == "succeeded"
 
 
-def desk_of(mill: Mill) -> Desk:
-    return Desk(mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="brief"))
+def session_of(mill: Mill) -> AdminSession:
+    return AdminSession(
+        mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="brief")
+    )
 
 
 def test_runs_of_a_map_are_found_by_its_name_whatever_theirs(tmp_path: Path) -> None:
     with mill_at(tmp_path) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
         drive(mill, world)
-        assert [one.run for one in looking.listed(desk_of(mill), "grind").runs] == [RUN]
+        assert [one.run for one in looking.listed(session_of(mill), "grind").runs] == [RUN]
 
 
 def test_to_watch_a_map_run_that_failed_comes_to_an_end(tmp_path: Path) -> None:
@@ -639,7 +641,7 @@ def test_to_watch_a_map_run_that_failed_comes_to_an_end(tmp_path: Path) -> None:
         mill.ill["1"] = always(NotThereError)
         maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
         drive(mill, world)
-        looks = looking.watched(desk_of(mill), RUN, wait=world.clock.advance)
+        looks = looking.watched(session_of(mill), RUN, wait=world.clock.advance)
         assert [one.run.stand for one in looks] == ["stopped"]
 
 

@@ -11,10 +11,10 @@ from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError, ResponseStreamingError
 
 from onefold import errors
+from onefold.admin import maps
 from onefold.maps import mapper
 from onefold.maps.sources import S3Results, S3Source
-from onefold.service import maps
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, Mill, drive
 

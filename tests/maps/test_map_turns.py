@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.admin import maps
 from onefold.maps import mapper, turns
 from onefold.maps.children import MapChild, children
 from onefold.options import ItemRetry
 from onefold.run import runs
-from onefold.service import maps
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.admin import days, maps, reconcile, repair
+from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
 from onefold.reconcile.reconciler import Reconciliation
-from onefold.service import days, maps, reconcile, repair
-from onefold.service.desk import Desk, Jobs
 from onefold.testing.inline import World, inline
 
 START_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
@@ -44,9 +44,9 @@ class Shop:
     def start(self) -> None:
         maps.start(self.app, "enrich", run=RUN, items=str(self.file), turns=False)
 
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
-        return Desk(self.app.runtime(), actor="person:ada", jobs=jobs)
+        return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 
 @pytest.fixture
@@ -82,28 +82,28 @@ def test_a_map_run_begins_with_a_look(shop: Shop, world: World) -> None:
 def test_what_is_missing_of_a_map_run_is_read_again_from_its_source(shop: Shop, world: World) -> None:
     shop.start()
     send(shop, world)
-    desk = shop.desk()
-    (lost,) = [one for one in desk.engine.queues.peek("items") if '"2"' in one.body]
-    desk.engine.queues.remove([lost.message_id])
+    session = shop.session()
+    (lost,) = [one for one in session.engine.queues.peek("items") if '"2"' in one.body]
+    session.engine.queues.remove([lost.message_id])
     world.run()
-    (found,) = reconcile.reconcile(desk, shop.app, RUN)
+    (found,) = reconcile.reconcile(session, shop.app, RUN)
     assert (found.name, found.missing, found.done) == ("reconcile-enrich", 1, 2)
-    work = repair.Repair(desk, shop.app, RUN)
+    work = repair.Repair(session, shop.app, RUN)
     assert [(one.key, one.queue) for one in work.plan.resend] == [(lost.key, "items")]
     assert work.send().whole
     world.run()
     assert sorted(shop.done) == ["1", "2", "3"]
-    assert findings.read(desk.engine.state, RUN) == found
-    (run,) = days.why(desk, shop.app.schedules, "enrich", "2026-06-01").runs
+    assert findings.read(session.engine.state, RUN) == found
+    (run,) = days.explain(session, shop.app.schedules, "enrich", "2026-06-01").runs
     assert (run.run, run.counts, run.planned) == (RUN, {"done": 3}, None)
 
 
 def test_a_source_that_has_changed_is_no_source(shop: Shop, world: World) -> None:
     shop.start()
     send(shop, world)
-    desk = shop.desk()
-    desk.engine.queues.remove([one.message_id for one in desk.engine.queues.peek("items")])
+    session = shop.session()
+    session.engine.queues.remove([one.message_id for one in session.engine.queues.peek("items")])
     shop.file.write_text("sku,name\n1,one\n2,other\n3,three\n", encoding="utf-8")
     with pytest.raises(onefold.UsageError, match=r"items\.csv"):
-        repair.Repair(desk, shop.app, RUN)
+        repair.Repair(session, shop.app, RUN)
     assert world.depth("items").visible == 0

@@ -26,7 +26,7 @@ from onefold.run.events import Event, Sinks
 from onefold.run.execution import Execution
 from onefold.run.grouping import Grouper
 from onefold.run.settlement import Backend
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 
 class JumpingClock(ManualClock):

@@ -16,7 +16,7 @@ from onefold.run.completion import CompleteRun
 from onefold.run.dispatcher import as_handler
 from onefold.run.outgoing import Outgoing
 from onefold.run.runs import Counts, RunState
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 RUN = "billing/2026-06-01T02:00:00Z"
 NOMINAL_MS = 1_780_279_200_000

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold.run.declaring import JOB_NAME_CHARS_MAX
-from onefold.service import wiring
+from onefold.runtime import wiring
 
 
 def handle(payload: dict[str, str]) -> None: ...

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.admin import groups
+from onefold.admin.session import AdminSession
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.limits import MINUTE_MS
-from onefold.service import groups
-from onefold.service.desk import Desk
 from onefold.testing import inline
 from tests.run.bench import Fault, opened
 from tests.run.shop import Order, Shop, dead, record, told
@@ -104,8 +104,8 @@ def test_what_the_queue_itself_dead_letters_stops_its_group_as_a_worker_does(aft
         assert letters == [("o-1", "receives"), *((f"o-{number}", "group-stopped") for number in (2, 3, 4))]
         (flag,) = engine.state.get(["stopped/orders.fifo/c"])
         assert flag.value.decode() == first.message_id
-        desk = Desk(world.app.runtime(), actor="person:ada")
-        assert len(groups.start_again(desk, "orders.fifo", "c")) == 4
+        session = AdminSession(world.app.runtime(), actor="person:ada")
+        assert len(groups.start_again(session, "orders.fifo", "c")) == 4
         world.run()
         assert [key for key, _ in shop.calls] == ["o-1", "o-2", "o-3", "o-4"]
         assert engine.state.names("stopped/") == []

@@ -14,7 +14,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
 from onefold.run.lambda_container import ExecutorPools
-from onefold.service.lambda_runtime import engine_url
+from onefold.runtime.lambda_handler import engine_url
 from tests.run.mapped import (
     REGION,
     LambdaContext,

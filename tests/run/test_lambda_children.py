@@ -13,7 +13,7 @@ from onefold import errors
 from onefold.contracts.store import Ask, RecordKey
 from onefold.maps.rules import BUSY, ItemReader
 from onefold.options import ItemCatch, ItemRetry
-from onefold.service.lambda_runtime import LambdaHandler
+from onefold.runtime.lambda_handler import LambdaHandler
 
 RUN = "enrich/n-1"
 

@@ -10,15 +10,15 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import names as admin
+from onefold.admin.session import open_session
 from onefold.backends.registry import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.state import Change
 from onefold.entropy import SystemEntropy
 from onefold.run import names
 from onefold.run.worker import WorkerSettings
-from onefold.service import names as service
-from onefold.service.desk import open_desk
-from onefold.service.workers import make_worker
+from onefold.runtime.workers import make_worker
 
 Owned = list[tuple[str, str, tuple[str, ...]]]
 
@@ -63,11 +63,11 @@ def shop(url: str) -> Iterator[Callable[..., Shop]]:
 
 
 def owned(url: str) -> Owned:
-    desk = open_desk(url, actor="person:ada")
+    session = open_session(url, actor="person:ada")
     try:
-        return [(one.name, one.kind, one.apps) for one in service.taken(desk)]
+        return [(one.name, one.kind, one.apps) for one in admin.taken(session)]
     finally:
-        desk.close()
+        session.close()
 
 
 def test_two_apps_with_a_job_of_one_name_never_answer_each_other(shop: Callable[..., Shop], url: str) -> None:
@@ -114,7 +114,7 @@ def test_a_name_is_asked_for_once_in_a_process(shop: Callable[..., Shop], monkey
 
 
 def test_a_schedule_of_another_app_is_not_taken_over(shop: Callable[..., Shop], url: str) -> None:
-    from onefold.service.workers import make_scheduler
+    from onefold.runtime.workers import make_scheduler
 
     def declared(name: str) -> onefold.App:
         app = onefold.App(name, url=url)
@@ -148,9 +148,9 @@ def test_a_function_refuses_its_events_until_the_name_is_its_own(
     for _ in range(2):
         with pytest.raises(errors.ConflictError, match="of the app 'parcels' on the same store"):
             handler({"Records": []})
-    desk = open_desk(url, actor="person:ada")
-    service.give(desk, ["ship"], "invoices")
-    desk.close()
+    session = open_session(url, actor="person:ada")
+    admin.give(session, ["ship"], "invoices")
+    session.close()
     assert handler({"Records": []}) == {"batchItemFailures": []}
 
 
@@ -203,25 +203,25 @@ def test_a_name_is_given_to_a_renamed_app_and_shared_meanwhile(shop: Callable[..
     shop("parcels").work()
     with pytest.raises(errors.ConflictError):
         shop("courier").work()
-    desk = open_desk(url, actor="person:ada")
+    session = open_session(url, actor="person:ada")
     try:
-        service.give(desk, (), "courier", of="parcels", shared=True)
+        admin.give(session, (), "courier", of="parcels", shared=True)
         shop("courier").work()
         shop("parcels").work()
-        service.give(desk, ["ship"], "courier", reason_text="renamed")
+        admin.give(session, ["ship"], "courier", reason_text="renamed")
         shop("courier").work()
         with pytest.raises(errors.ConflictError, match="a job of the app 'courier'"):
             shop("parcels").work()
         for wrong in ({"names": ["shipp"]}, {"names": (), "of": "parcels"}):
             with pytest.raises(errors.NotFoundError, match="is known here"):
-                service.give(desk, app="courier", **wrong)  # type: ignore[arg-type]
-        rows = [row for row in desk.engine.ledger.between(0, desk.now_ms() + 1) if row.event == "name-given"]
+                admin.give(session, app="courier", **wrong)  # type: ignore[arg-type]
+        rows = [row for row in session.engine.ledger.between(0, session.now_ms() + 1) if row.event == "name-given"]
         assert [(row.actor, row.detail["to"]) for row in rows] == [
             ("person:ada", "parcels, courier"),
             ("person:ada", "courier"),
         ]
     finally:
-        desk.close()
+        session.close()
 
 
 # -- what may be in the way ------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import pytest
 
 import onefold
 from onefold import limits
+from onefold.admin import names, status
+from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
@@ -16,9 +18,7 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.run import orphans
 from onefold.run.worker import WorkerSettings
-from onefold.service import names, status
-from onefold.service.desk import Desk, Jobs
-from onefold.service.workers import make_worker
+from onefold.runtime.workers import make_worker
 from onefold.testing import inline
 from onefold.testing.inline import Recorder, World
 
@@ -57,9 +57,9 @@ def events(world: World, name: str) -> list[object]:
     return [event for event in world.events if event.name == name]
 
 
-def desk_of(world: World) -> Desk:
+def session_of(world: World) -> AdminSession:
     jobs = Jobs(named=world.app.jobs, of=world.app.job_of, history="brief")
-    return Desk(world.app.runtime(), actor="person:ada", jobs=jobs)
+    return AdminSession(world.app.runtime(), actor="person:ada", jobs=jobs)
 
 
 def test_a_message_nobody_takes_is_seen_and_ends_among_the_dead_letters_with_its_reason() -> None:
@@ -71,7 +71,7 @@ def test_a_message_nobody_takes_is_seen_and_ends_among_the_dead_letters_with_its
         assert told.detail["job"] == "invoice"  # type: ignore[attr-defined]
         ledger = world.app.runtime().engine.ledger
         assert "waits-for-job" in [row.event for row in ledger.between(0, world.clock.now_ms() + 1)]
-        (warning,) = [one for one in status.status(desk_of(world)).warnings if one.code == "no-job"]
+        (warning,) = [one for one in status.status(session_of(world)).warnings if one.code == "no-job"]
         assert "invoice" in warning.text
         world.run_for(limits.HOUR_MS, step_ms=limits.MINUTE_MS)
         assert 5 <= len(events(world, "waits-for-job")) <= 8, "every ten minutes"
@@ -134,7 +134,9 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
             runtime, recorder = shop.app.runtime(), Recorder()
             sinks = onefold.run.events.Sinks([recorder])
             driver = runtime.driver(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
-            names.give(Desk(runtime, actor="person:ada"), ["book"], "mill", shared=True)  # their keys never meet
+            names.give(
+                AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True
+            )  # their keys never meet
             worlds.append(World(shop.app, clock, driver, recorder))
         for number in range(5):
             for shop in shops:

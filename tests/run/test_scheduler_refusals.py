@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from onefold import ScheduleRetry, Tick, errors
+from onefold.admin import dead_letters
+from onefold.admin.redrive import Redrive
+from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing, Receipt
+from onefold.runtime import workers as schedules
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
-from onefold.service import dead_letters
-from onefold.service import workers as schedules
-from onefold.service.desk import Desk, Jobs
-from onefold.service.redrive import Redrive
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
 
 HOURLY = "cron(0 * * * ? *)"
@@ -96,14 +96,14 @@ def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Pat
         engine.queues.drop("shop-schedules")
         one.step(MINUTE_MS)
         engine.queues.create(settings)
-        desk = Desk(
+        session = AdminSession(
             one.app.runtime(), actor="person:me", jobs=Jobs(named=one.app.jobs, of=one.app.job_of, history="brief")
         )
-        letters = list(dead_letters.find(desk, dead_letters.Select(queue=DEAD)))
-        (letter,) = [dead_letters.letter(desk, message) for message in letters]
+        letters = list(dead_letters.find(session, dead_letters.Select(queue=DEAD)))
+        (letter,) = [dead_letters.letter(session, message) for message in letters]
         assert (letter.job, letter.key, letter.error) == ("nightly", "nightly/2026-06-01T02:00:00Z", "not-found")
         assert "A scheduler could not send it: There is no queue 'shop-schedules'" in letter.summary
-        assert Redrive(desk, letters, watch=False).run(lambda tally: None).end == "done"
+        assert Redrive(session, letters, watch=False).run(lambda tally: None).end == "done"
         assert one.waiting() == ["nightly/2026-06-01T02:00:00Z"]
 
 

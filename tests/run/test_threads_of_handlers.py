@@ -18,7 +18,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.run.worker import WorkerSettings
-from onefold.service import workers
+from onefold.runtime import workers
 from onefold.testing import inline
 
 

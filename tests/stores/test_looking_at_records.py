@@ -16,13 +16,13 @@ from msgspec import Struct
 
 import onefold
 from onefold import redact
+from onefold.admin import held, status, why
+from onefold.admin.session import AdminSession, open_session
 from onefold.backends.registry import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
-from onefold.service import held, status, stories
-from onefold.service.desk import Desk, open_desk
 from tests.emulators import servers
 from tests.faces.processes import Commands
 from tests.stores import postgres_books, redis_books
@@ -64,14 +64,14 @@ def on_dynamodb() -> Iterator[Place]:
         for name, value in servers.CREDENTIALS.items():
             patch.setenv(name, value)
         url = f"dynamodb://eu-west-1/records?endpoint={endpoint}&batch=no"
-        with desk(f"{url}&create=yes"):
+        with session(f"{url}&create=yes"):
             pass
         yield Place(url, url)
 
 
 @contextmanager
-def desk(url: str) -> Iterator[Desk]:
-    opened = open_desk(url, actor=ACTOR)
+def session(url: str) -> Iterator[AdminSession]:
+    opened = open_session(url, actor=ACTOR)
     try:
         yield opened
     finally:
@@ -110,7 +110,7 @@ def only_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def charge(place: Place) -> Iterator[Any]:
     """A function with one call that is done and one that is held."""
-    with desk(place.url) as owner:
+    with session(place.url) as owner:
 
         @onefold.once(key="{order}", store=owner.engine.store, name="charge", on_unknown="hold")
         def charge(order: str) -> str:
@@ -125,18 +125,18 @@ def charge(place: Place) -> Iterator[Any]:
 
 
 def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_reading: None) -> None:
-    with desk(place.reading) as looking:
-        (done,) = stories.why(looking, "o-1").stories
+    with session(place.reading) as looking:
+        (done,) = why.explain(looking, "o-1").stories
         assert (done.job, done.place, done.result) == ("charge", "done", '"charged o-1"')
-        (bad,) = stories.why(looking, "bad-1").stories
+        (bad,) = why.explain(looking, "bad-1").stories
         assert (bad.place, bad.messages) == ("held", ())
-        assert stories.why(looking, "o-2").near == ("o-1",)
+        assert why.explain(looking, "o-2").near == ("o-1",)
         (one,) = held.listed(looking)
         assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)
         assert status.stuck(looking) == []
         stands = status.status(looking)
         assert (stands.queues, stands.has_queues) == ((), False)
-        (answer,) = [stories.why(looking, "zzz").meanings]
+        (answer,) = [why.explain(looking, "zzz").meanings]
         assert not any(word in " ".join(answer) for word in ("message", "sent", "dlq"))
         assert [(warning.code, warning.text) for warning in stands.warnings] == [
             ("held-calls", "1 operation held: it is unknown whether its effect happened.")
@@ -146,11 +146,11 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
 def test_a_held_call_is_settled_where_it_lives(place: Place, charge: Any) -> None:
     with pytest.raises(onefold.OutcomeUnknown):
         charge("bad-2")
-    with desk(place.url) as deciding:
+    with session(place.url) as deciding:
         held.settle(deciding, "bad-1", done=True, result='"by hand"', reason_text="the bank says so")
         held.settle(deciding, "bad-2", done=False)
         assert held.listed(deciding) == []
-        (story,) = stories.why(deciding, "bad-1").stories
+        (story,) = why.explain(deciding, "bad-1").stories
         assert [(line.event, line.actor) for line in story.lines if line.event == "settled"] == [("settled", ACTOR)]
     assert charge("bad-1") == "by hand"
     with pytest.raises(onefold.OutcomeUnknown):
@@ -161,7 +161,7 @@ def test_a_held_call_is_settled_where_it_lives(place: Place, charge: Any) -> Non
 def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
     """Written with the claim that notices it, on each store; what a customer's complaint is held against, weeks later."""
     clock = ManualClock(SystemClock().now_ms() - 60_000)
-    with PLACES[where]() as place, desk(place.url) as owner:
+    with PLACES[where]() as place, session(place.url) as owner:
         ways: list[BaseException | None] = [ValueError("bank says no\nDETAIL:  Key (id)=(1)"), Dead(), Dead(), None]
 
         def pay(order: str) -> str:
@@ -181,7 +181,7 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
                 with suppress(ValueError, Dead):
                     assert guarded("o-1") == "paid"
             clock.advance(6_000)
-        (story,) = stories.why(owner, "o-1").stories
+        (story,) = why.explain(owner, "o-1").stories
         said = [line.event for line in story.lines if line.event not in ("claimed", "started")]
         assert said == ["failed", "takeover", "unknown", "takeover", "unknown", "completed"]
         (failed,) = [line for line in story.lines if line.event == "failed"]
@@ -197,10 +197,10 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
         for error in (ValueError, onefold.OutcomeUnknown):
             with pytest.raises(error):
                 held_call("v-1" if error is ValueError else "u-1")
-        (story,) = stories.why(owner, "v-1").stories
+        (story,) = why.explain(owner, "v-1").stories
         assert story.text == "The last call failed (ValueError: v-1); the next call with this key runs it."
         held.settle(owner, "u-1", done=False)
-        (story,) = stories.why(owner, "u-1").stories
+        (story,) = why.explain(owner, "u-1").stories
         assert [line.event for line in story.lines][-3:] == ["unknown", "held", "settled"]
 
 

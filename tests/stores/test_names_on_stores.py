@@ -8,19 +8,19 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import names as admin
 from onefold.backends.registry import open_engine
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.run import names
-from onefold.service import names as service
-from tests.stores.test_looking_at_records import PLACES, desk
+from tests.stores.test_looking_at_records import PLACES, session
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("where", PLACES)
 def test_a_name_has_one_owner_on_each_store(where: str) -> None:
-    with PLACES[where]() as place, desk(place.url) as opened:
+    with PLACES[where]() as place, session(place.url) as opened:
         state = opened.engine.state
         names.take(state, ["ship", "pack"], "parcels", 1)
         names.take(state, ["pack", "ship"], "parcels", 2)
@@ -41,11 +41,11 @@ def test_a_name_has_one_owner_on_each_store(where: str) -> None:
             guarded["ship"]("1")
         with pytest.raises(errors.ConflictError, match="'pay' of the app 'parcels' has the name of a function"):
             names.take(state, ["pay"], "parcels", 4)
-        service.give(opened, ["ship"], "invoices", shared=True)
+        admin.give(opened, ["ship"], "invoices", shared=True)
         names.take(state, ["ship"], "invoices", 5)
         engine.close()
         assert ran == ["1"]
-        assert [(one.name, one.kind, one.apps) for one in service.taken(opened)] == [
+        assert [(one.name, one.kind, one.apps) for one in admin.taken(opened)] == [
             ("pack", "job", ("parcels",)),
             ("pay", "guard", ()),
             ("ship", "job", ("parcels", "invoices")),

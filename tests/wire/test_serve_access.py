@@ -26,8 +26,8 @@ from onefold.lambdas.containers import environment
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.connection import Bounds
 from onefold.local.http_server import HttpServer
-from onefold.service import serving
-from onefold.service.serving import ServeSettings, Serving
+from onefold.runtime import serving
+from onefold.runtime.serving import ServeSettings, Serving
 
 KEYS = {"access_key": "AKIDEXAMPLE", "secret_key": "wJalrXUtnFEMI"}
 JSON = "application/x-amz-json-1.0"

@@ -19,8 +19,8 @@ from onefold import errors
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.local.request_handler import is_local, is_loopback
-from onefold.service import serving
-from onefold.service.serving import ServeSettings, Serving
+from onefold.runtime import serving
+from onefold.runtime.serving import ServeSettings, Serving
 
 HANDLER = """
 import os

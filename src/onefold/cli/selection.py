@@ -1,6 +1,6 @@
 """Which dead letters a command is about: the options that say so, and finding them; and how a forecast is worded.
 
-Never here: what fits (`service/dead_letters.py`).
+Never here: what fits (`admin/dead_letters.py`).
 Invariant: a command that changes something names what it changes, or says --all.
 """
 
@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
+from onefold.admin import dead_letters
+from onefold.admin.dead_letters import Select
+from onefold.admin.reading import Fate
 from onefold.cli import options, target
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import REASONS
 from onefold.errors import NotFoundError
-from onefold.service import dead_letters
-from onefold.service.dead_letters import Select
-from onefold.service.reading import Fate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ def chosen(
     if wanted.is_empty() and not everything:
         raise click.UsageError("Say which dead letters: ids, conditions such as --reason, or --all.")
     found = target.find(app, url)
-    messages = list(dead_letters.find(found.desk, wanted))
+    messages = list(dead_letters.find(found.session, wanted))
     if not messages:
         raise NotFoundError(
             "No dead letter matches.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
@@ -111,4 +111,4 @@ def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target
     if wanted.is_empty():
         raise click.UsageError("Say which message: its id, or conditions such as --key.")
     found = target.find(app, url)
-    return found, dead_letters.one_of(found.desk, wanted)
+    return found, dead_letters.one_of(found.session, wanted)

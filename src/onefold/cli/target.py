@@ -2,7 +2,7 @@
 
 An app is imported with the current folder on the path, as `python -m` does. What can go wrong there is told apart: no such
 module, a module whose import fails (with its own error and line), no such attribute, an attribute that is no app.
-Never here: opening an engine by other means than the app's runtime or `service/desk.py`.
+Never here: opening an engine by other means than the app's runtime or `admin/session.py`.
 Invariant: a word is taken for an app only if it has the form of one.
 """
 
@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 
 import click
 
+from onefold.admin import queues
+from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.app import App
 from onefold.backends.no_queues import NoQueues
 from onefold.backends.registry import is_records_alone
@@ -31,8 +33,6 @@ from onefold.cli import render
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.redact import masked
-from onefold.service import queues
-from onefold.service.desk import Desk, Jobs, open_desk
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -170,14 +170,14 @@ class Target:
         self.words = words
         self.unfinished = False
         self._url = url
-        self._desk: Desk | None = None
+        self._session: AdminSession | None = None
         if app is not None:
             click.get_current_context().call_on_close(lambda: app.close(unfinished=self.unfinished))
 
     @property
-    def desk(self) -> Desk:
+    def session(self) -> AdminSession:
         """The engine, opened at first use."""
-        if self._desk is None:
+        if self._session is None:
             context = click.get_current_context()
             looks = bool(getattr(context.command, "looks", False))
             jobs = None
@@ -187,17 +187,17 @@ class Target:
                     queues=tuple(declared_queues(self.app)),
                 )  # fmt: skip
             if self.app is not None and not looks:
-                self._desk = Desk(self.app.runtime(), actor=actor(), jobs=jobs)
-                return self._desk
+                self._session = AdminSession(self.app.runtime(), actor=actor(), jobs=jobs)
+                return self._session
             url = self.app.url if self.app is not None else self._url
             assert url is not None
-            self._desk = open_desk(url, actor=actor(), jobs=jobs, looks=looks)
-            context.call_on_close(self._desk.close)
+            self._session = open_session(url, actor=actor(), jobs=jobs, looks=looks)
+            context.call_on_close(self._session.close)
             if self.app is not None and context.command.name != "status":  # which has it among its warnings
-                for one in queues.drift(self._desk, declared_queues(self.app)):
+                for one in queues.drift(self._session, declared_queues(self.app)):
                     render.note(f"! {one.text}")
                     render.note(f"  {render.with_target('onefold queue apply', self.words)}")
-        return self._desk
+        return self._session
 
 
 def find(app: str | None, url: str | None = None, *, records: bool = False) -> Target:
@@ -281,16 +281,16 @@ def declared_queues(app: App) -> list[QueueSettings]:
     return [one for queue in app.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
 
 
-def desk_without_queues(found: Target) -> Desk:
-    """A desk on the app's engine whose queues are left as they stand, to compare them with what is declared.
+def session_without_queues(found: Target) -> AdminSession:
+    """A session on the app's engine whose queues are left as they stand, to compare them with what is declared.
 
     Raises:
         NotFoundError: the engine is not there yet.
     """
     assert found.app is not None
-    desk = open_desk(found.app.url, actor=actor())
-    click.get_current_context().call_on_close(desk.close)
-    return desk
+    session = open_session(found.app.url, actor=actor())
+    click.get_current_context().call_on_close(session.close)
+    return session
 
 
 # -- importing an app ------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import onefold
+from onefold.admin import held
+from onefold.admin.session import AdminSession, Jobs
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
@@ -49,8 +51,6 @@ from onefold.demo.partner_ledger import read_ledger
 from onefold.demo.processes import Fire, KillPlan
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
-from onefold.service import held
-from onefold.service.desk import Desk, Jobs
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy, Waiter
@@ -302,7 +302,7 @@ WAIT_MS_MAX = 30_000
 
 
 class Person:
-    """Sits at the desk of a shop's engine.
+    """Works on a shop's engine as an operator does.
 
     Args:
         app: the shop. courier: how to ask the partner.
@@ -310,14 +310,14 @@ class Person:
 
     def __init__(self, app: onefold.App, courier: Courier, *, clock: Clock, never: Waiter) -> None:
         jobs = Jobs(named=app.jobs, of=app.job_of, history=app.history)
-        self._desk = Desk(app.runtime(), actor=ACTOR, jobs=jobs)
+        self._session = AdminSession(app.runtime(), actor=ACTOR, jobs=jobs)
         self._courier = courier
         self._clock = clock
         self._never = never
 
-    def waiting(self) -> list[held.Held]:
+    def waiting(self) -> list[held.HeldOperation]:
         """What is held now."""
-        return held.listed(self._desk)
+        return held.listed(self._session)
 
     def settle(self, told: Callable[[int], None]) -> PersonAnswers:
         """Settle everything that is held now; what was not done goes back to the queue.
@@ -336,7 +336,7 @@ class Person:
             told(len(waiting) - place)
             bookings = self._courier.look(one.key).bookings
             held.settle(
-                self._desk,
+                self._session,
                 one.key,
                 done=bool(bookings),
                 result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,

@@ -36,6 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 import onefold
+from onefold.admin import maps
+from onefold.admin.maps import MapProgress
 from onefold.clock import SystemClock
 from onefold.demo import data, enrich_shop, figures
 from onefold.demo.enrich_shop import TOLERATED_PERCENT
@@ -44,8 +46,6 @@ from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.observe.wording import counted
-from onefold.service import maps
-from onefold.service.maps import Progress
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -151,7 +151,7 @@ def _round(
         while True:
             clock.wait(never, TICK_MS)
             crew.check()
-            found: Progress = maps.progress(app, RUN)
+            found: MapProgress = maps.progress(app, RUN)
             over = found.done + found.failed + found.malformed
             kills = crew.kills["worker"]
             text = f"{over:,} of {found.total:,}, {found.failed:,} failed, {counted(kills, 'kill')}"

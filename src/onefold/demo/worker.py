@@ -9,7 +9,7 @@ earlier run had started, because the fence it started under says so; every write
 compared; and the probe looks instead of fencing. What was completed is still known, so the fault is the one that many
 home-made guards have, not a guard that does nothing.
 
-Here: the worker of `service/workers.py` with the demo's shop, and wrappers around the real contracts for the fault. Never
+Here: the worker of `runtime/workers.py` with the demo's shop, and wrappers around the real contracts for the fault. Never
 here: what a worker does, or kills. Invariant: without `--plant` no wrapper is used; what is not named above, the real
 store does.
 """
@@ -35,7 +35,7 @@ from onefold.limits import DAY_MS
 from onefold.run.handlers import Found
 from onefold.run.settlement import Backend
 from onefold.run.worker import Worker, WorkerSettings
-from onefold.service.workers import make_worker
+from onefold.runtime.workers import make_worker
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Commit, EffectTransaction, RowsOf, Store

@@ -2,7 +2,7 @@
 
 The order loses nothing: archive first (nobody refers to it yet), then a change set (changes nothing), then, when somebody
 said yes, its execution, which CloudFormation finishes or undoes by itself even when we are gone.
-Clients come in, made by `service/`; so does what turns AWS's errors into ours, and the pause between two looks.
+Clients come in, made by `admin/deploying.py`; so does what turns AWS's errors into ours, and the pause between two looks.
 
 Never here: what a change or failure means (`changes.py`), questions to people, credentials.
 Invariant: no verb here changes a resource but `execute`, and `execute` takes the change set that was shown.

@@ -37,7 +37,7 @@ PAGE: Final = 200  # events in one transaction
 
 
 class Opened(Protocol):
-    """An opened engine as a bus and its replays need it; `service.wiring.Runtime` is one."""
+    """An opened engine as a bus and its replays need it; `runtime.wiring.Runtime` is one."""
 
     @property
     def engine(self) -> Engine:

@@ -12,7 +12,7 @@ to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, 
 The message that starts it is sent with the run itself, to be delivered `after` later, and its key is the run's name: it
 happens once, on whichever worker, and does not depend on the run having gone well. Where a queue cannot hold a message for
 so long (SQS: 15 minutes), it comes earlier and sends itself on. Work that is merely late is looked at again, a few times.
-Never here: repairs (`service/reconcile.py`), which runs there are.
+Never here: repairs (`admin/reconcile.py`), which runs there are.
 Invariant: looking changes nothing but what is written down about it.
 """
 

@@ -32,7 +32,7 @@ from onefold.local.fault_rules import NO_FAULTS, parse_faults
 from onefold.local.history import HistoryEvent
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.manual_clock import ManualClock
-from onefold.service.serving import ServeSettings, Serving, new_loop
+from onefold.runtime.serving import ServeSettings, Serving, new_loop
 
 T = TypeVar("T")
 

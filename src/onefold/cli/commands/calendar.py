@@ -1,6 +1,6 @@
 """`onefold calendar`: what schedules will fire, in local time and UTC, with the key of each tick.
 
-Parsing and drawing; the rows are `service/calendars.py`'s. Never here: expressions, zones, an engine.
+Parsing and drawing; the rows are `admin/calendars.py`'s. Never here: expressions, zones, an engine.
 Invariant: a time without an offset is read in --tz, or else in UTC, never in the machine's own zone.
 """
 
@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 import click
 
 from onefold import duration, errors, limits
+from onefold.admin import calendars
+from onefold.admin.calendars import Calendar, CalendarRow
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
 from onefold.clock import SystemClock
 from onefold.schedules.fire_times import Dst, Timing, parse, zone_of
-from onefold.service import calendars
-from onefold.service.calendars import Calendar, Row
 
 _SPAN_MS = 31 * limits.DAY_MS
 _SPAN_MS_MAX = 36_500 * limits.DAY_MS
@@ -128,7 +128,7 @@ def _draw(found: Calendar, timings: Mapping[str | None, Timing]) -> None:
         render.line(f"More follows from {found.more_from} on: raise --rows, or begin there with --from.", "dim")
 
 
-def _cells(row: Row, named: bool) -> tuple[str, str, str]:
+def _cells(row: CalendarRow, named: bool) -> tuple[str, str, str]:
     if not row.fires:
         at = datetime.fromisoformat(row.local)
         return f"{at:%a %Y-%m-%d %H:%M}", render.NOTHING, f"{f'{row.schedule}: ' if named else ''}{row.note}"

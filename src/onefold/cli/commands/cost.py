@@ -1,6 +1,6 @@
 """`onefold cost`: calls, capacity units and dollars per thousand messages, and of a month.
 
-Drawing only; the figures are `service/costing.py`'s. Never here: AWS calls; nothing is asked of any account.
+Drawing only; the figures are `admin/costing.py`'s. Never here: AWS calls; nothing is asked of any account.
 Invariant: every figure is shown with the assumptions and the date of the prices it rests on.
 """
 
@@ -12,6 +12,8 @@ from typing import Any, Final
 import click
 from msgspec.structs import replace
 
+from onefold.admin import costing
+from onefold.admin.costing import Bill, QueueCost
 from onefold.app import App
 from onefold.cli import options, render, stack_options, target
 from onefold.cli.program import Answer, declared
@@ -19,8 +21,6 @@ from onefold.cli.render import Column
 from onefold.deploy.plan import DeployPlan
 from onefold.duration import to_text
 from onefold.observe.cost import Traffic
-from onefold.service import costing
-from onefold.service.costing import Bill, QueueCost
 
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _BYTES: Final = {"": 1, "B": 1, "KB": 1_024, "MB": 1_024**2}

@@ -1,6 +1,6 @@
 """`onefold deploy`: package, upload, show the change set, ask, carry it out, follow it, and say what to do if it was undone.
 
-Shows and asks; every step is `service/deploying.py`'s. Never here: what a change or failure means.
+Shows and asks; every step is `admin/deploying.py`'s. Never here: what a change or failure means.
 Invariant: nothing is carried out that was not shown, and nothing that holds messages or records is replaced or deleted
 without a yes to just that.
 """
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from onefold.admin.deploying import Deployment, location_of
 from onefold.cli import render, stack_options, target
 from onefold.cli.commands import package as packaging
 from onefold.cli.program import Answer, declared
@@ -26,7 +27,6 @@ from onefold.deploy.plan import DeployPlan
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
 from onefold.observe.wording import counted
-from onefold.service.deploying import Deployment, place_of
 
 FAILED: Final = 1
 _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
@@ -84,7 +84,7 @@ def command(
             todo="Add --yes, or --dry-run to look only.",
         )
     stack_options.tell(plan)
-    place = place_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+    place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
     deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
     click.get_current_context().call_on_close(deployment.close)
     deployment.check(bucket, alarm_topic)

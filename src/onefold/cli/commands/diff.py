@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from onefold.admin.deploying import Comparison, Deployment, location_of
 from onefold.cli import render, stack_options, target
 from onefold.cli.main import text_of
 from onefold.cli.program import Answer, declared
@@ -18,7 +19,6 @@ from onefold.clock import SystemClock
 from onefold.deploy.changes import Difference
 from onefold.entropy import SystemEntropy
 from onefold.errors import OnefoldError
-from onefold.service.deploying import Comparison, Deployment, place_of
 
 DIFFERENT: Final = 1
 FAILED: Final = 2
@@ -40,7 +40,7 @@ def command(
     """
     try:
         plan = stack_options.planned(app, choices)
-        place = place_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+        place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
         deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
         click.get_current_context().call_on_close(deployment.close)
         compared = deployment.compare()

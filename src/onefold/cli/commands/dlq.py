@@ -1,8 +1,8 @@
-"""`onefold dlq`: dead letters: list, show, edit, redrive, purge. Parsing, asking and drawing; `service/` does the work.
+"""`onefold dlq`: dead letters: list, show, edit, redrive, purge. Parsing, asking and drawing; `admin/` does the work.
 
 Every command but `list` names what it is about: ids, conditions, or --all. A redrive that is interrupted leaves what was
 sent where it is, and says how much that was.
-Never here: what a selection finds; when a redrive stops by itself (`service/redrive.py`).
+Never here: what a selection finds; when a redrive stops by itself (`admin/redrive.py`).
 Invariant: nothing is deleted without --yes or a person's answer.
 """
 
@@ -16,6 +16,12 @@ from typing import Final
 import click
 import msgspec
 
+from onefold.admin import dead_letters as admin
+from onefold.admin import editing
+from onefold.admin import redrive as redriving
+from onefold.admin.dead_letters import Select
+from onefold.admin.reading import Fate, Forecast
+from onefold.admin.session import AdminSession
 from onefold.cli import options, render, selection, target
 from onefold.cli.commands.jobs import read_file
 from onefold.cli.program import Answer, Group, declared
@@ -24,12 +30,6 @@ from onefold.contracts.admin import Peeked
 from onefold.errors import UsageError
 from onefold.observe.standing import both
 from onefold.observe.wording import counted, instant
-from onefold.service import dead_letters as service
-from onefold.service import editing
-from onefold.service import redrive as redriving
-from onefold.service.dead_letters import Select
-from onefold.service.desk import Desk
-from onefold.service.reading import Fate, Forecast
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
@@ -56,23 +56,23 @@ def list_letters(words: tuple[str, ...], url: str | None, select: Select, singly
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url)
     if singly:
-        letters = [service.letter(found.desk, one) for one in islice(service.find(found.desk, select), limit)]
-        return Answer({"letters": letters}, draw=lambda: _draw_letters(letters, limit, select, found.desk))
-    failures = service.failures(found.desk, select)
+        letters = [admin.letter(found.session, one) for one in islice(admin.find(found.session, select), limit)]
+        return Answer({"letters": letters}, draw=lambda: _draw_letters(letters, limit, select, found.session))
+    failures = admin.failures(found.session, select)
     return Answer({"failures": failures}, draw=lambda: _draw_failures(failures, select, found))
 
 
-def _draw_none(select: Select, desk: Desk) -> None:
+def _draw_none(select: Select, session: AdminSession) -> None:
     """None at all, or none of those that were asked for."""
-    every = sum(1 for _ in service.find(desk, Select())) if not select.is_empty() else 0
+    every = sum(1 for _ in admin.find(session, Select())) if not select.is_empty() else 0
     line(f"None of the {counted(every, 'dead letter')} fits." if every else "No dead letters.")
 
 
-def _draw_failures(failures: list[service.Failure], select: Select, found: target.Target) -> None:
+def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: target.Target) -> None:
     if not failures:
-        _draw_none(select, found.desk)
+        _draw_none(select, found.session)
         return
-    now_ms = found.desk.now_ms()
+    now_ms = found.session.now_ms()
     columns = [
         Column("count", right=True),
         Column("reason"),
@@ -109,18 +109,18 @@ def _draw_failures(failures: list[service.Failure], select: Select, found: targe
     )
 
 
-def _first_step(one: service.Failure) -> str:
+def _first_step(one: admin.FailureGroup) -> str:
     """What to try of a kind of failure, without doing it yet."""
     if one.reason == "conflict":  # as it is, it would be refused again
         return f"onefold dlq edit {one.message_id} --set field=value"
     return both(one.redrive)[0]
 
 
-def _draw_letters(letters: list[service.DeadLetter], limit: int, select: Select, desk: Desk) -> None:
+def _draw_letters(letters: list[admin.DeadLetterView], limit: int, select: Select, session: AdminSession) -> None:
     if not letters:
-        _draw_none(select, desk)
+        _draw_none(select, session)
         return
-    now_ms = desk.now_ms()
+    now_ms = session.now_ms()
     columns = [
         Column("message"),
         Column("key", folds=True),
@@ -161,11 +161,11 @@ def show(words: tuple[str, ...], url: str | None, select: Select) -> Answer:
     """
     found, message = selection.one(words, url, select)
     say = instant if render.is_quiet() else render.local
-    detail = service.show(found.desk, message, say)
+    detail = admin.show(found.session, message, say)
     return Answer(detail, draw=lambda: _draw_detail(detail, found))
 
 
-def _draw_detail(detail: service.Detail, found: target.Target) -> None:
+def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
     one = detail.letter
     line(f"message {one.message_id} in {one.queue}", "bold")
     failure = f"{one.error}: {one.summary}" if one.error is not None else one.summary
@@ -216,7 +216,7 @@ def _foreseen(forecast: Forecast, way_back: str) -> str:
     return f"{whole}{selection.FATES[forecast.fate]} {forecast.why}"
 
 
-def _runs(one: service.DeadLetter) -> str:
+def _runs(one: admin.DeadLetterView) -> str:
     crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
     return counted(one.attempts, "run") + crashed
 
@@ -272,7 +272,7 @@ def edit(
     if text is None and not assignments:
         text = _in_editor(message)
     edited = editing.edit(
-        found.desk,
+        found.session,
         message,
         body=text,
         assignments=assignments,
@@ -334,11 +334,11 @@ def purge(
 ) -> Answer:
     """Delete dead letters for good, after asking."""
     found, messages, _ = selection.chosen(words, url, select, everything=everything)
-    counts = service.counts(messages)
+    counts = admin.counts(messages)
     if not yes:
         what = ", ".join(f"{counted(count, 'message')} of {queue}" for queue, count in counts.items())
         click.confirm(f"Delete {what} for good?", abort=True, err=True)
-    removed = service.remove(found.desk, messages, reason_text=reason_text)
+    removed = admin.remove(found.session, messages, reason_text=reason_text)
     return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'dead letter')} deleted."))
 
 
@@ -391,10 +391,10 @@ def redrive(
     """
     found, messages, wanted = selection.chosen(words, url, select, everything=everything)
     if dry_run:
-        foreseen = redriving.foresee(found.desk, messages, select=wanted, idle=idle)
+        foreseen = redriving.foresee(found.session, messages, select=wanted, idle=idle)
         return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
     work = redriving.Redrive(
-        found.desk,
+        found.session,
         messages,
         per_second=rate,
         stop_after=stop_after,

@@ -1,4 +1,4 @@
-"""`onefold events`: put, rules, why a pattern does not match, archives and replays. Drawing; `service/events.py` does it.
+"""`onefold events`: put, rules, why a pattern does not match, archives and replays. Drawing; `admin/events.py` does it.
 
 Invariant: only `put`, `replay`, `cancel` and `redeliver` change anything.
 """
@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from onefold.admin import events as admin
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.commands.jobs import read_file
@@ -18,7 +19,6 @@ from onefold.decide.envelopes import time_text
 from onefold.events.bus import PutAnswer
 from onefold.events.replay import Replay
 from onefold.observe.wording import age, counted, one_line
-from onefold.service import events as service
 
 command = Group(
     "events",
@@ -64,7 +64,7 @@ def put(words: tuple[str, ...], bus: str | None) -> Answer:
     What was taken is durable, in queues and archives, when the command returns. Exit code 1 when an entry was not taken.
     """
     app, (entries,) = _app(words, "ENTRIES")
-    answers = service.put(service.bus_of(app, bus), _text(entries))
+    answers = admin.put(admin.bus_of(app, bus), _text(entries))
     if not answers:
         raise click.UsageError("There are 0 events in the entries; nothing was put.")
     failed = sum(one.event_id is None for one in answers)
@@ -87,11 +87,11 @@ def _draw_put(answers: list[PutAnswer]) -> None:
 def rules(words: tuple[str, ...], bus: str | None, event: str | None) -> Answer:
     """The declared rules with their patterns and targets."""
     app, _ = _app(words)
-    found = service.rules(app, bus, None if event is None else _text(event))
+    found = admin.rules(app, bus, None if event is None else _text(event))
     return Answer({"rules": found}, draw=lambda: _draw_rules(found, asked=event is not None))
 
 
-def _draw_rules(found: list[service.RuleLine], *, asked: bool) -> None:
+def _draw_rules(found: list[admin.RuleLine], *, asked: bool) -> None:
     if not found:
         line("No rules are declared.")
         return
@@ -116,11 +116,11 @@ def _draw_rules(found: list[service.RuleLine], *, asked: bool) -> None:
 @click.option("--event", metavar="FILE", required=True, help="A file, - or the JSON itself; whole as it travels.")
 def test(pattern: str, event: str) -> Answer:
     """Whether a pattern matches an event; if not, which fields say no. Exit code 1 when it does not match."""
-    found = service.tested(_text(pattern), _text(event))
+    found = admin.tested(_text(pattern), _text(event))
     return Answer(found, draw=lambda: _draw_test(found), code=0 if found.matches else 1)
 
 
-def _draw_test(found: service.Tested) -> None:
+def _draw_test(found: admin.Tested) -> None:
     line("matches" if found.matches else "does not match", "green" if found.matches else "yellow")
     for one in found.reasons:
         line(f"  {one}")
@@ -137,11 +137,11 @@ def _draw_test(found: service.Tested) -> None:
 def archives(words: tuple[str, ...], bus: str | None) -> Answer:
     """The declared archives and what they hold."""
     app, _ = _app(words)
-    found = service.archives(app, bus)
+    found = admin.archives(app, bus)
     return Answer({"archives": found}, draw=lambda: _draw_archives(found))
 
 
-def _draw_archives(found: list[service.ArchiveLine]) -> None:
+def _draw_archives(found: list[admin.ArchiveLine]) -> None:
     if not found:
         line("No archives are declared.")
         return
@@ -171,9 +171,9 @@ def _draw_archives(found: list[service.ArchiveLine]) -> None:
 def archive(words: tuple[str, ...], bus: str | None, start: str | None, end: str | None, limit: int) -> Answer:
     """The events of an archive, by their time."""
     app, (name,) = _app(words, "ARCHIVE")
-    from_ms = None if start is None else service.instant(start, "--from")
-    to_ms = None if end is None else service.instant(end, "--to")
-    found = service.kept(app, service.bus_of(app, bus), name, from_ms, to_ms, limit)
+    from_ms = None if start is None else admin.instant(start, "--from")
+    to_ms = None if end is None else admin.instant(end, "--to")
+    found = admin.kept(app, admin.bus_of(app, bus), name, from_ms, to_ms, limit)
 
     def draw() -> None:
         for one in found:
@@ -210,12 +210,12 @@ def replay(
     same command goes on where it stood.
     """
     app, (archived,) = _app(words, "ARCHIVE")
-    one = service.bus_of(app, bus)
-    from_ms, to_ms = service.instant(start, "--from"), service.instant(end, "--to")
+    one = admin.bus_of(app, bus)
+    from_ms, to_ms = admin.instant(start, "--from"), admin.instant(end, "--to")
     if dry_run:
-        count = service.planned(app, one, archived, from_ms, to_ms)
+        count = admin.planned(app, one, archived, from_ms, to_ms)
         return Answer({"events": count}, draw=lambda: line(f"{counted(count, 'event')} would be replayed."))
-    done = service.replay(app, one, archived, from_ms, to_ms, name=name, only=only or None)
+    done = admin.replay(app, one, archived, from_ms, to_ms, name=name, only=only or None)
     return Answer(done, draw=lambda: _draw_replay(done))
 
 
@@ -232,7 +232,7 @@ def _draw_replay(one: Replay) -> None:
 def replays(words: tuple[str, ...], bus: str | None) -> Answer:
     """All replays, oldest first; a running one is carried on by giving its command again."""
     app, _ = _app(words)
-    found = service.all_replays(app, bus)
+    found = admin.all_replays(app, bus)
 
     def draw() -> None:
         for one in found:
@@ -249,7 +249,7 @@ def replays(words: tuple[str, ...], bus: str | None) -> Answer:
 def cancel(words: tuple[str, ...], bus: str | None) -> Answer:
     """End a replay that is not over; what it has delivered stays."""
     app, (name,) = _app(words, "REPLAY")
-    ended, was_running = service.cancel(app, service.bus_of(app, bus), name)
+    ended, was_running = admin.cancel(app, admin.bus_of(app, bus), name)
 
     def draw() -> None:
         if not was_running:
@@ -272,11 +272,11 @@ def list_undelivered(words: tuple[str, ...], bus: str | None, rule: str | None) 
     """Events that a rule's target refused, with the reason; they lie in the rule's dead-letter queue."""
     found, _ = _target(words)
     assert found.app is not None
-    lines = service.undelivered(found.desk, service.buses(found.app, bus), rule)
+    lines = admin.undelivered(found.session, admin.buses(found.app, bus), rule)
     return Answer({"undelivered": lines}, draw=lambda: _draw_undelivered(lines))
 
 
-def _draw_undelivered(lines: list[service.UndeliveredEvent]) -> None:
+def _draw_undelivered(lines: list[admin.UndeliveredEvent]) -> None:
     for one in lines:
         line(f"{one.message_id}  {one.bus}/{one.rule} to {one.target}: {one.code}: {one.message}")
     line(
@@ -296,7 +296,7 @@ def redeliver(words: tuple[str, ...], bus: str | None, rule: str | None, reason_
     app, ids = target.split_ids(words)
     found = target.find_app(app)
     assert found.app is not None
-    done = service.redeliver(found.desk, service.buses(found.app, bus), rule=rule, ids=ids, reason_text=reason_text)
+    done = admin.redeliver(found.session, admin.buses(found.app, bus), rule=rule, ids=ids, reason_text=reason_text)
 
     def draw() -> None:
         line(f"{counted(len(done.sent), 'event')} delivered.")

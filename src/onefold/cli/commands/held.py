@@ -1,4 +1,4 @@
-"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; settling is `service/held.py`'s.
+"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; settling is `admin/held.py`'s.
 
 Invariant: nothing is settled without --done or --not-done.
 """
@@ -9,12 +9,12 @@ import shlex
 
 import click
 
+from onefold.admin import held as admin
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
 from onefold.errors import NotFoundError
 from onefold.observe.wording import counted
-from onefold.service import held as service
 
 command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
 
@@ -30,11 +30,11 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 def list_held(words: tuple[str, ...], url: str | None) -> Answer:
     """What is held, longest first: one line per operation, its duplicates counted."""
     found, _ = _target(words, url, 0)
-    held = service.listed(found.desk)
+    held = admin.listed(found.session)
     return Answer({"held": held}, draw=lambda: _draw_list(held, found))
 
 
-def _draw_list(held: list[service.Held], found: target.Target) -> None:
+def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
     if not held:
         line("Nothing is held.")
         return
@@ -46,7 +46,7 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
         Column("owner"),
         Column("what is known", folds=True),
     ]
-    now_ms = found.desk.now_ms()
+    now_ms = found.session.now_ms()
     rows = [
         (
             f"{one.tenant}/{one.key}" if one.tenant else one.key,
@@ -71,20 +71,20 @@ def _draw_list(held: list[service.Held], found: target.Target) -> None:
 def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
     """One key's held operations with the payloads of their messages."""
     found, (key,) = _target(words, url, 1)
-    held = [one for one in service.listed(found.desk, key) if job in (None, one.job) and tenant in (None, one.tenant)]
+    held = [one for one in admin.listed(found.session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not held:
         raise NotFoundError(
             f"Nothing with the key {key!r} is held.", todo="See `onefold held list` and `onefold why KEY`."
         )
-    bodies = {message_id: body for one in held for message_id, body in service.bodies(found.desk, one)}
+    bodies = {message_id: body for one in held for message_id, body in admin.bodies(found.session, one)}
     return Answer({"held": held, "bodies": bodies}, draw=lambda: _draw_details(held, bodies, found))
 
 
-def _draw_details(held: list[service.Held], bodies: dict[str, str], found: target.Target) -> None:
+def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target) -> None:
     for one in held:
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
         known = f"{one.error}: {one.summary}" if one.error is not None else one.summary
-        line(f"  {one.state} for {ago(found.desk.now_ms() - one.since_ms)}: {known}")
+        line(f"  {one.state} for {ago(found.session.now_ms() - one.since_ms)}: {known}")
         crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
         line(f"  {counted(one.attempts, 'run')}{crashed}")
         if one.owner is not None:
@@ -98,7 +98,7 @@ def _draw_details(held: list[service.Held], bodies: dict[str, str], found: targe
     render.todo([f"{settle} --done --result JSON", f"{settle} --not-done"], found.words)
 
 
-def _draw_settled(settled: service.Settled) -> None:
+def _draw_settled(settled: admin.SettledOperation) -> None:
     word = "done" if settled.done else "not done"
     line(f"{settled.job} {settled.key}: settled as {word}.")
     if settled.sent_back:
@@ -149,8 +149,8 @@ def settle(
     found, (key,) = _target(words, url, 1)
     if not done and not not_done:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
-    settled = service.settle(
-        found.desk, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text, idle=idle
+    settled = admin.settle(
+        found.session, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text, idle=idle
     )
     return Answer(settled, draw=lambda: _draw_settled(settled))
 

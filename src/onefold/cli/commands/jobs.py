@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
+from onefold.admin import jobs
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.errors import NotFoundError
 from onefold.run.outgoing import Receipt
-from onefold.service import jobs
 
 
 def _draw_receipt(receipt: Receipt) -> None:
@@ -88,7 +88,7 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
     """
     app, (job,) = target.split(words, 1, names="JOB", url=url)
     found = target.find(app, url)
-    resumed = jobs.resume(found.desk, job, reason_text=reason_text)
+    resumed = jobs.resume(found.session, job, reason_text=reason_text)
     text = f"{job} is resumed." if resumed else f"{job} was not paused; nothing was changed."
     if not resumed and found.app is None:
         text += " Only the app knows whether there is such a job: name it as module:attribute."

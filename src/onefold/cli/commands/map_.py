@@ -1,6 +1,6 @@
 """`onefold map`: runs over the items of a file: start, list, show, resume, redrive, stop.
 
-Parsing, asking and drawing; the doing is `service/maps.py`'s. Never here: driving a run step by step, reading files.
+Parsing, asking and drawing; `admin/maps.py` does the work. Never here: driving a run step by step, reading files.
 Invariant: an interrupt leaves the run where it is, and says how to look at it again.
 """
 
@@ -14,14 +14,14 @@ import click
 import msgspec
 
 from onefold import errors
+from onefold.admin import maps as admin
+from onefold.admin.maps import MapProgress
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
 from onefold.maps.jobs import MapApp
 from onefold.maps.state import OtherDriverError
 from onefold.observe.wording import age
-from onefold.service import maps as service
-from onefold.service.maps import Progress
 
 if TYPE_CHECKING:
     from onefold.outside import Waiter
@@ -56,7 +56,7 @@ def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detac
     before anything is sent: what is wrong with it as a whole is found then, and nothing has changed.
     """
     app, name, again = _app(words, "MAP")
-    service.start(app, name, run=run, items=items, turns=not here)
+    admin.start(app, name, run=run, items=items, turns=not here)
     return _watched(app, run, again, here=here, detach=detach)
 
 
@@ -70,7 +70,7 @@ def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
     Its file is compared with what it was; one that has changed is refused.
     """
     app, run, again = _app(words, "RUN")
-    service.resume(app, run, turns=not here)
+    admin.resume(app, run, turns=not here)
     return _watched(app, run, again, here=here, detach=detach)
 
 
@@ -89,7 +89,7 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
     With a repaired file, rows that were malformed become items, and items that failed are done with their new contents.
     """
     app, run, again = _app(words, "RUN")
-    service.redrive(app, run, items=items, turns=not here)
+    admin.redrive(app, run, items=items, turns=not here)
     return _watched(app, run, again, here=here, detach=detach)
 
 
@@ -101,7 +101,7 @@ def list_runs(words: tuple[str, ...], limit: int) -> Answer:
     name, _ = target.split(words, 0, names="")
     app = target.find_app(name).app
     assert app is not None
-    found = service.listed(app, limit)
+    found = admin.listed(app, limit)
     now_ms = app.runtime().clock.now_ms()
     return Answer(found, draw=lambda: _draw_list(found, now_ms))
 
@@ -112,9 +112,9 @@ def list_runs(words: tuple[str, ...], limit: int) -> Answer:
 def show(words: tuple[str, ...], quarantine: int) -> Answer:
     """How a run stands, what ended it, and where its results are."""
     app, run, again = _app(words, "RUN")
-    found, rows = service.progress(app, run), []
+    found, rows = admin.progress(app, run), []
     if quarantine:
-        rows = service.quarantine(app, run, quarantine)
+        rows = admin.quarantine(app, run, quarantine)
     value = msgspec.to_builtins(found) | ({"quarantine": msgspec.to_builtins(rows)} if quarantine else {})
     return Answer(value, draw=lambda: _draw(found, rows, again))
 
@@ -124,7 +124,7 @@ def show(words: tuple[str, ...], quarantine: int) -> Answer:
 def stop(words: tuple[str, ...]) -> Answer:
     """Send no more items of a run; what was sent may finish. `onefold map redrive` does the rest."""
     app, run, again = _app(words, "RUN")
-    found = service.stop(app, run)
+    found = admin.stop(app, run)
     return Answer(found, draw=lambda: _draw(found, [], again))
 
 
@@ -137,7 +137,7 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 
 def _watched(app: MapApp, run: str, again: str, *, here: bool, detach: bool) -> Answer:
     """The answer when the run is over, or at once."""
-    found = service.progress(app, run)
+    found = admin.progress(app, run)
     if not detach or here:
         with _bar() as told:
             found = _driven(app, run, told) if here else _followed(app, run, told, again)
@@ -145,9 +145,9 @@ def _watched(app: MapApp, run: str, again: str, *, here: bool, detach: bool) -> 
     return Answer(found, draw=lambda: _draw(found, [], again), code=code)
 
 
-def _driven(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress:
+def _driven(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProgress:
     try:
-        return service.drive(app, run, told)
+        return admin.drive(app, run, told)
     except OtherDriverError:
         raise errors.ConflictError(
             f"Run {run} was changed by another process while it was driven here.",
@@ -156,11 +156,11 @@ def _driven(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress
         ) from None
 
 
-def _followed(app: MapApp, run: str, told: Callable[[Progress], None], again: str) -> Progress:
+def _followed(app: MapApp, run: str, told: Callable[[MapProgress], None], again: str) -> MapProgress:
     """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()
-    first = found = service.progress(app, run)
+    first = found = admin.progress(app, run)
     since_ms: int | None = opened.clock.monotonic_ms()
     while True:
         told(found)
@@ -173,11 +173,11 @@ def _followed(app: MapApp, run: str, told: Callable[[Progress], None], again: st
             worker = render.with_target("onefold worker", again)
             render.note(f"Nothing has begun yet: is a worker of {again or app.name} running? `{worker}` starts one.")
         opened.clock.wait(never, _LOOK_MS)
-        found = service.progress(app, run)
+        found = admin.progress(app, run)
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def _bar() -> Iterator[Callable[[MapProgress], None]]:
     """Draws progress with rate and time left on a terminal; elsewhere nothing."""
     console = render.console(stderr=True)
     if render.is_quiet() or not console.is_terminal:
@@ -193,7 +193,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=console, transient=True, speed_estimate_period=10) as bar:
         task = bar.add_task("items", total=None, text="reading")
 
-        def draw(now: Progress) -> None:
+        def draw(now: MapProgress) -> None:
             over = now.done + now.failed + now.malformed
             speed = next((one.speed for one in bar.tasks if one.id == task), None) or 0
             parts = [f"{number(over)} of {number(now.total)}", f"{number(speed)}/s"]
@@ -203,11 +203,11 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         yield draw
 
 
-def _bad(now: Progress) -> tuple[tuple[int, str], ...]:
+def _bad(now: MapProgress) -> tuple[tuple[int, str], ...]:
     return ((now.failed, "failed"), (now.malformed, "malformed"))
 
 
-def _draw_list(found: list[Progress], now_ms: int) -> None:
+def _draw_list(found: list[MapProgress], now_ms: int) -> None:
     if not found:
         line("No map run.")
         return
@@ -223,7 +223,7 @@ def _draw_list(found: list[Progress], now_ms: int) -> None:
     render.draw(render.table(columns, rows))
 
 
-def _draw(found: Progress, rows: list[service.Quarantined], words: str) -> None:
+def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None:
     style: render.Style = "" if not found.over else "green" if found.status == "succeeded" else "red"
     again = f", redriven {'once' if found.round == 1 else f'{found.round} times'}" if found.round else ""
     line(f"{found.run}: {found.status}{again}", style)
@@ -249,7 +249,7 @@ def _draw(found: Progress, rows: list[service.Quarantined], words: str) -> None:
         render.todo(_next(found, bool(rows)), words)
 
 
-def _next(found: Progress, rows_shown: bool) -> list[str]:
+def _next(found: MapProgress, rows_shown: bool) -> list[str]:
     """What to do about a run that did not succeed."""
     steps = []
     if found.malformed and not rows_shown:

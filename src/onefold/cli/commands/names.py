@@ -1,17 +1,17 @@
 """`onefold names`: whose the names of operations on a store are, and giving one to another app.
 
-Parsing and drawing; the doing is `service/names.py`'s. Invariant: nothing is given but by name, or as all of one app's.
+Parsing and drawing; `admin/names.py` does the work. Invariant: nothing is given but by name, or as all of one app's.
 """
 
 from __future__ import annotations
 
 import click
 
+from onefold.admin import names as admin
 from onefold.cli import options, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, draw, line, table
 from onefold.run.names import Taken
-from onefold.service import names as service
 
 command = Group("names", help="Whose the names of operations are: list, give.", no_args_is_help=True)
 
@@ -23,8 +23,8 @@ def list_names(words: tuple[str, ...], url: str | None) -> Answer:
     """All names of operations on a store, and which app's jobs, or guarded calls, have them."""
     app, _ = target.split(words, 0, names="", url=url)
     found = target.find(app, url, records=True)
-    taken = service.taken(found.desk)
-    return Answer({"names": taken}, draw=lambda: _draw(taken, found.desk.now_ms()))
+    taken = admin.taken(found.session)
+    return Answer({"names": taken}, draw=lambda: _draw(taken, found.session.now_ms()))
 
 
 def _draw(taken: list[Taken], now_ms: int) -> None:
@@ -60,7 +60,7 @@ def give(
     if bool(names) == bool(of):
         raise click.UsageError("Give names, or --of APP for all of an app.")
     found = target.find(app, url, records=True)
-    given = service.give(found.desk, names, to, of=of, shared=share, reason_text=reason_text)
+    given = admin.give(found.session, names, to, of=of, shared=share, reason_text=reason_text)
 
     def show() -> None:
         for one in given:

@@ -1,6 +1,6 @@
 """`onefold queue`: queues as such: list, look, empty, move as a whole, bring settings up to date.
 
-Parsing, asking and drawing; the doing is `service/queues.py`'s. Never here: receiving messages.
+Parsing, asking and drawing; `admin/queues.py` does the work. Never here: receiving messages.
 Invariant: nothing is emptied or changed without --yes or a person's answer.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import click
 
+from onefold.admin import queues as admin
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some
 from onefold.contracts.admin import MoveTask
 from onefold.observe.wording import age, counted
-from onefold.service import queues as service
 
 command = Group("queue", help="Queues: list, peek, purge, move, apply.", no_args_is_help=True)
 move = Group(
@@ -34,11 +34,11 @@ def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target
 def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
     """All queues with their settings; dead-letter and held queues under the queue they serve."""
     found, _ = _target(words, url, "")
-    views = service.views(found.desk)
+    views = admin.views(found.session)
     return Answer({"queues": views}, draw=lambda: _draw_queues(views))
 
 
-def _draw_queues(views: list[service.QueueView]) -> None:
+def _draw_queues(views: list[admin.QueueView]) -> None:
     columns = [Column("queue"), Column("type")]
     columns += [Column(head, right=True) for head in ("messages", "visibility", "retention", "delay", "receives")]
     rows = [
@@ -70,11 +70,11 @@ def _draw_queues(views: list[service.QueueView]) -> None:
 def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool) -> Answer:
     """Look at a queue's messages. A look is no receive: it counts nothing and hides nothing."""
     found, (queue,) = _target(words, url, "QUEUE")
-    messages = service.look(found.desk, queue, limit=limit, bodies=bodies)
-    return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.desk.now_ms()))
+    messages = admin.look(found.session, queue, limit=limit, bodies=bodies)
+    return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.session.now_ms()))
 
 
-def _draw_messages(messages: list[service.Waiting], now_ms: int) -> None:
+def _draw_messages(messages: list[admin.MessageView], now_ms: int) -> None:
     if not messages:
         line("No messages.")
         return
@@ -113,9 +113,9 @@ def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str |
     """Delete every message of a queue for good, those in hand included, after asking. Once a minute at most."""
     found, (queue,) = _target(words, url, "QUEUE")
     if not yes:
-        count = counted(service.count(found.desk, queue), "message")
+        count = counted(admin.count(found.session, queue), "message")
         click.confirm(f"Delete {count} of {queue} for good?", abort=True, err=True)
-    removed = service.purge(found.desk, queue, reason_text=reason_text)
+    removed = admin.purge(found.session, queue, reason_text=reason_text)
     return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted."))
 
 
@@ -128,19 +128,19 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
     app, _ = target.split(words, 0, names="")
     found = target.find_app(app)
     assert found.app is not None
-    desk = target.desk_without_queues(found)
+    session = target.session_without_queues(found)
     declared_queues = target.declared_queues(found.app)
-    differing = service.drift(desk, declared_queues)
+    differing = admin.drift(session, declared_queues)
     if differing and not yes:
         for one in differing:
             for difference in one.differences:
                 render.note(f"{one.queue}: {difference}")
         click.confirm("Change these settings?", abort=True, err=True)
-    changed = service.apply(desk, declared_queues, reason_text=reason_text)
+    changed = admin.apply(session, declared_queues, reason_text=reason_text)
     return Answer({"changed": changed}, draw=lambda: _draw_drift(changed))
 
 
-def _draw_drift(changed: list[service.Drift]) -> None:
+def _draw_drift(changed: list[admin.Drift]) -> None:
     if not changed:
         line("All queues are as declared.")
     for one in changed:
@@ -167,9 +167,9 @@ def start(
 ) -> Answer:
     """Move a dead-letter queue as a whole. `onefold dlq redrive` selects, watches and stops by itself; this does not."""
     found, (queue,) = _target(words, url, "QUEUE")
-    task = service.start_move(found.desk, queue, to=to, per_second=rate, reason_text=reason_text)
+    task = admin.start_move(found.session, queue, to=to, per_second=rate, reason_text=reason_text)
     if not no_wait:
-        task = service.carry_move(found.desk, task, lambda _: None)
+        task = admin.carry_move(found.session, task, lambda _: None)
     return Answer(task, draw=lambda: _draw_tasks([task]), code=1 if task.status == "FAILED" else 0)
 
 
@@ -180,7 +180,7 @@ def start(
 def list_moves(words: tuple[str, ...], url: str | None, queue: str | None) -> Answer:
     """Move tasks, newest first."""
     found, _ = _target(words, url, "")
-    tasks = service.move_tasks(found.desk, queue)
+    tasks = admin.move_tasks(found.session, queue)
     return Answer({"moves": tasks}, draw=lambda: _draw_tasks(tasks))
 
 
@@ -190,7 +190,7 @@ def list_moves(words: tuple[str, ...], url: str | None, queue: str | None) -> An
 def cancel(words: tuple[str, ...], url: str | None) -> Answer:
     """Stop a running move; what moved stays moved."""
     found, (handle,) = _target(words, url, "HANDLE")
-    task = service.cancel_move(found.desk, handle)
+    task = admin.cancel_move(found.session, handle)
     return Answer(task, draw=lambda: _draw_tasks([task]))
 
 

@@ -1,6 +1,6 @@
 """`onefold reconcile`: look at a run by hand, and repair what is missing of it. Parsing and drawing.
 
-Looking is `service/reconcile.py`'s, the repair `service/repair.py`'s.
+Looking is `admin/reconcile.py`'s, the repair `admin/repair.py`'s.
 Invariant: nothing is sent without --repair and --yes.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import click
 
+from onefold.admin import reconcile as admin
+from onefold.admin import runs
+from onefold.admin.repair import Repair, RepairPlan
 from onefold.cli import options, outcomes, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
 from onefold.maps import state as map_state
 from onefold.observe.wording import counted
 from onefold.reconcile.findings import Outcome
-from onefold.service import reconcile as service
-from onefold.service import runs
-from onefold.service.repair import Plan, Repair
 
 _SHOWN = 20  # planned messages that are drawn; --json has them all
 
@@ -48,13 +48,13 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
         raise click.UsageError(
             "--repair needs the app, whose dispatcher makes the messages: name it as module:attribute."
         )
-    run = runs.find_run(found.desk, text)
-    looks = service.reconcile(found.desk, found.app, run)
+    run = runs.find_run(found.session, text)
+    looks = admin.reconcile(found.session, found.app, run)
     code = int(any(one.verdict != "agrees" for one in looks))
     if not repair:
         return Answer({"outcomes": looks}, draw=lambda: _draw_looks(looks, found), code=code)
     assert found.app is not None
-    work = Repair(found.desk, found.app, run)
+    work = Repair(found.session, found.app, run)
     plan = work.send(reason_text) if yes else work.plan
     if yes:
         code = int(not plan.whole)
@@ -71,14 +71,14 @@ def _draw_looks(looks: list[Outcome], found: target.Target, *, repairs: bool = F
     for place, outcome in enumerate(looks):
         if place:
             line()
-        is_map = map_state.read(found.desk.engine.state, outcome.run) is not None
+        is_map = map_state.read(found.session.engine.state, outcome.run) is not None
         outcomes.draw(outcome, found.words, repairs=repairs, is_map=is_map)
 
 
 # -- the repair ------------------------------------------------------------------------------------------------------
 
 
-def _draw_plan(plan: Plan, found: target.Target, *, sent: bool) -> None:
+def _draw_plan(plan: RepairPlan, found: target.Target, *, sent: bool) -> None:
     line("Repair", "bold")
     if plan.resend:
         columns = [Column("key", folds=True), Column("job", folds=True), Column("to"), Column("because", folds=True)]

@@ -1,6 +1,6 @@
 """`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what stands in its way, or live.
 
-Drawing only; what is counted is `service/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
+Drawing only; what is counted is `admin/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
 scrolled; where output is no terminal there is one line per look that saw something new.
 """
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onefold.admin import runs as admin
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some
 from onefold.observe.wording import counted
-from onefold.service import runs as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 command = Group("runs", help="Runs: list, show, watch.", no_args_is_help=True)
 
 _BAR_CELLS = 40
-_COLOURS: dict[service.Stand, render.Style] = {"complete": "green", "ended": "red", "stopped": "red"}
+_COLOURS: dict[admin.RunStatus, render.Style] = {"complete": "green", "ended": "red", "stopped": "red"}
 _NOT_ALL_DONE = 1
 
 
@@ -44,18 +44,18 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 @target.by_url
 @click.option("--of", "title", metavar="NAME", help="Only runs of this schedule or map job.")
 @click.option("--unfinished", is_flag=True, help="Only runs that are not over.")
-@click.option("--limit", metavar="N", default=service.PAGE, show_default=True, help="How many.")
+@click.option("--limit", metavar="N", default=admin.PAGE, show_default=True, help="How many.")
 @click.option("--after", metavar="RUN", help="The page after this run, as the page before ends with it.")
 def list_runs(
     words: tuple[str, ...], url: str | None, title: str | None, unfinished: bool, limit: int, after: str | None
 ) -> Answer:
     """Runs, the latest first: how many operations are expected and done, and what became of the others."""
     found, _ = _target(words, url, 0)
-    page = service.listed(found.desk, title, unfinished=unfinished, limit=limit, after=after)
+    page = admin.listed(found.session, title, unfinished=unfinished, limit=limit, after=after)
     return Answer(page, draw=lambda: _draw_page(page, found))
 
 
-def _draw_page(page: service.Page, found: target.Target) -> None:
+def _draw_page(page: admin.RunPage, found: target.Target) -> None:
     if not page.runs:
         line("No run.")
         return
@@ -63,7 +63,7 @@ def _draw_page(page: service.Page, found: target.Target) -> None:
     shown = [head for head in trouble if any(getattr(one, head) for one in page.runs)]  # a run's name needs the room
     columns = [Column("run", folds=True), Column("state")]
     columns += [Column(head, right=True) for head in ("done", "of", *shown, "began")]
-    now_ms = found.desk.now_ms()
+    now_ms = found.session.now_ms()
     rows = [
         (
             one.run, one.stand, number(one.done), number(one.expected), *(some(getattr(one, head)) for head in shown),
@@ -87,7 +87,7 @@ def _draw_page(page: service.Page, found: target.Target) -> None:
 @declared("show", looks=True, example="onefold runs show monthly-billing/2026-06 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
-@click.option("--limit", metavar="N", default=service.PAGE, show_default=True, help="How many operations to list.")
+@click.option("--limit", metavar="N", default=admin.PAGE, show_default=True, help="How many operations to list.")
 @click.option("--skip", metavar="N", default=0, help="Pass over the first N of them.")
 def show_run(words: tuple[str, ...], url: str | None, limit: int, skip: int) -> Answer:
     """One run, and its operations that are not done: those for a person first.
@@ -95,12 +95,12 @@ def show_run(words: tuple[str, ...], url: str | None, limit: int, skip: int) -> 
     RUN may be the beginning of a name that no other run has.
     """
     found, (name,) = _target(words, url, 1)
-    shown = service.show(found.desk, name, limit=limit, after=skip)
+    shown = admin.show(found.session, name, limit=limit, after=skip)
     return Answer(shown, draw=lambda: _draw_shown(shown, skip, found))
 
 
-def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
-    run, now_ms = shown.run, found.desk.now_ms()
+def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None:
+    run, now_ms = shown.run, found.session.now_ms()
     line(run.run, "bold")
     kinds = {"tick": "tick", "dispatch": "dispatcher", "map": "map run"}
     began = f"{render.zoned(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
@@ -134,7 +134,7 @@ def _draw_shown(shown: service.Shown, skip: int, found: target.Target) -> None:
         render.todo(steps, found.words)
 
 
-def _draw_open(shown: service.Shown, now_ms: int) -> None:
+def _draw_open(shown: admin.RunDetail, now_ms: int) -> None:
     columns = [Column("key", folds=True), Column("job"), Column("state"), Column("last"), Column("ago", right=True)]
     rows = [
         (f"{one.tenant}/{one.key}" if one.tenant else one.key, one.job, one.stand, one.event, ago(now_ms - one.at_ms))
@@ -143,7 +143,7 @@ def _draw_open(shown: service.Shown, now_ms: int) -> None:
     render.draw(render.table(columns, rows))
 
 
-def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
+def _steps(shown: admin.RunDetail, *, has_app: bool) -> list[str]:
     """What to do next, for what is for a person."""
     run = shown.run
     is_map = run.kind == "map"  # its items are redriven with it, so that its figures and results follow
@@ -166,7 +166,7 @@ def _steps(shown: service.Shown, *, has_app: bool) -> list[str]:
     return steps
 
 
-def _said(run: service.Run) -> str:
+def _said(run: admin.RunView) -> str:
     match run.stand:
         case "dispatching":
             return f"being dispatched: {counted(run.dispatched, 'message')} so far"
@@ -193,8 +193,8 @@ def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
     before. A dispatcher whose tick is dead-lettered or held is left to a person too.
     """
     found, (name,) = _target(words, url, 1)
-    desk = found.desk
-    looks = service.watched(desk, name, wait=lambda pause_ms: desk.clock.wait(desk.never, pause_ms))
+    session = found.session
+    looks = admin.watched(session, name, wait=lambda pause_ms: session.clock.wait(session.never, pause_ms))
     last = next(looks)
     try:
         if render.is_quiet():
@@ -210,7 +210,7 @@ def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
     return Answer(last, draw=lambda: _draw_end(last.run, found), code=code)
 
 
-def _draw_end(run: service.Run, found: target.Target) -> None:
+def _draw_end(run: admin.RunView, found: target.Target) -> None:
     line(_said(run), _COLOURS.get(run.stand, ""))
     steps = [f"onefold runs show {run.run}   (what is left, and what to do)"]
     if run.stand == "stopped" and run.kind == "dispatch":
@@ -222,7 +222,7 @@ def _draw_end(run: service.Run, found: target.Target) -> None:
         render.todo(steps, found.words)
 
 
-def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
+def _live(first: admin.RunProgress, looks: admin.Looks) -> admin.RunProgress:
     from rich.live import Live
 
     last = first
@@ -232,7 +232,7 @@ def _live(first: service.Progress, looks: service.Looks) -> service.Progress:
     return last
 
 
-def _in_lines(first: service.Progress, looks: service.Looks) -> service.Progress:
+def _in_lines(first: admin.RunProgress, looks: admin.Looks) -> admin.RunProgress:
     last = first
     if not first.ended:
         line(_pace(first))
@@ -243,7 +243,7 @@ def _in_lines(first: service.Progress, looks: service.Looks) -> service.Progress
     return last
 
 
-def picture(progress: service.Progress) -> RenderableType:
+def picture(progress: admin.RunProgress) -> RenderableType:
     """A run in progress as one drawing: a bar, a line of counts, and how fast it goes."""
     from rich.console import Group as Lines
     from rich.text import Text
@@ -256,13 +256,13 @@ def picture(progress: service.Progress) -> RenderableType:
     return Lines(Text(run.run, style="bold"), bar, Text(_counts(run)), Text(_pace(progress), style="dim"))
 
 
-def _counts(run: service.Run) -> str:
+def _counts(run: admin.RunView) -> str:
     parts = [(run.done, "done"), (run.failed, "failed"), (run.dead, "dead"), (run.unknown, "unknown")]
     told = [f"{count:,} {what}" for count, what in parts if count or what == "done"]
     return ", ".join([*told, f"{run.missing:,} without outcome yet"]) if run.missing else ", ".join(told)
 
 
-def _pace(progress: service.Progress) -> str:
+def _pace(progress: admin.RunProgress) -> str:
     parts = [_said(progress.run)]
     if progress.per_second is not None:
         parts.append(f"{progress.per_second:,.1f}/s")

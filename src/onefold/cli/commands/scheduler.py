@@ -1,7 +1,7 @@
 """`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
 
 SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
-Never here: the loop (`schedules/scheduler.py`), how one is built (`service/workers.py`).
+Never here: the loop (`schedules/scheduler.py`), how one is built (`runtime/workers.py`).
 Invariant: a signal handler only sets the scheduler's flag.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
+from onefold.admin.session import absolute
 from onefold.app import App
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
@@ -24,10 +25,9 @@ from onefold.cli.render import line
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
+from onefold.runtime import workers as schedules
+from onefold.runtime.workers import Ended, Upcoming
 from onefold.schedules.scheduler import Scheduler
-from onefold.service import workers as schedules
-from onefold.service.desk import absolute
-from onefold.service.workers import Ended, Upcoming
 
 if TYPE_CHECKING:
     from onefold.run.events import Sink

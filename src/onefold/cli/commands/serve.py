@@ -1,7 +1,7 @@
 """`onefold serve`: a local SQS for any AWS SDK, until told to stop.
 
 Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
-Never here: how it is built (`service/serving.py`), what it answers (`local/`).
+Never here: how it is built (`runtime/serving.py`), what it answers (`local/`).
 Invariant: nothing is printed as running before the first request can come.
 """
 
@@ -19,8 +19,8 @@ from onefold.lambdas import log_output
 from onefold.lambdas.outcomes import LogLine
 from onefold.local.fault_rules import parse_faults
 from onefold.local.request_handler import is_loopback
-from onefold.service import serving
-from onefold.service.serving import ServeSettings, Serving
+from onefold.runtime import serving
+from onefold.runtime.serving import ServeSettings, Serving
 
 
 @declared(

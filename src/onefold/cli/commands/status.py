@@ -1,6 +1,6 @@
 """`onefold status`: one look at everything, or the same look again and again; `onefold stuck`: runs that went silent.
 
-Drawing only; what is counted and warned about is decided in `service/status.py`.
+Drawing only; what is counted and warned about is decided in `admin/status.py`.
 Invariants: with --watch the picture is replaced, never scrolled; every line of `stuck` says what happens next, and whether
 that needs a person.
 """
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onefold.admin import status as admin
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, ago, line, number, some
 from onefold.observe.wording import age
-from onefold.service import status as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,16 +42,16 @@ def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: b
     if watch and not render.is_quiet():
         _watch(found, queue)
         return Answer(None)
-    status = service.status(found.desk, queue)
+    status = admin.status(found.session, queue)
     return Answer(status, draw=lambda: _draw(status, found.words))
 
 
-def _draw(status: service.Status, words: str) -> None:
+def _draw(status: admin.Status, words: str) -> None:
     render.line(_head(status), "dim")  # never broken: a path is copied
     render.draw(picture(status, words))
 
 
-def _head(status: service.Status) -> str:
+def _head(status: admin.Status) -> str:
     return f"{status.url}   {render.local(status.at_ms)}"
 
 
@@ -60,20 +60,20 @@ def _watch(found: target.Target, queue: str | None) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    desk = found.desk
+    session = found.session
     with Live(console=render.console(), auto_refresh=False) as live:
         try:
             while True:
-                status = service.status(desk, queue)
+                status = admin.status(session, queue)
                 live.update(
                     Group(Text(render.shown(_head(status)), style="dim"), picture(status, found.words)), refresh=True
                 )
-                desk.clock.wait(desk.never, _AGAIN_MS)
+                session.clock.wait(session.never, _AGAIN_MS)
         except KeyboardInterrupt:
             return
 
 
-def picture(status: service.Status, words: str = "") -> RenderableType:
+def picture(status: admin.Status, words: str = "") -> RenderableType:
     """The whole status as one drawing, but for its head."""
     from rich.console import Group
     from rich.text import Text
@@ -96,7 +96,7 @@ def picture(status: service.Status, words: str = "") -> RenderableType:
     return Group(*parts)
 
 
-def _queues(status: service.Status) -> RenderableType:
+def _queues(status: admin.Status) -> RenderableType:
     columns = [
         Column("queue", folds=True),
         *[
@@ -114,7 +114,7 @@ def _queues(status: service.Status) -> RenderableType:
     return render.table(columns, rows)
 
 
-def _jobs(status: service.Status) -> RenderableType:
+def _jobs(status: admin.Status) -> RenderableType:
     columns = [
         Column("job", folds=True),
         Column("queue", folds=True),
@@ -135,7 +135,7 @@ def _jobs(status: service.Status) -> RenderableType:
     return render.table(columns, rows)
 
 
-def _paused(one: service.JobStatus, now_ms: int) -> str:
+def _paused(one: admin.JobStatus, now_ms: int) -> str:
     if one.paused_until_ms is None:
         return ""
     left_ms = one.paused_until_ms - now_ms
@@ -154,12 +154,12 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
-    silent = service.stuck(found.desk)
-    orphans = service.no_job(found.desk, sorted(found.desk.settings()))
+    silent = admin.stuck(found.session)
+    orphans = admin.no_job(found.session, sorted(found.session.settings()))
     return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw_stuck(silent, orphans))
 
 
-def _draw_stuck(silent: list[service.StuckRun], orphans: list[service.Warning]) -> None:
+def _draw_stuck(silent: list[admin.StuckRun], orphans: list[admin.Warning]) -> None:
     for one in orphans:
         line(f"! {one.text}")
     if not silent and orphans:

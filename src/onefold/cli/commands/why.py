@@ -1,7 +1,7 @@
 """`onefold why`: what happened to a key, or what a schedule did on a date. Drawing only.
 
 What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month or
-a day from `service/days.py`. One run of a schedule is shown in full; of several, each has its line, and those that are not
+a day from `admin/days.py`. One run of a schedule is shown in full; of several, each has its line, and those that are not
 as they should be follow in full. Never here: finding or wording anything that is known.
 Invariants: the answer about a key that nobody knows says what that can mean, and ends with exit code 0. Instants of a key
 are in the reader's own zone, those of a schedule in the schedule's; --json has them in UTC.
@@ -13,14 +13,14 @@ import shlex
 
 import click
 
+from onefold.admin import days, why
+from onefold.admin.days import Day, DayRun, is_right
 from onefold.cli import options, render, target
 from onefold.cli.outcomes import VERDICTS, draw_examples
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
 from onefold.errors import UsageError
 from onefold.observe.wording import age, counted, instant
-from onefold.service import days, stories
-from onefold.service.days import Day, DayRun, is_right
 
 _RESULT_CHARACTERS = 200
 
@@ -49,7 +49,7 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     app, (key,) = target.split(words, 1, names="KEY", url=url)
     found = target.find(app, url, records=True)
     say = instant if render.is_quiet() else render.local
-    answer = stories.why(found.desk, key, job=job, tenant=tenant, say=say)
+    answer = why.explain(found.session, key, job=job, tenant=tenant, say=say)
     return Answer(answer, draw=lambda: _draw(answer, found.words))
 
 
@@ -65,11 +65,11 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
         alone = f"onefold why {shlex.quote(name)} {app or f'--url {url}'}"
         raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
     found = target.find(app, url)
-    answer = days.why(found.desk, found.app.schedules if found.app is not None else {}, name, text)
+    answer = days.explain(found.session, found.app.schedules if found.app is not None else {}, name, text)
     return Answer(answer, draw=lambda: _draw_day(answer, found.words), code=int(not answer.is_right))
 
 
-def _draw(answer: stories.Answer, words: str) -> None:
+def _draw(answer: why.WhyAnswer, words: str) -> None:
     for place, story in enumerate(answer.stories):
         if place:
             line()
@@ -78,7 +78,7 @@ def _draw(answer: stories.Answer, words: str) -> None:
         _draw_unseen(answer, words)
 
 
-def _draw_story(story: stories.Story, words: str) -> None:
+def _draw_story(story: why.Explanation, words: str) -> None:
     tenant = f"   tenant {story.tenant}" if story.tenant else ""
     line(f"{story.job} {story.key}{tenant}", "bold")
     line(f"  {story.text}", "green" if story.place == "done" else "yellow")
@@ -96,7 +96,7 @@ def _draw_story(story: stories.Story, words: str) -> None:
         render.todo(story.todo, words)
 
 
-def _draw_unseen(answer: stories.Answer, words: str) -> None:
+def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
     line(f"{answer.key!r} has never been seen in {answer.url}.", "bold")
     line("  No message, no record and no history of it. That can mean:")
     for meaning in answer.meanings:

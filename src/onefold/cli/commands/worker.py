@@ -2,7 +2,7 @@
 
 SIGTERM or SIGINT drains: nothing is received any more, what runs is finished. The second one stops at once; what ran then is
 taken over by others. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
-Never here: the loop (`run/worker.py`), how a worker is built (`service/workers.py`).
+Never here: the loop (`run/worker.py`), how a worker is built (`runtime/workers.py`).
 Invariant: a signal handler only sets the worker's flags and writes one line.
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onefold import errors, limits
+from onefold.admin.session import AdminSession, roles
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
@@ -28,8 +29,7 @@ from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
 from onefold.run.worker import ExitReport, Snapshot, Worker, WorkerSettings
-from onefold.service import workers
-from onefold.service.desk import Desk, roles
+from onefold.runtime import workers
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -167,12 +167,12 @@ def command(
         queues=[one.strip() for one in queues.split(",")] if queues is not None else None,
         target=name or os.environ.get("ONEFOLD_APP"),
     )
-    progress = nullcontext() if quiet else _progress(worker, found.desk)
+    progress = nullcontext() if quiet else _progress(worker, found.session)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
     names = queues.split(",") if queues is not None else _declared_queues(found.app)
     says = until_empty and log != "json"
-    waiting = _delayed(worker, found.desk, sorted({one.strip() for one in names})) if says else nullcontext()
+    waiting = _delayed(worker, found.session, sorted({one.strip() for one in names})) if says else nullcontext()
     with _signals(worker), progress, ticking, waiting:
         report = worker.run()
     found.unfinished = bool(report.left)
@@ -196,7 +196,7 @@ def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
     """A scheduler beside the worker; the worker drains when it fails."""
-    from onefold.service import workers as schedules  # and with it zones and expressions: only who schedules pays
+    from onefold.runtime import workers as schedules  # and with it zones and expressions: only who schedules pays
 
     return schedules.beside(schedules.make_scheduler(app, app.schedules, sinks=sinks), worker.drain)
 
@@ -279,16 +279,16 @@ class Failures:
 # -- progress --------------------------------------------------------------------------------------------------------
 
 
-def _progress(worker: Worker, desk: Desk) -> AbstractContextManager[None]:
+def _progress(worker: Worker, session: AdminSession) -> AbstractContextManager[None]:
     """A live picture on a terminal, else a plain line every few seconds."""
-    return (_live if render.console(stderr=True).is_terminal else _plain)(worker, desk)
+    return (_live if render.console(stderr=True).is_terminal else _plain)(worker, session)
 
 
 @contextmanager
-def _live(worker: Worker, desk: Desk) -> Iterator[None]:
+def _live(worker: Worker, session: AdminSession) -> Iterator[None]:
     from rich.live import Live
 
-    waits = Waits(desk)
+    waits = Waits(session)
     live = Live(
         get_renderable=lambda: _Wrapped(_picture(worker.snapshot(), waits.now(), draining=worker.draining)),
         console=render.console(stderr=True, folds=False),  # lines above the picture can be copied whole
@@ -314,19 +314,19 @@ class _Wrapped:
 class Waits:
     """How many messages wait, looked up at most once a second."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._names = list(roles(desk.settings()).sources)
+    def __init__(self, session: AdminSession) -> None:
+        self._session = session
+        self._names = list(roles(session.settings()).sources)
         self._at_ms = -_DEPTH_MS
         self._count = 0
 
     def now(self) -> int:
         """Visible and delayed messages of all queues."""
-        now_ms = self._desk.clock.monotonic_ms()
+        now_ms = self._session.clock.monotonic_ms()
         if now_ms - self._at_ms >= _DEPTH_MS:
             self._at_ms = now_ms
             with suppress(errors.OnefoldError):  # the last number stays; the worker tells of the same trouble
-                depths = [self._desk.engine.queues.depth(name) for name in self._names]
+                depths = [self._session.engine.queues.depth(name) for name in self._names]
                 self._count = sum(depth.visible + depth.delayed for depth in depths)
         return self._count
 
@@ -355,16 +355,16 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
 
 
 @contextmanager
-def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
+def _plain(worker: Worker, session: AdminSession) -> Iterator[None]:
     ended = threading.Event()
-    waits = Waits(desk)
+    waits = Waits(session)
 
     def write() -> None:
         before = ""
-        while not desk.clock.wait(ended, _PLAIN_MS):
+        while not session.clock.wait(ended, _PLAIN_MS):
             said = _sentence(worker.snapshot(), waits.now())
             if said != before:  # a worker without work fills no log
-                render.note(f"{instant(desk.now_ms())} {said}")
+                render.note(f"{instant(session.now_ms())} {said}")
             before = said
 
     thread = threading.Thread(target=write, name="onefold-progress", daemon=True)
@@ -377,20 +377,22 @@ def _plain(worker: Worker, desk: Desk) -> Iterator[None]:
 
 
 @contextmanager
-def _delayed(worker: Worker, desk: Desk, queues: list[str]) -> Iterator[None]:
+def _delayed(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator[None]:
     """Say what is waited for when only delayed messages are left, again when it is something else."""
     ended = threading.Event()
 
     def look() -> None:
         said: tuple[object, ...] = ()
-        while not desk.clock.wait(ended, _DEPTH_MS):
+        while not session.clock.wait(ended, _DEPTH_MS):
             with suppress(errors.TransientError):  # the worker has the same trouble, and tells of it
-                counts = {} if worker.snapshot().in_hand else _only_delayed(desk, queues)
-                instants = [at_ms for name in counts if (at_ms := desk.engine.queues.next_ready_ms(name)) is not None]
+                counts = {} if worker.snapshot().in_hand else _only_delayed(session, queues)
+                instants = [
+                    at_ms for name in counts if (at_ms := session.engine.queues.next_ready_ms(name)) is not None
+                ]
                 due_ms = min(instants, default=None)  # SQS does not tell
                 if counts and said != (*counts, due_ms):
                     said = (*counts, due_ms)
-                    render.note(_waited_for(counts, due_ms, desk.now_ms()))
+                    render.note(_waited_for(counts, due_ms, session.now_ms()))
 
     thread = threading.Thread(target=look, name="onefold-delayed", daemon=True)
     thread.start()
@@ -401,11 +403,11 @@ def _delayed(worker: Worker, desk: Desk, queues: list[str]) -> Iterator[None]:
         thread.join(limits.SECOND_MS / 1000)
 
 
-def _only_delayed(desk: Desk, queues: list[str]) -> dict[str, int]:
+def _only_delayed(session: AdminSession, queues: list[str]) -> dict[str, int]:
     """How many delayed messages each queue has; nothing while there are others."""
     found: dict[str, int] = {}
     for name in queues:
-        depth = desk.engine.queues.depth(name)
+        depth = session.engine.queues.depth(name)
         if depth.visible or depth.in_flight:
             return {}
         if depth.delayed:

@@ -2,7 +2,7 @@
 
 It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
 Nothing of it is stored: the mapping ends with the process.
-Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`service/serving.py`).
+Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`runtime/serving.py`).
 Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in hand.
 """
 
@@ -192,7 +192,7 @@ def _no_handler(settings: FunctionSettings, outcome: Outcome) -> errors.UsageErr
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-class Run:
+class FunctionRun:
     """A function that works on a queue, on the loop it was started on."""
 
     def __init__(
@@ -295,7 +295,7 @@ def run(
         told: gets the log. ready: called once it polls. note: gets one line when a signal came.
 
     Raises:
-        as `Run.start`.
+        as `FunctionRun.start`.
     """
 
     async def main() -> RunReport:
@@ -313,7 +313,7 @@ def run(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
-        running = Run(settings, clock=clock, entropy=entropy, told=told)
+        running = FunctionRun(settings, clock=clock, entropy=entropy, told=told)
         try:
             ready(await running.start())
             waits = [first.wait(), *([running.until_empty()] if settings.once else [])]

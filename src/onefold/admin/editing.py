@@ -20,12 +20,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, payload_errors
+from onefold.admin import groups, reading
+from onefold.admin.reading import Forecast, Reading
+from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Edit, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import AMENDS_ATTRIBUTE, CLAIMS, Attribute
-from onefold.service import groups, reading
-from onefold.service.desk import Desk
-from onefold.service.reading import Forecast, Reading
 
 if TYPE_CHECKING:
     from onefold.run.handlers import Job
@@ -156,7 +156,7 @@ class Edited(Struct, frozen=True, kw_only=True):
 
 
 def edit(
-    desk: Desk,
+    session: AdminSession,
     message: Peeked,
     *,
     body: str | None = None,
@@ -188,50 +188,50 @@ def edit(
             f"The edit of {message.message_id} changes nothing.",
             todo="Give --set field=value or another body.",
         )
-    before = reading.read(desk, message)
+    before = reading.read(session, message)
     dropped = (AMENDS_ATTRIBUTE,) if message.trusted else CLAIMS  # an edit vouches for all that it leaves
     attributes = {name: one for name, one in message.attributes.items() if name not in dropped}
     message = replace(message, trusted=True)
-    after = reading.read(desk, reading.as_if(message, text, attributes))
+    after = reading.read(session, reading.as_if(message, text, attributes))
     if after.fate == "malformed":
         raise errors.PayloadError(
             f"The changed payload of {message.message_id} cannot be used: {after.problem}",
             meaning="Nothing was changed.",
             todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
         )
-    job = desk.job(after.job)
+    job = session.job(after.job)
     if job is not None:
         check_fields(job, text, message.body)
     _check_key(message, before, after, allowed=new_key)
-    record = reading.record_of(desk, after)
+    record = reading.record_of(session, after)
     amends = None
     if record is not None and record.status != "completed" and not after.is_of(record.fingerprint):
         amends = record.fingerprint
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
-    final = reading.read(desk, reading.as_if(message, text, attributes))
+    final = reading.read(session, reading.as_if(message, text, attributes))
     if not dry_run:
-        _check_place(desk, message)
-        row = desk.row(
+        _check_place(session, message)
+        row = session.row(
             "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, reason_text=reason_text
         )
-        desk.together(lambda: _write(desk, message, Edit(body=text, attributes=attributes), row))
+        session.together(lambda: _write(session, message, Edit(body=text, attributes=attributes), row))
     return Edited(
         message_id=message.message_id,
         changed=changed,
         key_before=before.key.key if before.key is not None else None,
         key_after=after.key.key if after.key is not None else None,
         amends=amends,
-        forecast=reading.foresee(desk, final, record),
-        redrive=groups.ways_back(desk)(message),
+        forecast=reading.foresee(session, final, record),
+        redrive=groups.ways_back(session)(message),
         written=not dry_run,
     )
 
 
-def _check_place(desk: Desk, message: Peeked) -> None:
+def _check_place(session: AdminSession, message: Peeked) -> None:
     """Refuse an edit that would take a message out of its place in a FIFO group: where it is a copy, sent to the end."""
-    if desk.engine.commit is not None or message.group is None or message.sequence is None:
+    if session.engine.commit is not None or message.group is None or message.sequence is None:
         return
-    others = desk.engine.queues.of_group(message.queue, message.group)
+    others = session.engine.queues.of_group(message.queue, message.group)
     if others[-1:] and others[-1].message_id != message.message_id:
         raise errors.UsageError(
             f"Message {message.message_id} has others of its group {message.group!r} behind it in {message.queue}.",
@@ -241,13 +241,13 @@ def _check_place(desk: Desk, message: Peeked) -> None:
         )
 
 
-def _write(desk: Desk, message: Peeked, change: Edit, row: Row) -> None:
-    if not desk.engine.queues.edit(message.message_id, change):
+def _write(session: AdminSession, message: Peeked, change: Edit, row: Row) -> None:
+    if not session.engine.queues.edit(message.message_id, change):
         raise errors.TransientError(
             f"Message {message.message_id} is gone or held by a consumer.",
             todo="Look again: `onefold dlq list --all`.",
         )
-    desk.engine.ledger.append([row])
+    session.engine.ledger.append([row])
 
 
 def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:

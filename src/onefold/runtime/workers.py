@@ -25,11 +25,11 @@ from onefold.run.longpoll import LongPoll
 from onefold.run.names import take
 from onefold.run.processes import Spawn
 from onefold.run.worker import Worker, WorkerSettings
+from onefold.runtime.wiring import Runtime
 from onefold.schedules.fire_times import zone_of
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import House
-from onefold.service.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, payload_defaults
+from onefold.admin.session import AdminSession
 from onefold.codec import PayloadCodec
 from onefold.contracts import store, transitions
 from onefold.contracts.admin import Peeked
@@ -32,7 +33,6 @@ from onefold.contracts.store import RecordKey
 from onefold.decide import guard
 from onefold.decide.delivery import Policy
 from onefold.observe.wording import age, pause
-from onefold.service.desk import Desk
 
 Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
 
@@ -83,18 +83,18 @@ class Forecast(Struct, frozen=True, kw_only=True):
     why: str
 
 
-def read(desk: Desk, message: Peeked) -> Reading:
+def read(session: AdminSession, message: Peeked) -> Reading:
     """The operation a message is for, from its app where that is known, else from what it carries."""
-    if desk.jobs is None:
-        return _read_alone(desk, message)
+    if session.jobs is None:
+        return _read_alone(session, message)
     delivery = _delivery(message)
-    named = desk.job(_carried(message, JOB_ATTRIBUTE))
-    if named is not None and not any(job.policy.queue == delivery.queue for job in desk.jobs.named.values()):
+    named = session.job(_carried(message, JOB_ATTRIBUTE))
+    if named is not None and not any(job.policy.queue == delivery.queue for job in session.jobs.named.values()):
         delivery = replace(
             delivery, queue=named.policy.queue
         )  # sent to a dead-letter queue directly: nothing runs it there
     try:
-        job = desk.jobs.of(delivery)
+        job = session.jobs.of(delivery)
     except errors.NotFoundError as error:
         return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
     facts, payload = job.read(delivery)
@@ -135,7 +135,7 @@ def carried_job(message: Peeked) -> str | None:
     return _carried(message, JOB_ATTRIBUTE) or (message.reason.job if message.reason is not None else None)
 
 
-def _read_alone(desk: Desk, message: Peeked) -> Reading:
+def _read_alone(session: AdminSession, message: Peeked) -> Reading:
     """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
     job = carried_job(message)
     claimed = _carried(message, KEY_ATTRIBUTE) if message.trusted else None
@@ -149,7 +149,7 @@ def _read_alone(desk: Desk, message: Peeked) -> Reading:
             fingerprint=None,
             problem=f"The message does not say its {missing}; name the app.",
         )
-    fitting = [record.key for record in desk.engine.records.find(key) if record.key.job == job]
+    fitting = [record.key for record in session.engine.records.find(key) if record.key.job == job]
     if len(fitting) > 1:
         scopes = ", ".join(sorted(one.scope or "(none)" for one in fitting))
         return Reading(
@@ -169,26 +169,26 @@ def _read_alone(desk: Desk, message: Peeked) -> Reading:
     )
 
 
-def record_of(desk: Desk, told: Reading) -> store.Record | None:
+def record_of(session: AdminSession, told: Reading) -> store.Record | None:
     """The record of a message's operation as it stands; None where it cannot be told which, or nothing stands."""
-    return desk.engine.store.read([told.key], desk.now_ms())[0] if told.key is not None else None
+    return session.engine.store.read([told.key], session.now_ms())[0] if told.key is not None else None
 
 
-def forecast(desk: Desk, messages: Sequence[Peeked]) -> list[Forecast]:
+def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast]:
     """What a delivery of each message would do now; two messages of one operation are answered alike."""
-    readings = [read(desk, message) for message in messages]
+    readings = [read(session, message) for message in messages]
     keys = [reading.key for reading in readings if reading.key is not None]
-    records = dict(zip(keys, desk.engine.store.read(keys, desk.now_ms()), strict=True)) if keys else {}
-    return [foresee(desk, reading, records.get(reading.key) if reading.key else None) for reading in readings]
+    records = dict(zip(keys, session.engine.store.read(keys, session.now_ms()), strict=True)) if keys else {}
+    return [foresee(session, reading, records.get(reading.key) if reading.key else None) for reading in readings]
 
 
-def foresee(desk: Desk, reading: Reading, record: store.Record | None) -> Forecast:
+def foresee(session: AdminSession, reading: Reading, record: store.Record | None) -> Forecast:
     """What a delivery with this reading would do while its record stands as given."""
     if reading.fate is not None:
         return Forecast(fate=reading.fate, why=reading.problem)
     if reading.key is None:
         return Forecast(fate="unknown", why=reading.problem)
-    job, now_ms = desk.job(reading.job), desk.now_ms()
+    job, now_ms = session.job(reading.job), session.now_ms()
     fingerprint = reading.fingerprint or ""
     if record is not None and (not fingerprint or reading.is_of(record.fingerprint)):
         fingerprint = record.fingerprint

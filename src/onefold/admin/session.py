@@ -1,9 +1,8 @@
-"""The operator's desk: an opened engine, the jobs of an app where one is known, and who sits there.
+"""What every use case of `admin/` takes: an opened engine, the jobs of an app where one is known, and who acts.
 
-Every use case of `service/` that looks at or changes what stands in an engine takes a `Desk`; the command line and a
-web page open one and call the same functions. What a person changes is written to the ledger with that person's name,
-whatever the history level. Never here: the use cases themselves, output, parsing.
-Invariant: opening a desk on an engine that is not there creates nothing.
+The command line and a web page open an `AdminSession` and call the same functions. What a person changes is written to the
+ledger with that person's name, whatever the history level. Never here: the use cases themselves, output, parsing.
+Invariant: opening a session on an engine that does not exist creates nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.run.handlers import Job, run_of
 from onefold.run.settlement import together
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
@@ -37,7 +36,7 @@ _PAGE = 500  # messages per peek
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
-    """What a desk knows of an app; an empty one where there is only a URL.
+    """What a session knows of an app; an empty one where there is only a URL.
 
     Args:
         named: the declared jobs by name.
@@ -52,7 +51,7 @@ class Jobs(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueSettings, ...] = ()
 
 
-class Desk:
+class AdminSession:
     """An opened engine as an operator uses it.
 
     Args:
@@ -145,7 +144,7 @@ class Desk:
         self._runtime.close()
 
 
-def open_desk(
+def open_session(
     url: str,
     *,
     actor: str,
@@ -153,8 +152,8 @@ def open_desk(
     entropy: Entropy | None = None,
     jobs: Jobs | None = None,
     looks: bool = False,
-) -> Desk:
-    """A desk on an engine as it stands, or on a store for records; it must be there, and no queue is made.
+) -> AdminSession:
+    """A session on an engine as it stands, or on a store for records; it must be there, and no queue is made.
 
     Args:
         jobs: of the app, or None where only the engine is known.
@@ -177,7 +176,7 @@ def open_desk(
     runtime = Runtime(
         url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True, looks=looks
     )
-    return Desk(runtime, actor=actor, jobs=jobs)
+    return AdminSession(runtime, actor=actor, jobs=jobs)
 
 
 def absolute(url: str) -> str:

@@ -13,21 +13,21 @@ from itertools import islice
 
 from msgspec import Struct
 
+from onefold.admin import groups, jobs, reading
+from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.standing import Place, standing
 from onefold.observe.telling import Evidence, alone
 from onefold.observe.timeline import Line, left_out, lines
 from onefold.observe.wording import instant
-from onefold.service import groups, jobs, reading
-from onefold.service.desk import Desk, roles
 
 _MESSAGES_MAX = 50  # of one key that are shown
 _NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
 _NEAR_MESSAGES = 200  # per queue
 
 
-class Story(Struct, frozen=True, kw_only=True):
+class Explanation(Struct, frozen=True, kw_only=True):
     """One operation.
 
     Args:
@@ -51,7 +51,7 @@ class Story(Struct, frozen=True, kw_only=True):
     messages: tuple[str, ...]
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class WhyAnswer(Struct, frozen=True, kw_only=True):
     """What is known of a key.
 
     Args:
@@ -63,19 +63,19 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     key: str
     url: str
-    stories: tuple[Story, ...]
+    stories: tuple[Explanation, ...]
     meanings: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
 
 
-def why(
-    desk: Desk,
+def explain(
+    session: AdminSession,
     key: str,
     *,
     job: str | None = None,
     tenant: str | None = None,
     say: Callable[[int], str] = instant,
-) -> Answer:
+) -> WhyAnswer:
     """The story of every operation with this key.
 
     Args:
@@ -83,60 +83,60 @@ def why(
         job, tenant: only that job's, that tenant's.
         say: how instants are said inside sentences.
     """
-    found = _of_key(desk, key)
+    found = _of_key(session, key)
     if not found:
-        found = _of_message(desk, key)
+        found = _of_message(session, key)
     chosen = [
         (one, messages) for one, messages in found.items() if job in (None, one.job) and tenant in (None, one.scope)
     ]
     if not chosen:
-        return Answer(
+        return WhyAnswer(
             key=key,
-            url=desk.url,
+            url=session.url,
             stories=(),
-            meanings=_meanings(list(found), job, tenant, has_queues=desk.has_queues),
-            near=_near(desk, key),
+            meanings=_meanings(list(found), job, tenant, has_queues=session.has_queues),
+            near=_near(session, key),
         )
     keys = [one for one, _ in chosen]
-    records = desk.engine.store.read(keys, desk.now_ms())
+    records = session.engine.store.read(keys, session.now_ms())
     stories = [
-        _story(_evidence(desk, one, record, messages, say))
+        _story(_evidence(session, one, record, messages, say))
         for (one, messages), record in zip(chosen, records, strict=True)
     ]
-    return Answer(key=key, url=desk.url, stories=tuple(stories))
+    return WhyAnswer(key=key, url=session.url, stories=tuple(stories))
 
 
-def history(desk: Desk, key: RecordKey, say: Callable[[int], str] = instant) -> list[Line]:
+def history(session: AdminSession, key: RecordKey, say: Callable[[int], str] = instant) -> list[Line]:
     """What the ledger alone holds of an operation, oldest first."""
-    return lines(_evidence(desk, key, None, (), say))
+    return lines(_evidence(session, key, None, (), say))
 
 
 def _evidence(
-    desk: Desk, key: RecordKey, record: Record | None, messages: Sequence[Peeked], say: Callable[[int], str]
+    session: AdminSession, key: RecordKey, record: Record | None, messages: Sequence[Peeked], say: Callable[[int], str]
 ) -> Evidence:
-    kinds, declared = roles(desk.settings()), desk.job(key.job)
-    paused = {one.job: one.until_ms for one in jobs.paused(desk)}
+    kinds, declared = roles(session.settings()), session.job(key.job)
+    paused = {one.job: one.until_ms for one in jobs.paused(session)}
     return Evidence(
         key=key,
         record=record,
-        rows=desk.engine.ledger.of_key(key),
+        rows=session.engine.ledger.of_key(key),
         messages=messages,
         policy=declared.policy if declared is not None else None,
-        history=desk.jobs.history if desk.jobs is not None else None,
+        history=session.jobs.history if session.jobs is not None else None,
         dead=frozenset(kinds.dead),
         held=frozenset(kinds.held),
-        now_ms=desk.now_ms(),
+        now_ms=session.now_ms(),
         paused_until_ms=paused.get(key.job),
-        owner_dead=record is not None and record.owner in desk.engine.dead([record.owner]),
+        owner_dead=record is not None and record.owner in session.engine.dead([record.owner]),
         say=say,
-        way_back=groups.ways_back(desk) if any(one.queue in kinds.dead for one in messages) else alone,
+        way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )
 
 
-def _story(evidence: Evidence) -> Story:
+def _story(evidence: Evidence) -> Explanation:
     stands = standing(evidence)
     record = evidence.record
-    return Story(
+    return Explanation(
         job=evidence.key.job,
         tenant=evidence.key.scope,
         key=evidence.key.key,
@@ -150,16 +150,16 @@ def _story(evidence: Evidence) -> Story:
     )
 
 
-def _of_key(desk: Desk, key: str) -> dict[RecordKey, list[Peeked]]:
+def _of_key(session: AdminSession, key: str) -> dict[RecordKey, list[Peeked]]:
     """Operations with this key, each with its messages."""
-    records = desk.engine.records.find(key)
+    records = session.engine.records.find(key)
     found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
-    found |= {one: [] for one in desk.engine.ledger.find_keys(key) if one not in found}
-    messages = {one.message_id: one for one in desk.engine.queues.find_key(key, limit=_MESSAGES_MAX)}
+    found |= {one: [] for one in session.engine.ledger.find_keys(key) if one not in found}
+    messages = {one.message_id: one for one in session.engine.queues.find_key(key, limit=_MESSAGES_MAX)}
     served = [record.message_id for record in records if record.message_id and record.message_id not in messages]
-    messages |= {one.message_id: one for one in desk.engine.queues.find(served) if one is not None}
+    messages |= {one.message_id: one for one in session.engine.queues.find(served) if one is not None}
     for message in messages.values():
-        told = reading.read(desk, message)
+        told = reading.read(session, message)
         name = told.key if told.key is not None else _by_record(records, message) or RecordKey("", told.job or "?", key)
         found.setdefault(name, []).append(message)
     return found
@@ -169,15 +169,15 @@ def _by_record(records: Sequence[Record], message: Peeked) -> RecordKey | None:
     return next((record.key for record in records if record.message_id == message.message_id), None)
 
 
-def _of_message(desk: Desk, message_id: str) -> dict[RecordKey, list[Peeked]]:
+def _of_message(session: AdminSession, message_id: str) -> dict[RecordKey, list[Peeked]]:
     """The operation of a message, when what was asked for is a message id."""
-    message = desk.engine.queues.find([message_id])[0]
+    message = session.engine.queues.find([message_id])[0]
     if message is None:
         return {}
-    told = reading.read(desk, message)
+    told = reading.read(session, message)
     if told.key is None:
         return {RecordKey("", told.job or "?", message.key or message_id): [message]}
-    found = _of_key(desk, told.key.key)
+    found = _of_key(session, told.key.key)
     return {one: messages for one, messages in found.items() if one == told.key} or {told.key: [message]}
 
 
@@ -201,9 +201,9 @@ def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *
     )
 
 
-def _near(desk: Desk, key: str) -> tuple[str, ...]:
+def _near(session: AdminSession, key: str) -> tuple[str, ...]:
     """Recent keys that look like this one."""
-    keys = dict.fromkeys(record.key.key for record in desk.engine.records.scan(limit=_NEAR_RECORDS))
-    for queue in desk.settings():
-        keys |= dict.fromkeys(one.key for one in islice(desk.every(queue), _NEAR_MESSAGES) if one.key is not None)
+    keys = dict.fromkeys(record.key.key for record in session.engine.records.scan(limit=_NEAR_RECORDS))
+    for queue in session.settings():
+        keys |= dict.fromkeys(one.key for one in islice(session.every(queue), _NEAR_MESSAGES) if one.key is not None)
     return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.6))

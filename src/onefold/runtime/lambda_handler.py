@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onefold.run.lambda_container import LambdaSettings
     from onefold.run.lambda_handler import Record
     from onefold.run.settlement import Backend
-    from onefold.service.wiring import Runtime
+    from onefold.runtime.wiring import Runtime
 
 
 class Declared(Protocol):

@@ -13,13 +13,13 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold import limits
+from onefold.admin import groups, jobs
+from onefold.admin import queues as engine_queues
+from onefold.admin.session import AdminSession, Roles, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.settings import QueueSettings
 from onefold.observe.wording import age, counted, pause
 from onefold.run import orphans
-from onefold.service import groups, jobs
-from onefold.service import queues as engine_queues
-from onefold.service.desk import Desk, Roles, roles
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
@@ -98,7 +98,7 @@ class Status(Struct, frozen=True, kw_only=True):
     has_queues: bool = True
 
 
-def status(desk: Desk, queue: str | None = None) -> Status:
+def status(session: AdminSession, queue: str | None = None) -> Status:
     """How the engine stands now.
 
     Args:
@@ -107,35 +107,40 @@ def status(desk: Desk, queue: str | None = None) -> Status:
     Raises:
         NotFoundError: no such queue.
     """
-    settings = desk.settings()
+    settings = session.settings()
     kinds = roles(settings)
     if queue is not None:
-        desk.engine.queues.depth(queue)  # says which queues there are when this is none
+        session.engine.queues.depth(queue)  # says which queues there are when this is none
     names = [name for name in sorted(kinds.sources) if queue in (None, name)]
-    stopped = groups.stopped(desk)
-    queues = tuple(_queue(desk, kinds.sources[name], stopped) for name in names)
-    found = _jobs(desk, queue)
+    stopped = groups.stopped(session)
+    queues = tuple(_queue(session, kinds.sources[name], stopped) for name in names)
+    found = _jobs(session, queue)
     warnings = (
         *_held(queues),
-        *_held_calls(desk, queue),
+        *_held_calls(session, queue),
         *_endless([kinds.sources[name] for name in names]),
-        *_stopped(desk, kinds, [one for one in stopped if one.queue in names]),
-        *_paused(desk, {one.job for one in found}),
+        *_stopped(session, kinds, [one for one in stopped if one.queue in names]),
+        *_paused(session, {one.job for one in found}),
         *_expiring(queues),
         *_nobody(queues, found),
-        *no_job(desk, names),
-        *_differing(desk, queue),
+        *no_job(session, names),
+        *_differing(session, queue),
     )
     return Status(
-        url=desk.url, at_ms=desk.now_ms(), queues=queues, jobs=found, warnings=warnings, has_queues=desk.has_queues
+        url=session.url,
+        at_ms=session.now_ms(),
+        queues=queues,
+        jobs=found,
+        warnings=warnings,
+        has_queues=session.has_queues,
     )
 
 
-def _queue(desk: Desk, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:
-    queues = desk.engine.queues
+def _queue(session: AdminSession, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:
+    queues = session.engine.queues
     depth = queues.depth(settings.name)
     dead_letter = settings.dead_letter if settings.dead_letter != settings.name else None
-    dead = _count(desk, dead_letter)
+    dead = _count(session, dead_letter)
     expires_ms = None
     if dead and dead_letter is not None:
         oldest = queues.peek(dead_letter, limit=_LOOKED_AT)
@@ -148,25 +153,25 @@ def _queue(desk: Desk, settings: QueueSettings, stopped: list[groups.Stopped]) -
         delayed=depth.delayed,
         oldest_age_ms=depth.oldest_age_ms,
         dead=dead,
-        dead_expires_in_ms=expires_ms - desk.now_ms() if expires_ms is not None else None,
-        held=_count(desk, settings.held),
+        dead_expires_in_ms=expires_ms - session.now_ms() if expires_ms is not None else None,
+        held=_count(session, settings.held),
         stopped_groups=sum(1 for one in stopped if one.queue == settings.name),
     )
 
 
-def _count(desk: Desk, queue: str | None) -> int:
+def _count(session: AdminSession, queue: str | None) -> int:
     if queue is None:
         return 0
-    depth = desk.engine.queues.depth(queue)
+    depth = session.engine.queues.depth(queue)
     return depth.visible + depth.in_flight + depth.delayed
 
 
-def _jobs(desk: Desk, queue: str | None) -> tuple[JobStatus, ...]:
-    now_ms = desk.now_ms()
-    minute = desk.engine.records.count_completed(now_ms - limits.MINUTE_MS, now_ms)
-    hour = desk.engine.records.count_completed(now_ms - limits.HOUR_MS, now_ms)
-    paused = {one.job: one.until_ms for one in jobs.paused(desk)}
-    declared = {name: job.policy.queue for name, job in desk.jobs.named.items()} if desk.jobs is not None else {}
+def _jobs(session: AdminSession, queue: str | None) -> tuple[JobStatus, ...]:
+    now_ms = session.now_ms()
+    minute = session.engine.records.count_completed(now_ms - limits.MINUTE_MS, now_ms)
+    hour = session.engine.records.count_completed(now_ms - limits.HOUR_MS, now_ms)
+    paused = {one.job: one.until_ms for one in jobs.paused(session)}
+    declared = {name: job.policy.queue for name, job in session.jobs.named.items()} if session.jobs is not None else {}
     return tuple(
         JobStatus(
             job=name,
@@ -199,15 +204,15 @@ def _doubt(count: int) -> str:
     return f"it is unknown whether {'its effect' if count == 1 else 'their effects'} happened."
 
 
-def _held_calls(desk: Desk, queue: str | None) -> list[Warning]:
+def _held_calls(session: AdminSession, queue: str | None) -> list[Warning]:
     """Operations without a message (calls under @once), or all that are held where there are no queues."""
     if queue is not None:
         return []
-    parked = desk.engine.records.scan(parked=True, limit=_LOOKED_AT)
-    count = sum(1 for one in parked if one.message_id is None or not desk.has_queues)
+    parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT)
+    count = sum(1 for one in parked if one.message_id is None or not session.has_queues)
     if not count:
         return []
-    what = "call" if desk.has_queues else "operation"
+    what = "call" if session.has_queues else "operation"
     return [
         Warning(
             code="held-calls",
@@ -229,8 +234,8 @@ def _endless(sources: list[QueueSettings]) -> list[Warning]:
     ]
 
 
-def _stopped(desk: Desk, kinds: Roles, stopped: list[groups.Stopped]) -> list[Warning]:
-    found = desk.engine.queues.find([one.by for one in stopped])
+def _stopped(session: AdminSession, kinds: Roles, stopped: list[groups.Stopped]) -> list[Warning]:
+    found = session.engine.queues.find([one.by for one in stopped])
     told = []
     for one, by in zip(stopped, found, strict=True):
         if by is not None and by.queue in kinds.held:
@@ -242,15 +247,15 @@ def _stopped(desk: Desk, kinds: Roles, stopped: list[groups.Stopped]) -> list[Wa
     return told
 
 
-def _paused(desk: Desk, known: set[str]) -> list[Warning]:
+def _paused(session: AdminSession, known: set[str]) -> list[Warning]:
     return [
         Warning(
             code="job-paused",
-            text=f"Job {one.job} is paused by its circuit breaker, next try in {age(one.until_ms - desk.now_ms())}: "
+            text=f"Job {one.job} is paused by its circuit breaker, next try in {age(one.until_ms - session.now_ms())}: "
             f"{one.summary or 'the dependency refuses everything'}",
             todo=f"Fix the dependency. To try at once: onefold resume {one.job}",
         )
-        for one in jobs.paused(desk)
+        for one in jobs.paused(session)
         if one.job in known
     ]
 
@@ -268,9 +273,9 @@ def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
     ]
 
 
-def no_job(desk: Desk, names: Sequence[str]) -> list[Warning]:
+def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
     """Messages that workers looked at lately and that no job of theirs takes."""
-    state, now_ms = desk.engine.state, desk.now_ms()
+    state, now_ms = session.engine.state, session.now_ms()
     told = []
     for name, found in zip(names, state.get([orphans.PLACE + name for name in names]) if names else (), strict=True):
         for job, one in (orphans.decoded(found.value) if found is not None else {}).items():
@@ -283,12 +288,12 @@ def no_job(desk: Desk, names: Sequence[str]) -> list[Warning]:
     return told
 
 
-def _differing(desk: Desk, queue: str | None) -> list[Warning]:
+def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
     """Queues that stand otherwise than the app declares them."""
-    declared = desk.jobs.queues if desk.jobs is not None else ()
+    declared = session.jobs.queues if session.jobs is not None else ()
     return [
         Warning(code="settings-differ", text=one.text, todo="onefold queue apply")
-        for one in engine_queues.drift(desk, declared)
+        for one in engine_queues.drift(session, declared)
         if queue in (None, one.queue)
     ]
 
@@ -331,16 +336,16 @@ class StuckRun(Struct, frozen=True, kw_only=True):
     resolves: bool
 
 
-def stuck(desk: Desk) -> list[StuckRun]:
+def stuck(session: AdminSession) -> list[StuckRun]:
     """Runs whose process has ended or whose lease is over, and that nobody has taken over: each explained, longest first."""
-    now_ms = desk.now_ms()
+    now_ms = session.now_ms()
     found = []
-    records = desk.engine.records.scan(status="in_progress", limit=1_000)
-    dead = desk.engine.dead({record.owner for record in records})
+    records = session.engine.records.scan(status="in_progress", limit=1_000)
+    dead = session.engine.dead({record.owner for record in records})
     for record in records:
         if record.lease_until_ms > now_ms and record.owner not in dead:
             continue
-        message = desk.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
+        message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
         text, resolves = _what_happens_next(message, now_ms, is_dead=record.owner in dead)
         found.append(
             StuckRun(

@@ -17,14 +17,14 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.admin import dead_letters, groups, reading
+from onefold.admin.dead_letters import DeadLetterView, Select, letter, of_scheduler
+from onefold.admin.reading import Forecast
+from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
 from onefold.observe.wording import counted
-from onefold.service import dead_letters, groups, reading
-from onefold.service.dead_letters import DeadLetter, Select, letter, of_scheduler
-from onefold.service.desk import Desk, roles
-from onefold.service.reading import Forecast
 
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5
@@ -39,7 +39,7 @@ End = Literal["", "done", "failing-again", "no-worker", "under-way", "interrupte
 class Foreseen(Struct, frozen=True, kw_only=True):
     """One dead letter and what sending it back would do."""
 
-    letter: DeadLetter
+    letter: DeadLetterView
     forecast: Forecast
 
 
@@ -71,7 +71,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
 
 def foresee(
-    desk: Desk, messages: Sequence[Peeked], *, select: Select | None = None, idle: bool = False
+    session: AdminSession, messages: Sequence[Peeked], *, select: Select | None = None, idle: bool = False
 ) -> list[Foreseen]:
     """What sending each message back would do now; nothing is changed. Arguments as `Redrive`.
 
@@ -80,11 +80,11 @@ def foresee(
 
     The second message of one operation is answered from the record if the first one is done by then, and is foreseen so.
     """
-    _units(desk, messages, select, idle=idle)
+    _units(session, messages, select, idle=idle)
     found = []
     first: dict[tuple[RecordKey, str | None], str] = {}
-    for message, told in zip(messages, reading.forecast(desk, messages), strict=True):
-        told_of = reading.read(desk, message)
+    for message, told in zip(messages, reading.forecast(session, messages), strict=True):
+        told_of = reading.read(session, message)
         forecast = told
         if told.fate in ("run", "unknown") and told_of.key is not None:
             earlier = first.setdefault((told_of.key, told_of.fingerprint), message.message_id)
@@ -93,7 +93,7 @@ def foresee(
                     fate="answered",
                     why=f"The same operation as message {earlier}: answered once that one is done.",
                 )
-        found.append(Foreseen(letter=letter(desk, message), forecast=forecast))
+        found.append(Foreseen(letter=letter(session, message), forecast=forecast))
     return found
 
 
@@ -124,7 +124,7 @@ class Redrive:
 
     def __init__(
         self,
-        desk: Desk,
+        session: AdminSession,
         messages: Sequence[Peeked],
         *,
         per_second: int = PER_SECOND_DEFAULT,
@@ -141,19 +141,19 @@ class Redrive:
             )
         if stop_after < 0:
             raise errors.UsageError(f"stop_after={stop_after} is out of range.", todo="It is 0 (never) or more.")
-        self._desk = desk
+        self._session = session
         self._per_second = per_second
         self._stop_after = stop_after
         self._watch = watch
         self._reason_text = reason_text
-        self._roles = roles(desk.settings())
+        self._roles = roles(session.settings())
         self._idle = idle
-        self._units = deque(_units(desk, messages, select, idle=idle))
+        self._units = deque(_units(session, messages, select, idle=idle))
         self._selected = len(messages)
         self._out: dict[str, Peeked | None] = {}  # sent and not settled yet, by new id, as last seen
         self._sent = self._gone = self._done = self._held = 0
         self._back: list[str] = []
-        self._started_ms = self._changed_ms = self._refilled_ms = desk.clock.monotonic_ms()
+        self._started_ms = self._changed_ms = self._refilled_ms = session.clock.monotonic_ms()
         self._room = 1.0
         self._end: End = ""
 
@@ -181,7 +181,7 @@ class Redrive:
             wait_ms = self.step()
             told(self.tally)
             if not self._end:
-                self._desk.clock.wait(self._desk.never, wait_ms)
+                self._session.clock.wait(self._session.never, wait_ms)
         return self.tally
 
     def step(self) -> int:
@@ -203,7 +203,7 @@ class Redrive:
             return "failing-again"
         if not self._units and not (self._watch and self._out):
             return "done"
-        quiet_ms = self._desk.clock.monotonic_ms() - self._changed_ms
+        quiet_ms = self._session.clock.monotonic_ms() - self._changed_ms
         received = any(one is not None and one.receive_count > 0 for one in self._out.values())
         if self._watch and self._out and not received and quiet_ms >= _NO_WORKER_MS:
             return "no-worker"
@@ -222,12 +222,12 @@ class Redrive:
         return 2 * (self._stop_after or STOP_AFTER_DEFAULT) + self._done - self._failures() * bool(self._stop_after)
 
     def _speed(self) -> float:
-        elapsed_s = (self._desk.clock.monotonic_ms() - self._started_ms) / 1000
+        elapsed_s = (self._session.clock.monotonic_ms() - self._started_ms) / 1000
         first = max(1.0, self._per_second / _START_FRACTION)
         return min(float(self._per_second), float(first * 2 ** min(elapsed_s, 10)))
 
     def _refill(self) -> None:
-        now_ms = self._desk.clock.monotonic_ms()
+        now_ms = self._session.clock.monotonic_ms()
         speed = self._speed()
         self._room = min(self._room + speed * (now_ms - self._refilled_ms) / 1000, max(speed, 1.0))
         self._refilled_ms = now_ms
@@ -237,7 +237,7 @@ class Redrive:
     def _look(self) -> None:
         """See what became of what was sent."""
         ids = list(self._out)
-        for message_id, found in zip(ids, self._desk.engine.queues.find(ids), strict=True):
+        for message_id, found in zip(ids, self._session.engine.queues.find(ids), strict=True):
             before = self._out[message_id]
             if found is not None and found.queue not in self._roles.dead and found.queue not in self._roles.held:
                 self._out[message_id] = found
@@ -257,7 +257,7 @@ class Redrive:
                 self._held += 1
 
     def _changed(self) -> None:
-        self._changed_ms = self._desk.clock.monotonic_ms()
+        self._changed_ms = self._session.clock.monotonic_ms()
 
     def _send(self) -> None:
         singles: list[Peeked] = []
@@ -271,29 +271,29 @@ class Redrive:
                 continue
             assert unit.group is not None
             went = groups.start_again(
-                self._desk, unit.queue, unit.group, idle=self._idle, reason_text=self._reason_text
+                self._session, unit.queue, unit.group, idle=self._idle, reason_text=self._reason_text
             )
-            self._desk.engine.notify()
+            self._session.engine.notify()
             self._note([went.get(message.message_id) for message in unit.messages])
         if singles:
-            moves = [(message.message_id, _target(self._desk, message), None) for message in singles]
+            moves = [(message.message_id, _target(self._session, message), None) for message in singles]
             keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
 
             def write() -> list[Moved | None]:
-                moved = self._desk.engine.queues.move(moves)
-                self._desk.engine.ledger.append(self._rows(singles, keys, moved))
+                moved = self._session.engine.queues.move(moves)
+                self._session.engine.ledger.append(self._rows(singles, keys, moved))
                 return moved
 
-            self._note(self._desk.together(write))
+            self._note(self._session.together(write))
 
     def _keys(self, messages: Sequence[Peeked]) -> list[RecordKey | None]:
-        return [reading.read(self._desk, message).key for message in messages]
+        return [reading.read(self._session, message).key for message in messages]
 
     def _rows(
         self, messages: Sequence[Peeked], keys: Sequence[RecordKey | None], moved: Sequence[Moved | None]
     ) -> list[Row]:
         return [
-            self._desk.row(
+            self._session.row(
                 "redrive",
                 key=key,
                 message=message,
@@ -316,18 +316,18 @@ class Redrive:
         self._changed()
 
 
-def _target(desk: Desk, message: Peeked) -> str | None:
+def _target(session: AdminSession, message: Peeked) -> str | None:
     """The queue of its job, for a tick that a scheduler put into the dead-letter queue itself; None: where it came from."""
     if message.source is not None or of_scheduler(message, "SCHEDULE_ARN") is None:
         return None
-    job = desk.job(reading.carried_job(message))
+    job = session.job(reading.carried_job(message))
     return job.policy.queue if job is not None else None
 
 
-def _units(desk: Desk, messages: Sequence[Peeked], select: Select | None, *, idle: bool) -> list[_Unit]:
+def _units(session: AdminSession, messages: Sequence[Peeked], select: Select | None, *, idle: bool) -> list[_Unit]:
     """The pieces a redrive goes in, in the order of the selection."""
-    stopped = {(one.queue, one.group): one for one in groups.stopped(desk)}
-    members = groups.dead_letters(desk, {queue for queue, _ in stopped})
+    stopped = {(one.queue, one.group): one for one in groups.stopped(session)}
+    members = groups.dead_letters(session, {queue for queue, _ in stopped})
     chosen = {message.message_id for message in messages}
     units: list[_Unit] = []
     seen: set[tuple[str, str]] = set()
@@ -337,18 +337,20 @@ def _units(desk: Desk, messages: Sequence[Peeked], select: Select | None, *, idl
             units.append(_Unit((message,)))
         elif place not in seen:
             seen.add(place)
-            groups.check_can_start(desk, *place, idle=idle)
+            groups.check_can_start(session, *place, idle=idle)
             left = [one for one in members[place] if one.message_id not in chosen]
             if select is not None:  # those have come since it was chosen
-                left = [one for one in left if not dead_letters.fits(desk, one, select)]
-            units.append(_whole_group(desk, stopped[place], members[place], left))
+                left = [one for one in left if not dead_letters.fits(session, one, select)]
+            units.append(_whole_group(session, stopped[place], members[place], left))
     return units
 
 
-def _whole_group(desk: Desk, stopped: groups.Stopped, members: Sequence[Peeked], left: Sequence[Peeked]) -> _Unit:
+def _whole_group(
+    session: AdminSession, stopped: groups.Stopped, members: Sequence[Peeked], left: Sequence[Peeked]
+) -> _Unit:
     queue, group = stopped.queue, stopped.group
-    by = desk.engine.queues.find([stopped.by])[0]
-    if by is not None and by.queue == desk.settings()[queue].held:
+    by = session.engine.queues.find([stopped.by])[0]
+    if by is not None and by.queue == session.settings()[queue].held:
         raise errors.UsageError(
             f"Group {group!r} of {queue} is stopped by message {stopped.by}, which is held: its outcome is unknown.",
             meaning="What waits behind it must not overtake it. Nothing was moved.",

@@ -21,6 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, payload_defaults
+from onefold.admin.session import AdminSession
+from onefold.app import App
 from onefold.codec import digest
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Hold, Record, RecordKey
@@ -38,8 +40,6 @@ from onefold.run.dispatcher import in_run
 from onefold.run.handlers import positional
 from onefold.run.outgoing import Outgoing
 from onefold.schedules.scheduling import Schedule, TickMessage
-from onefold.service.desk import Desk
-from onefold.service.reconcile import House
 
 MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next one takes the next
 _BATCH: Final = 500  # messages of one transaction
@@ -60,7 +60,7 @@ class Resend(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Refused(Struct, frozen=True, kw_only=True):
+class RefusedResend(Struct, frozen=True, kw_only=True):
     """One missing operation that cannot be sent again, and why not."""
 
     job: str
@@ -69,7 +69,7 @@ class Refused(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class RepairPlan(Struct, frozen=True, kw_only=True):
     """What a repair would do, or did.
 
     Args:
@@ -83,7 +83,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     run: str
     resend: tuple[Resend, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedResend, ...]
     dead: int
     held: int
     more: bool
@@ -99,22 +99,24 @@ class Repair:
     """A repair of one run, worked out at once, sent when told to.
 
     Args:
-        house: the app. run: its full name.
+        app: the declarations. run: its full name.
 
     Raises:
         UsageError: the dispatcher failed while it was asked again, or the source of a map run is another one.
         NotFoundError: that source is gone.
     """
 
-    def __init__(self, desk: Desk, house: House, run: str) -> None:
-        self._desk = desk
-        self._house = house
+    def __init__(self, session: AdminSession, app: App, run: str) -> None:
+        self._session = session
+        self._app = app
         self._run = run
-        survey = Survey(desk.engine, run, desk.now_ms(), {name: job.policy for name, job in _jobs(desk).items()})
+        survey = Survey(
+            session.engine, run, session.now_ms(), {name: job.policy for name, job in _jobs(session).items()}
+        )
         wanted = dict(_first((one.key, one) for one in survey.walk() if _is_lost(one)))
         lost = survey.counts.get("missing", 0)
         self._messages, refused = self._payloads(wanted)
-        self.plan = Plan(
+        self.plan = RepairPlan(
             run=run,
             resend=tuple(
                 Resend(
@@ -126,7 +128,9 @@ class Repair:
                 )
                 for one in self._messages
             ),
-            refused=tuple(Refused(job=key.job, tenant=key.scope, key=key.key, why=why) for key, why in refused.items()),
+            refused=tuple(
+                RefusedResend(job=key.job, tenant=key.scope, key=key.key, why=why) for key, why in refused.items()
+            ),
             dead=survey.counts.get("dead", 0),
             held=survey.counts.get("held", 0),
             more=len(wanted) == MISSING_MAX and lost > MISSING_MAX,
@@ -138,20 +142,20 @@ class Repair:
         """The messages of what is wanted, and why others have none."""
         if not wanted:
             return [], {}
-        standing = runs.read(self._desk.engine.state, self._run)
-        title = standing.run.title if standing is not None else self._run.partition("/")[0]
-        mapped = map_state.read(self._desk.engine.state, self._run)
-        if mapped is not None and title in self._house.maps:
-            made = self._mapped(self._house.maps[title], mapped.state, set(wanted))
-        elif title in self._house.schedules:
-            made = self._made(self._house.schedules[title], self._run.rpartition("/")[2], set(wanted))
+        found = runs.read(self._session.engine.state, self._run)
+        title = found.run.title if found is not None else self._run.partition("/")[0]
+        mapped = map_state.read(self._session.engine.state, self._run)
+        if mapped is not None and title in self._app.maps:
+            made = self._mapped(self._app.maps[title], mapped.state, set(wanted))
+        elif title in self._app.schedules:
+            made = self._made(self._app.schedules[title], self._run.rpartition("/")[2], set(wanted))
         else:
             why = f"what made its message is not declared here: the app has no schedule or map {title}"
             return [], dict.fromkeys(wanted, why)
         gone = "its data has changed: it does not come up any more when its message is to be made again"
         refused = {key: gone for key in wanted if key not in made}
         keys = list(made)
-        for key, record in zip(keys, self._desk.engine.store.read(keys, self._desk.now_ms()), strict=True):
+        for key, record in zip(keys, self._session.engine.store.read(keys, self._session.now_ms()), strict=True):
             if self._is_other(record, made[key]):
                 del made[key]
                 refused[key] = "its payload would be another than the one that was claimed: the data has changed"
@@ -161,7 +165,7 @@ class Repair:
         """Whether the guard would refuse the message because its key was claimed with another payload."""
         if record is None or record.fingerprint in ("", message.fingerprint):
             return False
-        job = _jobs(self._desk).get(message.record.job)
+        job = _jobs(self._session).get(message.record.job)
         if job is None:
             return True
         payload = job.rules.payload.decode(message.entry.body)
@@ -169,7 +173,7 @@ class Repair:
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""
-        source = self._house.runtime().source(state.source)
+        source = self._app.runtime().source(state.source)
         check_source(source, state, mapping, wholly=True)
         return _collect(lambda: _outgoing(children(mapping, self._run, source, Position())), wanted)
 
@@ -190,7 +194,7 @@ class Repair:
                 f"The dispatcher of {schedule.name} failed while it was asked again: "
                 f"{type(error).__name__}: {summary_of(error)}",
                 meaning="The missing messages are not known; nothing was sent.",
-                todo="Mend it, and repair again.",
+                todo="Fix it, and repair again.",
             ) from error
         finally:
             context.current.reset(token)
@@ -198,13 +202,13 @@ class Repair:
     def _context(self, key: RecordKey) -> Context:
         """Of a run that is only thought: the same key for partners, nothing to be recorded."""
         return Context(
-            Hold(key, self._desk.actor, 0), attempt=1, attempts_max=1, message=None,
-            clock=self._desk.clock, entropy=self._desk.entropy, deadline_ms=None,
+            Hold(key, self._session.actor, 0), attempt=1, attempts_max=1, message=None,
+            clock=self._session.clock, entropy=self._session.entropy, deadline_ms=None,
         )  # fmt: skip
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def send(self, reason_text: str | None = None) -> Plan:
+    def send(self, reason_text: str | None = None) -> RepairPlan:
         """Send what was planned, each with a row that says who did it; the plan with how many were.
 
         A batch and its rows are one transaction where the engine has one; elsewhere the rows come first.
@@ -222,10 +226,10 @@ class Repair:
             rows = [self._row(one, why[one.record.job, one.record.scope, one.record.key], reason_text) for one in batch]
 
             def write(batch: list[Outgoing] = batch, rows: list[Row] = rows) -> None:
-                self._desk.engine.ledger.append(rows)
-                self._house.deliver(batch)
+                self._session.engine.ledger.append(rows)
+                self._app.deliver(batch)
 
-            self._desk.together(write)
+            self._session.together(write)
             sent += len(batch)
         self.plan = replace(self.plan, sent=sent)
         return self.plan
@@ -235,16 +239,16 @@ class Repair:
         again = in_run(one, self._run)
         if one.entry.dedup_id is None:
             return again
-        dedup_id = digest(f"{one.entry.dedup_id} {self._desk.now_ms()}".encode())
+        dedup_id = digest(f"{one.entry.dedup_id} {self._session.now_ms()}".encode())
         return replace(again, entry=replace(again.entry, dedup_id=dedup_id))
 
     def _row(self, one: Outgoing, why: str, reason_text: str | None) -> Row:
-        row = self._desk.row("resent", key=one.record, queue=one.queue, why=why, reason_text=reason_text)
+        row = self._session.row("resent", key=one.record, queue=one.queue, why=why, reason_text=reason_text)
         return replace(row, run=self._run)
 
 
-def _jobs(desk: Desk) -> dict[str, Any]:
-    return dict(desk.jobs.named) if desk.jobs is not None else {}
+def _jobs(session: AdminSession) -> dict[str, Any]:
+    return dict(session.jobs.named) if session.jobs is not None else {}
 
 
 def _is_lost(item: Item) -> bool:

@@ -14,15 +14,15 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from onefold import errors
+from onefold.admin import groups, reading, why
+from onefold.admin.reading import Forecast, Reading
+from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record
 from onefold.observe.telling import alone
 from onefold.observe.timeline import Line
 from onefold.observe.wording import counted, instant
-from onefold.service import groups, reading, stories
-from onefold.service.desk import Desk, roles
-from onefold.service.reading import Forecast, Reading
 
 _ROWS_SHOWN = 12
 
@@ -54,7 +54,7 @@ class Select(Struct, frozen=True, kw_only=True):
         return self == Select()
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True):
+class DeadLetterView(Struct, frozen=True, kw_only=True):
     """One dead letter, without its body.
 
     Args:
@@ -84,7 +84,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     expires_in_ms: int
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class FailureGroup(Struct, frozen=True, kw_only=True):
     """Dead letters that failed in the same way.
 
     Args:
@@ -123,7 +123,7 @@ class Detail(Struct, frozen=True, kw_only=True):
         trace: where the last run's exception was raised, frames without locals; None where none is known.
     """
 
-    letter: DeadLetter
+    letter: DeadLetterView
     redrive: str
     body: str
     attributes: dict[str, str]
@@ -136,27 +136,27 @@ class Detail(Struct, frozen=True, kw_only=True):
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def find(desk: Desk, select: Select) -> Iterator[Peeked]:
+def find(session: AdminSession, select: Select) -> Iterator[Peeked]:
     """The dead letters a selection names, queue by queue, from the oldest on; on FIFO queues in their groups' order.
 
     Raises:
         NotFoundError: the queue does not exist or is no dead-letter queue; an id names no dead letter.
         UsageError: the beginning of an id fits several.
     """
-    names = _queues(desk, select.queue)
+    names = _queues(session, select.queue)
     if select.ids:
-        yield from _by_ids(desk, names, select)
+        yield from _by_ids(session, names, select)
         return
-    settings = desk.settings()
+    settings = session.settings()
     for name in names:
-        messages: Iterator[Peeked] | list[Peeked] = desk.every(name)
+        messages: Iterator[Peeked] | list[Peeked] = session.every(name)
         if settings[name].fifo:
             messages = sorted(messages, key=lambda message: message.sequence or "")
-        yield from (message for message in messages if fits(desk, message, select))
+        yield from (message for message in messages if fits(session, message, select))
 
 
-def _queues(desk: Desk, named: str | None) -> list[str]:
-    kinds = roles(desk.settings())
+def _queues(session: AdminSession, named: str | None) -> list[str]:
+    kinds = roles(session.settings())
     if named is None:
         return sorted(kinds.dead)
     if named in kinds.dead:
@@ -171,10 +171,10 @@ def _queues(desk: Desk, named: str | None) -> list[str]:
     )
 
 
-def _by_ids(desk: Desk, names: Sequence[str], select: Select) -> Iterator[Peeked]:
+def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iterator[Peeked]:
     found: dict[str, list[Peeked]] = {wanted: [] for wanted in select.ids}
     for name in names:
-        for message in desk.every(name):
+        for message in session.every(name):
             for wanted in select.ids:
                 if names_message(wanted, message.message_id):
                     found[wanted].append(message)
@@ -191,7 +191,7 @@ def _by_ids(desk: Desk, names: Sequence[str], select: Select) -> Iterator[Peeked
                 meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
                 todo="See `onefold dlq list --all`; `onefold why KEY` tells what became of an operation.",
             )
-        if fits(desk, messages[0], select):
+        if fits(session, messages[0], select):
             yield messages[0]
 
 
@@ -212,11 +212,11 @@ def _fits(text: str, pattern: str) -> bool:
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
-def fits(desk: Desk, message: Peeked, select: Select) -> bool:
+def fits(session: AdminSession, message: Peeked, select: Select) -> bool:
     """Whether a dead letter is among those that a selection names, its queue aside."""
     if select.ids and not any(names_message(wanted, message.message_id) for wanted in select.ids):
         return False
-    reason, now_ms = message.reason, desk.now_ms()
+    reason, now_ms = message.reason, session.now_ms()
     age_ms = now_ms - _failed_at_ms(message)
     if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
         return False
@@ -230,7 +230,7 @@ def fits(desk: Desk, message: Peeked, select: Select) -> bool:
         return False
     if select.job is None and select.key is None:
         return True
-    job, key = operation(desk, message)
+    job, key = operation(session, message)
     return (select.job is None or job == select.job) and (select.key is None or _fits(key or "", select.key))
 
 
@@ -238,22 +238,22 @@ def _failed_at_ms(message: Peeked) -> int:
     return (message.reason.last_at_ms if message.reason is not None else None) or message.sent_at_ms
 
 
-def operation(desk: Desk, message: Peeked) -> tuple[str | None, str | None]:
+def operation(session: AdminSession, message: Peeked) -> tuple[str | None, str | None]:
     """Job and key of a message, as far as they can be told."""
     reason = message.reason
     key = message.key or (reason.key if reason is not None else None)
     job = reading.carried_job(message)
-    if (key is None or job is None) and desk.jobs is not None:
-        told = reading.read(desk, message)
+    if (key is None or job is None) and session.jobs is not None:
+        told = reading.read(session, message)
         return job or told.job, key or (told.key.key if told.key is not None else None)
     return job, key
 
 
-def letter(desk: Desk, message: Peeked) -> DeadLetter:
+def letter(session: AdminSession, message: Peeked) -> DeadLetterView:
     """A dead letter as it is listed."""
     reason = message.reason
-    job, key = operation(desk, message)
-    return DeadLetter(
+    job, key = operation(session, message)
+    return DeadLetterView(
         message_id=message.message_id,
         queue=message.queue,
         source=message.source,
@@ -265,11 +265,11 @@ def letter(desk: Desk, message: Peeked) -> DeadLetter:
         summary=reason.summary if reason is not None else _without_reason(message),
         attempts=reason.attempts if reason is not None else 0,
         crashes=reason.crashes if reason is not None else 0,
-        owner=_owner(desk, message, job),
+        owner=_owner(session, message, job),
         receive_count=message.receive_count,
         first_at_ms=reason.first_at_ms if reason is not None else None,
         failed_at_ms=_failed_at_ms(message),
-        expires_in_ms=message.expires_at_ms - desk.now_ms(),
+        expires_in_ms=message.expires_at_ms - session.now_ms(),
     )
 
 
@@ -286,20 +286,20 @@ def _without_reason(message: Peeked) -> str:
     return "Not buried by onefold: no reason travels with it."
 
 
-def _owner(desk: Desk, message: Peeked, job: str | None) -> str | None:
+def _owner(session: AdminSession, message: Peeked, job: str | None) -> str | None:
     if message.reason is not None and message.reason.owner is not None:
         return message.reason.owner
-    declared = desk.job(job)
+    declared = session.job(job)
     return declared.policy.owner if declared is not None else None
 
 
-def failures(desk: Desk, select: Select) -> list[Failure]:
+def failures(session: AdminSession, select: Select) -> list[FailureGroup]:
     """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last."""
-    grouped: dict[tuple[str, str, str | None, str | None], list[DeadLetter]] = {}
-    way_back = groups.ways_back(desk)
+    grouped: dict[tuple[str, str, str | None, str | None], list[DeadLetterView]] = {}
+    way_back = groups.ways_back(session)
     ways: dict[tuple[str, str, str | None, str | None], str] = {}  # that of a message whose group is stopped, if any
-    for message in find(desk, select):
-        one = letter(desk, message)
+    for message in find(session, select):
+        one = letter(session, message)
         if (way := way_back(message)) != alone(message):
             ways[one.queue, one.reason, one.error, one.job] = way
         grouped.setdefault((one.queue, one.reason, one.error, one.job), []).append(one)
@@ -307,7 +307,7 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
     for (queue, reason, error, job), letters in grouped.items():
         newest = max(letters, key=lambda one: one.failed_at_ms)
         found.append(
-            Failure(
+            FailureGroup(
                 queue=queue,
                 reason=reason,
                 error=error,
@@ -327,36 +327,36 @@ def failures(desk: Desk, select: Select) -> list[Failure]:
     )
 
 
-def show(desk: Desk, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
+def show(session: AdminSession, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
     """One dead letter with its body, its record's state, its history and what a redrive would do.
 
     Args:
         say: how instants are said inside sentences.
     """
-    told = reading.read(desk, message)
-    record = reading.record_of(desk, told)
+    told = reading.read(session, message)
+    record = reading.record_of(session, told)
     return Detail(
-        letter=letter(desk, message),
-        redrive=groups.ways_back(desk)(message),
+        letter=letter(session, message),
+        redrive=groups.ways_back(session)(message),
         body=message.body,
         attributes={
             name: one.value if isinstance(one.value, str) else f"({len(one.value)} bytes)"
             for name, one in message.attributes.items()
         },
         record=_record_text(told, record),
-        forecast=reading.foresee(desk, told, record),
-        history=tuple(stories.history(desk, told.key, say)[-_ROWS_SHOWN:]) if told.key is not None else (),
+        forecast=reading.foresee(session, told, record),
+        history=tuple(why.history(session, told.key, say)[-_ROWS_SHOWN:]) if told.key is not None else (),
         trace=message.reason.trace if message.reason is not None else None,
     )
 
 
-def one_of(desk: Desk, select: Select) -> Peeked:
+def one_of(session: AdminSession, select: Select) -> Peeked:
     """The one dead letter that a selection names.
 
     Raises:
         NotFoundError: none fits. UsageError: several do; errors of `find`.
     """
-    found = list(find(desk, select))
+    found = list(find(session, select))
     if not found:
         raise errors.NotFoundError("No dead letter matches.", todo="See `onefold dlq list --all`.")
     if len(found) > 1:
@@ -382,28 +382,28 @@ def _record_text(told: Reading, record: Record | None) -> str:
 # -- deleting --------------------------------------------------------------------------------------------------------
 
 
-def remove(desk: Desk, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
+def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
     """Delete dead letters for good; how many were still there. A group of which nothing is left is let go.
 
     Args:
         messages: from `find`.
         reason_text: why, for the ledger.
     """
-    readings = [reading.read(desk, message) for message in messages]
+    readings = [reading.read(session, message) for message in messages]
 
     def write() -> list[Row]:
-        answers = desk.engine.queues.remove([message.message_id for message in messages])
+        answers = session.engine.queues.remove([message.message_id for message in messages])
         rows = [
-            desk.row("removed", key=told.key, message=message, reason_text=reason_text)
+            session.row("removed", key=told.key, message=message, reason_text=reason_text)
             for message, told, removed in zip(messages, readings, answers, strict=True)
             if removed
         ]
-        desk.engine.ledger.append(rows)
+        session.engine.ledger.append(rows)
         return rows
 
-    rows = desk.together(write)
+    rows = session.together(write)
     for source in sorted({message.source for message in messages if message.source is not None and message.group}):
-        groups.let_go_of_empty(desk, source)
+        groups.let_go_of_empty(session, source)
     return len(rows)
 
 

@@ -38,7 +38,7 @@ _TOPIC = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}")  
 _CODE_BUCKET, _CODE_KEY, _ALARM_TOPIC = "CodeBucket", "CodeKey", "AlarmTopic"
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class DeployLocation(Struct, frozen=True, kw_only=True):
     """Where to deploy.
 
     Args:
@@ -63,7 +63,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...]
 
 
-def place_of(plan: DeployPlan, url: str, *, region: str | None, stack: str | None, endpoint: str | None) -> Place:
+def location_of(
+    plan: DeployPlan, url: str, *, region: str | None, stack: str | None, endpoint: str | None
+) -> DeployLocation:
     """Where a plan goes, from what was said, the app's URL, and the environment.
 
     Args:
@@ -89,7 +91,7 @@ def place_of(plan: DeployPlan, url: str, *, region: str | None, stack: str | Non
             meaning="It begins with a letter and has letters, digits and hyphens, 128 at most.",
             todo="Give --stack NAME.",
         )
-    return Place(region=found, stack=name, endpoint=endpoint)
+    return DeployLocation(region=found, stack=name, endpoint=endpoint)
 
 
 class Deployment:
@@ -103,7 +105,7 @@ class Deployment:
         UsageError: boto3 is not installed, or no client can be made for the region.
     """
 
-    def __init__(self, plan: DeployPlan, place: Place, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, plan: DeployPlan, place: DeployLocation, *, clock: Clock, entropy: Entropy) -> None:
         self.plan = plan
         self.place = place
         self._entropy = entropy
@@ -260,7 +262,7 @@ def _wait(clock: Clock, never: Never, ms: int) -> None:
     clock.wait(never, ms)
 
 
-def _connected(place: Place) -> tuple[Session, apply.Translating]:
+def _connected(place: DeployLocation) -> tuple[Session, apply.Translating]:
     try:
         from onefold.backends.aws.session import Session, aws_errors
     except ImportError as error:

@@ -20,6 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.admin import why
+from onefold.admin.session import AdminSession
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.reconcile import findings
@@ -33,8 +35,6 @@ from onefold.schedules.fire_times import between, run_name
 from onefold.schedules.scheduling import Schedule
 from onefold.schedules.ticking import PREFIX
 from onefold.schedules.ticks import Standing
-from onefold.service import stories
-from onefold.service.desk import Desk
 from onefold.zones import zone_of
 
 RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
@@ -50,7 +50,7 @@ _FORM: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
 Fired = Literal["fired", "not-fired", "ahead", "before"]
 
 
-class Range(Struct, frozen=True, kw_only=True):
+class TimeRange(Struct, frozen=True, kw_only=True):
     """What a date means.
 
     Args:
@@ -117,7 +117,7 @@ class Day(Struct, frozen=True, kw_only=True):
     declared: bool
     expression: str | None
     owner: str | None
-    range: Range
+    range: TimeRange
     now_ms: int
     runs: tuple[DayRun, ...]
     not_shown: int
@@ -144,7 +144,7 @@ def is_right(one: DayRun) -> bool:
     return not any(count for place, count in one.counts.items() if place != "done")
 
 
-def range_of(text: str, zone: str = "UTC") -> Range:
+def range_of(text: str, zone: str = "UTC") -> TimeRange:
     """What a date means in a zone.
 
     Args:
@@ -160,11 +160,11 @@ def range_of(text: str, zone: str = "UTC") -> Range:
             year, month, day = (int(part) if part is not None else None for part in found.groups())
             assert year is not None
             first = datetime(year, month or 1, day or 1, tzinfo=where)
-            return Range(text=text, zone=zone, from_ms=_ms(first), to_ms=_ms(_next(first, month, day)))
+            return TimeRange(text=text, zone=zone, from_ms=_ms(first), to_ms=_ms(_next(first, month, day)))
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=where)
         length_ms = limits.SECOND_MS if text.count(":") > 1 else limits.MINUTE_MS
-        return Range(text=text, zone=zone, from_ms=_ms(at), to_ms=_ms(at) + length_ms)
+        return TimeRange(text=text, zone=zone, from_ms=_ms(at), to_ms=_ms(at) + length_ms)
     except (ValueError, OverflowError):
         raise errors.UsageError(
             f"{text!r:.60} is not a valid date.",
@@ -184,7 +184,7 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * limits.SECOND_MS)
 
 
-def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> Day:
+def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str, text: str) -> Day:
     """What a schedule did in a range of time.
 
     Args:
@@ -197,11 +197,11 @@ def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> 
     """
     schedule = schedules.get(name)
     asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")
-    names = _names(desk, name)
-    looked = _Looked(desk, name, schedule, asked)
+    names = _names(session, name)
+    looked = _Looked(session, name, schedule, asked)
     began = looked.began(names)
     if schedule is None and not looked.known:
-        raise _unknown(desk, schedules, name)
+        raise _unknown(session, schedules, name)
     told = looked.told(began)
     return Day(
         schedule=name,
@@ -209,7 +209,7 @@ def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> 
         expression=schedule.expression if schedule is not None else None,
         owner=schedule.owner if schedule is not None else None,
         range=asked,
-        now_ms=desk.now_ms(),
+        now_ms=session.now_ms(),
         runs=tuple(told.runs),
         not_shown=told.right_not_shown + told.wrong_not_shown + told.unjudged,
         wrong=told.wrong,
@@ -218,22 +218,22 @@ def why(desk: Desk, schedules: Mapping[str, Schedule], name: str, text: str) -> 
     )
 
 
-def _names(desk: Desk, name: str) -> list[str]:
+def _names(session: AdminSession, name: str) -> list[str]:
     """Runs that may be of this schedule or map: those named after it, and map runs, whose names a person chose."""
-    state = desk.engine.state
+    state = session.engine.state
     mapped = (one.removeprefix(map_state.PREFIX) for one in state.names(map_state.PREFIX))
     return sorted({*runs.names(state, f"{name}/"), *mapped})
 
 
-def _unknown(desk: Desk, schedules: Mapping[str, Schedule], name: str) -> errors.NotFoundError:
-    state = desk.engine.state
+def _unknown(session: AdminSession, schedules: Mapping[str, Schedule], name: str) -> errors.NotFoundError:
+    state = session.engine.state
     titles = {one.run.title for one in runs.read_all(state, runs.names(state)[-_TITLES_MAX:]) if one is not None}
     known = sorted({*schedules, *titles})
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     there = f"There are: {', '.join(known[:10])}." if known else "No schedule is declared, and no run ever began."
-    unnamed = "No app was named, and no" if desk.jobs is None else "No"
+    unnamed = "No app was named, and no" if session.jobs is None else "No"
     return errors.NotFoundError(
-        f"There is no schedule {name!r} in {desk.url}.",
+        f"There is no schedule {name!r} in {session.url}.",
         meaning=f"{unnamed} run of it began here.",
         todo=f"Did you mean {near[0]}?" if near else there,
     )
@@ -262,16 +262,18 @@ class _Told:
 class _Looked:
     """What is asked about one schedule and range."""
 
-    def __init__(self, desk: Desk, name: str, schedule: Schedule | None, asked: Range) -> None:
-        self._desk = desk
+    def __init__(self, session: AdminSession, name: str, schedule: Schedule | None, asked: TimeRange) -> None:
+        self._session = session
         self._name = name
         self._schedule = schedule
         self._range = asked
         self._zone = zone_of(asked.zone)
-        self._policies = {one.name: one.policy for one in desk.jobs.named.values()} if desk.jobs is not None else {}
+        self._policies = (
+            {one.name: one.policy for one in session.jobs.named.values()} if session.jobs is not None else {}
+        )
         self.known = False  # whether any run of it began
         self._first_ms: int | None = None  # the earliest of these
-        value = desk.engine.state.get([PREFIX + name])[0]
+        value = session.engine.state.get([PREFIX + name])[0]
         self._standing = msgspec.json.decode(value.value, type=Standing) if value is not None else None
 
     # -- which runs ------------------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ class _Looked:
         """The runs of the range that began, by name, with the instant that says when; read a page at a time."""
         began: dict[str, int] = {}
         for first in range(0, len(names), _PAGE):
-            for one in runs.read_all(self._desk.engine.state, names[first : first + _PAGE]):
+            for one in runs.read_all(self._session.engine.state, names[first : first + _PAGE]):
                 if one is None or one.run.title != self._name:
                     continue
                 at_ms = planned_or_begun_ms(one.run)
@@ -346,11 +348,11 @@ class _Looked:
 
     def run(self, name: str) -> DayRun:
         """What became of a run that began."""
-        (standing,) = runs.read_all(self._desk.engine.state, [name])
+        (standing,) = runs.read_all(self._session.engine.state, [name])
         if standing is None:  # swept away since it was listed
             return DayRun(run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was deleted just now")
         state, planned_at_ms = standing.run, standing.run.nominal_at_ms
-        survey = Survey(self._desk.engine, name, self._desk.now_ms(), self._policies)
+        survey = Survey(self._session.engine, name, self._session.now_ms(), self._policies)
         left: list[Example] = []
         others = 0
         for item in survey.walk():
@@ -376,7 +378,7 @@ class _Looked:
             counts=counts,
             left=tuple(left),
             others=others,
-            reconciled=findings.read(self._desk.engine.state, name),
+            reconciled=findings.read(self._session.engine.state, name),
         )
 
     def _local(self, at_ms: int | None) -> str | None:
@@ -387,7 +389,7 @@ class _Looked:
 
     def _unfired(self, planned_at_ms: int) -> tuple[Fired, str]:
         """Why a planned instant has no run."""
-        if planned_at_ms > self._desk.clock.wall.now_ms():
+        if planned_at_ms > self._session.clock.wall.now_ms():
             return "ahead", ""
         standing = self._standing
         if standing is None and self._first_ms is None:
@@ -407,14 +409,14 @@ class _Looked:
 
     def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
         """Where the tick of a run stands, what to do about it, and how often it was sent."""
-        ledger = self._desk.engine.ledger
-        found = stories.why(self._desk, run, job=self._name, say=self._said).stories
+        ledger = self._session.engine.ledger
+        found = why.explain(self._session, run, job=self._name, say=self._said).stories
         first = ledger.of_run(run, _FIRST_ROWS)
         ids = {row.message_id for row in ledger.of_key(RecordKey("", self._name, run)) if row.message_id is not None}
         ids |= {message_id for story in found for message_id in story.messages}
         ids |= {
             one.message_id
-            for one in self._desk.engine.records.find(run)
+            for one in self._session.engine.records.find(run)
             if one.key.job == self._name and one.message_id
         }
         times = max(sum(row.event == "ticked" for row in first), len(ids))

@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.admin import groups, reading
+from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import MoveTask, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.settings import QueueSettings, differences
 from onefold.contracts.store import RecordKey
-from onefold.service import groups, reading
-from onefold.service.desk import Desk, roles
-from onefold.service.wiring import differing
+from onefold.runtime.wiring import differing
 
 _STEP_MS = 200  # between two steps of a move task that this process carries
 _NOTED_AT_ONCE = 1_000  # messages of a purge that one transaction deletes and writes rows of
@@ -44,7 +44,7 @@ class QueueView(Struct, frozen=True, kw_only=True):
     delayed: int
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class MessageView(Struct, frozen=True, kw_only=True):
     """A message as a look shows it.
 
     Args:
@@ -78,16 +78,16 @@ class Drift(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def views(desk: Desk) -> list[QueueView]:
+def views(session: AdminSession) -> list[QueueView]:
     """All queues, each followed by its dead-letter and held queue."""
-    settings = desk.settings()
+    settings = session.settings()
     kinds = roles(settings)
     order: list[str] = []
     for name in sorted(kinds.sources):
         order += [one for one in (name, kinds.sources[name].dead_letter, kinds.sources[name].held) if one is not None]
     found = []
     for name in dict.fromkeys([*order, *sorted(settings)]):
-        depth = desk.engine.queues.depth(name)
+        depth = session.engine.queues.depth(name)
         role: Literal["source", "dead-letter", "held"] = (
             "dead-letter" if name in kinds.dead else "held" if name in kinds.held else "source"
         )
@@ -104,7 +104,7 @@ def views(desk: Desk) -> list[QueueView]:
     return found
 
 
-def look(desk: Desk, queue: str, *, limit: int = 20, bodies: bool = False) -> list[Waiting]:
+def look(session: AdminSession, queue: str, *, limit: int = 20, bodies: bool = False) -> list[MessageView]:
     """The oldest messages of a queue, without receiving them.
 
     Args:
@@ -114,12 +114,12 @@ def look(desk: Desk, queue: str, *, limit: int = 20, bodies: bool = False) -> li
     Raises:
         NotFoundError: no such queue.
     """
-    return [_waiting(desk, message, bodies=bodies) for message in islice(desk.every(queue), limit)]
+    return [_waiting(session, message, bodies=bodies) for message in islice(session.every(queue), limit)]
 
 
-def _waiting(desk: Desk, message: Peeked, *, bodies: bool) -> Waiting:
-    told = reading.read(desk, message)
-    return Waiting(
+def _waiting(session: AdminSession, message: Peeked, *, bodies: bool) -> MessageView:
+    told = reading.read(session, message)
+    return MessageView(
         message_id=message.message_id,
         queue=message.queue,
         state=message.state,
@@ -136,17 +136,17 @@ def _waiting(desk: Desk, message: Peeked, *, bodies: bool) -> Waiting:
     )
 
 
-def count(desk: Desk, queue: str) -> int:
+def count(session: AdminSession, queue: str) -> int:
     """How many messages a queue holds, in flight and delayed ones included.
 
     Raises:
         NotFoundError: no such queue.
     """
-    depth = desk.engine.queues.depth(queue)
+    depth = session.engine.queues.depth(queue)
     return depth.visible + depth.in_flight + depth.delayed
 
 
-def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
+def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) -> int:
     """Delete every message of a queue, those in flight included; how many there were. Groups nothing is left of go on.
 
     On an engine of one file the history of each message says so: they are deleted in transactions of 1,000 with their rows,
@@ -157,49 +157,51 @@ def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
     # On SQS a look takes messages from its consumers, so that only an engine of our own says which ones they were.
-    says_which = desk.engine.commit is not None
-    desk.engine.queues.purge(queue, only_ask=True)
-    began_ms, removed, noted = desk.now_ms(), 0, 0
+    says_which = session.engine.commit is not None
+    session.engine.queues.purge(queue, only_ask=True)
+    began_ms, removed, noted = session.now_ms(), 0, 0
 
     def look() -> list[tuple[Peeked, RecordKey | None]]:
-        some = islice(desk.every(queue), _NOTED_AT_ONCE) if says_which else ()
+        some = islice(session.every(queue), _NOTED_AT_ONCE) if says_which else ()
         return [
-            (replace(one, body=""), reading.read(desk, one).key) for one in some
+            (replace(one, body=""), reading.read(session, one).key) for one in some
         ]  # users' functions: no lock is held
 
     def still() -> tuple[list[str], list[Row]]:
         """The messages that were found and are in the queue still, and the rows of those whose key is known."""
-        now = desk.engine.queues.find([one.message_id for one, _ in found]) if found else []
+        now = session.engine.queues.find([one.message_id for one, _ in found]) if found else []
         there = [pair for pair, one in zip(found, now, strict=True) if one is not None and one.queue == queue]
         rows = [
-            desk.row("removed", key=key, message=one, reason_text=reason_text) for one, key in there if key is not None
+            session.row("removed", key=key, message=one, reason_text=reason_text)
+            for one, key in there
+            if key is not None
         ]
         return [one.message_id for one, _ in there], rows
 
     def remove() -> tuple[int, int]:
         message_ids, rows = still()
-        gone = sum(desk.engine.queues.remove(message_ids))
-        desk.engine.ledger.append(rows)
+        gone = sum(session.engine.queues.remove(message_ids))
+        session.engine.ledger.append(rows)
         return gone, len(rows)
 
     def finish() -> int:
         _, rows = still()
-        total = desk.engine.queues.purge(queue) + removed
+        total = session.engine.queues.purge(queue) + removed
         without = total - noted - len(rows) if says_which else 0
-        row = desk.row("purge", queue=queue, count=total, not_noted=without or None, reason_text=reason_text)
-        desk.engine.ledger.append([*rows, row])
+        row = session.row("purge", queue=queue, count=total, not_noted=without or None, reason_text=reason_text)
+        session.engine.ledger.append([*rows, row])
         return total
 
     found = look()
     while len(found) == _NOTED_AT_ONCE and found[-1][0].sent_at_ms <= began_ms:  # a busy sender is not run after
-        gone, written = desk.together(remove)
+        gone, written = session.together(remove)
         removed, noted = removed + gone, noted + written
         found = look()
-    purged = desk.together(finish)
-    kinds = roles(desk.settings())
+    purged = session.together(finish)
+    kinds = roles(session.settings())
     for source in (queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())):
         if source in kinds.sources:
-            groups.let_go_of_empty(desk, source)
+            groups.let_go_of_empty(session, source)
     return purged
 
 
@@ -207,7 +209,7 @@ def purge(desk: Desk, queue: str, *, reason_text: str | None = None) -> int:
 
 
 def start_move(
-    desk: Desk,
+    session: AdminSession,
     source: str,
     *,
     to: str | None = None,
@@ -226,61 +228,61 @@ def start_move(
     """
 
     def write() -> MoveTask:
-        for queue in roles(desk.settings()).dead.get(source, ()) if to is None else (to,):
-            for one in groups.stopped(desk, queue):
-                if desk.engine.queues.of_group(source, one.group, limit=1):
+        for queue in roles(session.settings()).dead.get(source, ()) if to is None else (to,):
+            for one in groups.stopped(session, queue):
+                if session.engine.queues.of_group(source, one.group, limit=1):
                     raise errors.UsageError(
                         f"{source} holds messages of group {one.group!r} of {queue}, which is stopped.",
                         meaning="A task moves them while others arrive, so that the group's order would be lost. "
                         "Nothing was moved.",
                         todo=f"Send the group back with `onefold dlq redrive --group {one.group}` first.",
                     )
-        task = desk.engine.queues.start_move(source, to, per_second)
+        task = session.engine.queues.start_move(source, to, per_second)
         where = to or "(where each came from)"
-        desk.record("redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text)
+        session.record("redrive", queue=source, to=where, task=task.handle, count=task.to_move, reason_text=reason_text)
         return task
 
-    return desk.together(write)
+    return session.together(write)
 
 
-def carry_move(desk: Desk, task: MoveTask, told: Callable[[MoveTask], None]) -> MoveTask:
+def carry_move(session: AdminSession, task: MoveTask, told: Callable[[MoveTask], None]) -> MoveTask:
     """Carry a task forward until it is over, telling after each step. Workers do the same while they run."""
     while task.status == "RUNNING":
-        if desk.engine.queues.step_moves():
-            desk.engine.notify()
-        task = next((one for one in desk.engine.queues.moves(task.source) if one.handle == task.handle), task)
+        if session.engine.queues.step_moves():
+            session.engine.notify()
+        task = next((one for one in session.engine.queues.moves(task.source) if one.handle == task.handle), task)
         told(task)
         if task.status == "RUNNING":
-            desk.clock.wait(desk.never, _STEP_MS)
+            session.clock.wait(session.never, _STEP_MS)
     return task
 
 
-def move_tasks(desk: Desk, source: str | None = None) -> list[MoveTask]:
+def move_tasks(session: AdminSession, source: str | None = None) -> list[MoveTask]:
     """The move tasks of one dead-letter queue, or of all, newest first.
 
     Raises:
         NotFoundError: no such queue.
     """
-    names = [source] if source is not None else sorted(roles(desk.settings()).dead)
-    tasks = [task for name in names for task in desk.engine.queues.moves(name)]
+    names = [source] if source is not None else sorted(roles(session.settings()).dead)
+    tasks = [task for name in names for task in session.engine.queues.moves(name)]
     return sorted(tasks, key=lambda task: -task.started_at_ms)
 
 
-def cancel_move(desk: Desk, handle: str) -> MoveTask:
+def cancel_move(session: AdminSession, handle: str) -> MoveTask:
     """Stop a running task; what moved stays moved.
 
     Raises:
         NotFoundError: no such task. UsageError: it is over.
     """
-    return desk.engine.queues.cancel_move(handle)
+    return session.engine.queues.cancel_move(handle)
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
 
 
-def drift(desk: Desk, declared: Sequence[QueueSettings]) -> list[Drift]:
+def drift(session: AdminSession, declared: Sequence[QueueSettings]) -> list[Drift]:
     """Where the engine's queues differ from what an app declares; a queue that is not there yet is no difference."""
-    standing = desk.settings()
+    standing = session.settings()
     found = []
     for one in declared:
         stored = standing.get(one.name)
@@ -290,20 +292,20 @@ def drift(desk: Desk, declared: Sequence[QueueSettings]) -> list[Drift]:
     return found
 
 
-def apply(desk: Desk, declared: Sequence[QueueSettings], *, reason_text: str | None = None) -> list[Drift]:
+def apply(session: AdminSession, declared: Sequence[QueueSettings], *, reason_text: str | None = None) -> list[Drift]:
     """Make the engine's queues as an app declares them; what was different. Companions come before their queues.
 
     Raises:
         UsageError: a change that cannot be made (another type, a retention that no longer fits).
     """
-    changed = drift(desk, declared)
+    changed = drift(session, declared)
     names = {one.queue for one in changed}
-    standing = desk.settings()
+    standing = session.settings()
     for one in declared:
         if one.name in names:
-            desk.engine.queues.change(one)
+            session.engine.queues.change(one)
             text = "; ".join(next(each.differences for each in changed if each.queue == one.name))
-            desk.record("settings", queue=one.name, changed=text, reason_text=reason_text)
+            session.record("settings", queue=one.name, changed=text, reason_text=reason_text)
         elif one.name not in standing:
-            desk.engine.queues.create(one)
+            session.engine.queues.create(one)
     return changed

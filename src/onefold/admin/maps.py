@@ -32,7 +32,7 @@ from onefold.run.runs import send_looks, tell_refused
 from onefold.run.settlement import together
 
 if TYPE_CHECKING:
-    from onefold.service.wiring import Runtime
+    from onefold.runtime.wiring import Runtime
 
 _TRIES = 20
 _MALFORMED_SHOWN = 20
@@ -40,7 +40,7 @@ _LISTED = 20
 _UNDER_WAY = ("running", "stopping", "ending")
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class MapProgress(Struct, frozen=True, kw_only=True):
     """How a map run stands.
 
     Args:
@@ -112,7 +112,7 @@ def of_run(app: MapApp, run: str) -> tuple[MapJob, MapState]:
     return find(app, state.map), state
 
 
-def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: bool = True) -> Progress:
+def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: bool = True) -> MapProgress:
     """Start a run: its source is read through once, for its number of items and for what it is.
 
     Args:
@@ -162,7 +162,7 @@ def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: 
     return progress(app, run)
 
 
-def resume(app: MapApp, run: str, *, turns: bool = True) -> Progress:
+def resume(app: MapApp, run: str, *, turns: bool = True) -> MapProgress:
     """Let a run go on that halted, or that nobody drives: its file is read through and compared first.
 
     Raises:
@@ -187,7 +187,7 @@ def resume(app: MapApp, run: str, *, turns: bool = True) -> Progress:
     return progress(app, run)
 
 
-def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = True) -> Progress:
+def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = True) -> MapProgress:
     """Do again what failed, and do what was not sent; what is done stays done.
 
     Args:
@@ -241,7 +241,7 @@ def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = Tr
     return progress(app, run)
 
 
-def stop(app: MapApp, run: str) -> Progress:
+def stop(app: MapApp, run: str) -> MapProgress:
     """Send no more items of a run; what was sent may finish. It can be redriven.
 
     Raises:
@@ -268,7 +268,7 @@ def stop(app: MapApp, run: str) -> Progress:
     return progress(app, run)
 
 
-def drive(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress:
+def drive(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProgress:
     """Drive a run in this thread until it is over, telling now and then; its items are done by workers all the same.
 
     Raises:
@@ -297,12 +297,12 @@ def drive(app: MapApp, run: str, told: Callable[[Progress], None]) -> Progress:
     return progress(app, run)
 
 
-def progress(app: MapApp, run: str) -> Progress:
+def progress(app: MapApp, run: str) -> MapProgress:
     """How a run stands. Raises as `of_run`."""
     return _progress(*of_run(app, run))
 
 
-def listed(app: MapApp, limit: int = _LISTED) -> list[Progress]:
+def listed(app: MapApp, limit: int = _LISTED) -> list[MapProgress]:
     """The map runs that were started last, the latest first."""
     found = sorted(map_state.read_all(_opened(app).engine.state), key=lambda state: state.started_at_ms, reverse=True)
     return [_progress(app.maps.get(state.map), state) for state in found[:limit]]
@@ -322,9 +322,9 @@ def quarantine(app: MapApp, run: str, limit: int = _MALFORMED_SHOWN) -> list[Qua
     return found[:limit]
 
 
-def _progress(mapping: MapJob | None, state: MapState) -> Progress:
+def _progress(mapping: MapJob | None, state: MapState) -> MapProgress:
     over = state.seen_done + state.seen_failed + state.malformed
-    return Progress(
+    return MapProgress(
         run=state.run, map=state.map, source=state.source, status=_status(state), total=state.total,
         done=state.seen_done + state.ahead, failed=state.seen_failed, malformed=state.malformed,
         under_way=max(state.sent.index - over, 0), pending=state.pending - state.ahead, round=state.round,

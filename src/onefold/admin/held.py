@@ -18,13 +18,13 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.admin import groups, reading
+from onefold.admin.session import AdminSession, roles
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.wording import operation
 from onefold.run.handlers import run_of
-from onefold.service import groups, reading
-from onefold.service.desk import Desk, roles
 
 _KEEP_MS = (
     90 * limits.DAY_MS
@@ -32,7 +32,7 @@ _KEEP_MS = (
 _LISTED_MAX = 1_000
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class HeldOperation(Struct, frozen=True, kw_only=True):
     """One operation that is held.
 
     Args:
@@ -60,7 +60,7 @@ class Held(Struct, frozen=True, kw_only=True):
     expires_in_ms: int | None
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class SettledOperation(Struct, frozen=True, kw_only=True):
     """What settling did.
 
     Args:
@@ -82,46 +82,46 @@ class Settled(Struct, frozen=True, kw_only=True):
     left: int
 
 
-def listed(desk: Desk, key: str | None = None) -> list[Held]:
+def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]:
     """What is held, longest first; at most 1,000 operations.
 
     Args:
         key: only operations with this business key.
     """
-    store = desk.engine.records
+    store = session.engine.records
     parked = store.scan(parked=True, limit=_LISTED_MAX) if key is None else store.find(key, _LISTED_MAX)
     records = {record.key: record for record in parked if record.parked}
-    messages = _messages(desk, key)
+    messages = _messages(session, key)
     strays = [one for one in messages if one not in records]
-    standing = dict(zip(strays, desk.engine.store.read(strays, desk.now_ms()), strict=True))
-    found = [_held(desk, one, record, messages.get(one, [])) for one, record in records.items()]
-    found += [_left_over(desk, one, standing[one], messages[one]) for one in strays]
+    standing = dict(zip(strays, session.engine.store.read(strays, session.now_ms()), strict=True))
+    found = [_held(session, one, record, messages.get(one, [])) for one, record in records.items()]
+    found += [_left_over(session, one, standing[one], messages[one]) for one in strays]
     return sorted((one for one in found if key in (None, one.key)), key=lambda one: one.since_ms)
 
 
-def bodies(desk: Desk, held: Held) -> list[tuple[str, str]]:
+def bodies(session: AdminSession, held: HeldOperation) -> list[tuple[str, str]]:
     """Message id and body of each message of a held operation, for a person who asked."""
-    found = desk.engine.queues.find(list(held.message_ids))
+    found = session.engine.queues.find(list(held.message_ids))
     return [(one.message_id, one.body) for one in found if one is not None]
 
 
-def _messages(desk: Desk, key: str | None) -> dict[RecordKey, list[Peeked]]:
+def _messages(session: AdminSession, key: str | None) -> dict[RecordKey, list[Peeked]]:
     """Held messages by operation, or of one key; those that cannot be read stand under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
-    for queue in sorted(roles(desk.settings()).held):
-        for message in desk.every(queue):
+    for queue in sorted(roles(session.settings()).held):
+        for message in session.every(queue):
             if key is not None and message.key not in (None, key):
                 continue
-            told = reading.read(desk, message)
+            told = reading.read(session, message)
             name = told.key or RecordKey("", told.job or "?", message.key or message.message_id)
             found.setdefault(name, []).append(message)
     return found
 
 
-def _held(desk: Desk, key: RecordKey, record: Record, messages: Sequence[Peeked]) -> Held:
+def _held(session: AdminSession, key: RecordKey, record: Record, messages: Sequence[Peeked]) -> HeldOperation:
     ordered = sorted(messages, key=lambda one: one.message_id != record.message_id)
-    job, failure = desk.job(key.job), record.failure
-    return Held(
+    job, failure = session.job(key.job), record.failure
+    return HeldOperation(
         job=key.job,
         tenant=key.scope,
         key=key.key,
@@ -134,13 +134,15 @@ def _held(desk: Desk, key: RecordKey, record: Record, messages: Sequence[Peeked]
         owner=job.policy.owner if job is not None else _owner(ordered),
         queue=ordered[0].queue if ordered else None,
         message_ids=tuple(one.message_id for one in ordered),
-        expires_in_ms=_expires_in_ms(desk, ordered),
+        expires_in_ms=_expires_in_ms(session, ordered),
     )
 
 
-def _left_over(desk: Desk, key: RecordKey, record: Record | None, messages: Sequence[Peeked]) -> Held:
+def _left_over(
+    session: AdminSession, key: RecordKey, record: Record | None, messages: Sequence[Peeked]
+) -> HeldOperation:
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
-    return Held(
+    return HeldOperation(
         job=key.job,
         tenant=key.scope,
         key=key.key,
@@ -153,7 +155,7 @@ def _left_over(desk: Desk, key: RecordKey, record: Record | None, messages: Sequ
         owner=_owner(messages),
         queue=messages[0].queue,
         message_ids=tuple(one.message_id for one in messages),
-        expires_in_ms=_expires_in_ms(desk, messages),
+        expires_in_ms=_expires_in_ms(session, messages),
     )
 
 
@@ -161,15 +163,17 @@ def _owner(messages: Sequence[Peeked]) -> str | None:
     return next((one.reason.owner for one in messages if one.reason is not None and one.reason.owner), None)
 
 
-def _expires_in_ms(desk: Desk, messages: Sequence[Peeked]) -> int | None:
-    return min((one.expires_at_ms for one in messages), default=desk.now_ms()) - desk.now_ms() if messages else None
+def _expires_in_ms(session: AdminSession, messages: Sequence[Peeked]) -> int | None:
+    return (
+        min((one.expires_at_ms for one in messages), default=session.now_ms()) - session.now_ms() if messages else None
+    )
 
 
 # -- settling --------------------------------------------------------------------------------------------------------
 
 
 def settle(
-    desk: Desk,
+    session: AdminSession,
     key: str,
     *,
     done: bool,
@@ -178,7 +182,7 @@ def settle(
     tenant: str | None = None,
     reason_text: str | None = None,
     idle: bool = False,
-) -> Settled:
+) -> SettledOperation:
     """Settle a held operation by a person's word. One that was settled so as done may be given another result.
 
     Args:
@@ -197,28 +201,28 @@ def settle(
     """
     if result is not None and not done:
         raise errors.UsageError("A result was given for an effect that did not happen.", todo="Leave --result out.")
-    corrected = _corrected(desk, key, job, tenant, result, reason_text) if done and result is not None else None
+    corrected = _corrected(session, key, job, tenant, result, reason_text) if done and result is not None else None
     if corrected is not None:
         return corrected
-    held = _one(desk, key, job, tenant)
+    held = _one(session, key, job, tenant)
     record_key = RecordKey(held.tenant, held.job, held.key)
     stored = _result(
-        desk, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
+        session, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
     )
-    before = desk.engine.store.read([record_key], desk.now_ms())[0]
-    messages = [one for one in desk.engine.queues.find(list(held.message_ids)) if one is not None]
-    stopped = _stopped_groups(desk, messages)
+    before = session.engine.store.read([record_key], session.now_ms())[0]
+    messages = [one for one in session.engine.queues.find(list(held.message_ids)) if one is not None]
+    stopped = _stopped_groups(session, messages)
     for source, group in stopped:
-        groups.check_can_start(desk, source, group, idle=idle)
+        groups.check_can_start(session, source, group, idle=idle)
     run = next((name for name in map(run_of, messages) if name is not None), None)
-    if not desk.has_queues and before is not None and before.message_id is not None:
+    if not session.has_queues and before is not None and before.message_id is not None:
         raise errors.UsageError(
             f"{operation(record_key)} is held with the message {before.message_id}, and this URL has no queues.",
             meaning="Settled here, its message would stay in the held queue. Nothing was changed.",
             todo="Settle it by naming the app, or the URL that its queues are in.",
         )
     if held.state == "held":
-        _settle_record(desk, record_key, done=done, result=stored, run=run, reason_text=reason_text)
+        _settle_record(session, record_key, done=done, result=stored, run=run, reason_text=reason_text)
     elif (before is not None and before.status == "completed") != done:
         status = before.status if before is not None else "absent"
         raise errors.ConflictError(
@@ -228,12 +232,12 @@ def settle(
         )
     fingerprint = before.fingerprint if before is not None else None
     return _settle_messages(
-        desk, record_key, messages, stopped, fingerprint, done=done, reason_text=reason_text, idle=idle
+        session, record_key, messages, stopped, fingerprint, done=done, reason_text=reason_text, idle=idle
     )
 
 
-def _one(desk: Desk, key: str, job: str | None, tenant: str | None) -> Held:
-    fitting = [one for one in listed(desk, key) if job in (None, one.job) and tenant in (None, one.tenant)]
+def _one(session: AdminSession, key: str, job: str | None, tenant: str | None) -> HeldOperation:
+    fitting = [one for one in listed(session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not fitting:
         raise errors.NotFoundError(
             f"Nothing with the key {key!r} is held.", todo="See `onefold held list`, or `onefold why KEY`."
@@ -248,29 +252,29 @@ def _one(desk: Desk, key: str, job: str | None, tenant: str | None) -> Held:
 
 
 def _corrected(
-    desk: Desk, key: str, job: str | None, tenant: str | None, result: str, reason_text: str | None
-) -> Settled | None:
+    session: AdminSession, key: str, job: str | None, tenant: str | None, result: str, reason_text: str | None
+) -> SettledOperation | None:
     """Give what a person has settled as done another result; None where that is not what is asked for."""
-    if listed(desk, key):
+    if listed(session, key):
         return None
     by_hand = [
         (record.key, record.result)
-        for record in desk.engine.records.find(key, _LISTED_MAX)
+        for record in session.engine.records.find(key, _LISTED_MAX)
         if record.status == "completed"
         and record.result is not None
         and job in (None, record.key.job)
         and tenant in (None, record.key.scope)
-        and _was_settled(desk, record.key)
+        and _was_settled(session, record.key)
     ]
     if len(by_hand) != 1:
         return None
-    (operation_key, before), now_ms = by_hand[0], desk.now_ms()
-    declared = desk.job(operation_key.job)
-    stored = _result(desk, operation_key.job, key, result, needed=True, has_queue=False)
+    (operation_key, before), now_ms = by_hand[0], session.now_ms()
+    declared = session.job(operation_key.job)
+    stored = _result(session, operation_key.job, key, result, needed=True, has_queue=False)
     keep_ms = declared.policy.keep_ms if declared is not None else _KEEP_MS
 
     def write() -> None:
-        if not desk.engine.records.settle(
+        if not session.engine.records.settle(
             operation_key, done=True, result=stored, now_ms=now_ms, expires_at_ms=now_ms + keep_ms, corrects=before
         ):
             raise errors.ConflictError(
@@ -278,23 +282,23 @@ def _corrected(
                 meaning="Somebody else changed it in this moment. Nothing was changed here.",
                 todo=f"See `onefold why {shlex.quote(key)}`.",
             )
-        desk.record("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
+        session.record("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
 
-    desk.together(write)
-    return Settled(
+    session.together(write)
+    return SettledOperation(
         job=operation_key.job, tenant=operation_key.scope, key=key, done=True, sent_back=(), deleted=0, group_restarted=0,
         left=0,
     )  # fmt: skip
 
 
-def _was_settled(desk: Desk, key: RecordKey) -> bool:
+def _was_settled(session: AdminSession, key: RecordKey) -> bool:
     """Whether it was a person who ended the operation, as the last word of its history."""
-    words = [row for row in desk.engine.ledger.of_key(key) if row.event in ("settled", "completed", "redrive")]
+    words = [row for row in session.engine.ledger.of_key(key) if row.event in ("settled", "completed", "redrive")]
     return bool(words) and words[-1].event == "settled" and words[-1].detail.get("done") is True
 
 
-def _result(desk: Desk, name: str, key: str, result: str | None, *, needed: bool, has_queue: bool) -> bytes:
-    job, quoted = desk.job(name), shlex.quote(key)
+def _result(session: AdminSession, name: str, key: str, result: str | None, *, needed: bool, has_queue: bool) -> bytes:
+    job, quoted = session.job(name), shlex.quote(key)
     if result is None:
         if needed and job is None and not has_queue:
             raise errors.UsageError(
@@ -319,21 +323,23 @@ def _result(desk: Desk, name: str, key: str, result: str | None, *, needed: bool
 
 
 def _settle_record(
-    desk: Desk, key: RecordKey, *, done: bool, result: bytes, run: str | None, reason_text: str | None
+    session: AdminSession, key: RecordKey, *, done: bool, result: bytes, run: str | None, reason_text: str | None
 ) -> None:
-    job, now_ms = desk.job(key.job), desk.now_ms()
+    job, now_ms = session.job(key.job), session.now_ms()
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
 
     def write() -> None:
-        if not desk.engine.records.settle(key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms):
+        if not session.engine.records.settle(
+            key, done=done, result=result, now_ms=now_ms, expires_at_ms=now_ms + keep_ms
+        ):
             raise errors.ConflictError(
                 f"{operation(key)} is not held any more.",
                 meaning="Somebody else settled it in this moment. Nothing was changed.",
                 todo=f"See `onefold why {key.key}`.",
             )
-        desk.record("settled", key=key, run=run, done=done, reason_text=reason_text)
+        session.record("settled", key=key, run=run, done=done, reason_text=reason_text)
 
-    desk.together(write)
+    session.together(write)
 
 
 def _is_of(told: reading.Reading, fingerprint: str | None) -> bool:
@@ -341,7 +347,7 @@ def _is_of(told: reading.Reading, fingerprint: str | None) -> bool:
 
 
 def _settle_messages(
-    desk: Desk,
+    session: AdminSession,
     key: RecordKey,
     messages: Sequence[Peeked],
     stopped: Sequence[tuple[str, str]],
@@ -350,8 +356,8 @@ def _settle_messages(
     done: bool,
     reason_text: str | None,
     idle: bool,
-) -> Settled:
-    same = [one for one in messages if _is_of(reading.read(desk, one), fingerprint)]
+) -> SettledOperation:
+    same = [one for one in messages if _is_of(reading.read(session, one), fingerprint)]
     back = [one for one in messages if one not in same]
     if not done:
         back, same = [*same[:1], *back], same[1:]
@@ -360,11 +366,11 @@ def _settle_messages(
 
     def write() -> tuple[dict[str, Moved], list[bool]]:
         singles = [one for one in back if (one.source, one.group) not in stopped]
-        sent = _send_back(desk, singles)
-        removed = desk.engine.queues.remove([one.message_id for one in same])
-        desk.engine.ledger.append(
+        sent = _send_back(session, singles)
+        removed = session.engine.queues.remove([one.message_id for one in same])
+        session.engine.ledger.append(
             [
-                desk.row(
+                session.row(
                     "redrive",
                     key=key,
                     message=one,
@@ -378,15 +384,15 @@ def _settle_messages(
         )
         return sent, removed
 
-    sent, removed = desk.together(write)
+    sent, removed = session.together(write)
     restarted = 0
     for source, group in stopped:
         first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
-        went = groups.start_again(desk, source, group, first, idle=idle, reason_text=reason_text)
+        went = groups.start_again(session, source, group, first, idle=idle, reason_text=reason_text)
         sent |= {message_id: went[message_id] for message_id in first if message_id in went}
         restarted += len(went) - len(first)
-    desk.engine.notify()
-    return Settled(
+    session.engine.notify()
+    return SettledOperation(
         job=key.job,
         tenant=key.scope,
         key=key.key,
@@ -398,12 +404,12 @@ def _settle_messages(
     )
 
 
-def _stopped_groups(desk: Desk, messages: Sequence[Peeked]) -> list[tuple[str, str]]:
+def _stopped_groups(session: AdminSession, messages: Sequence[Peeked]) -> list[tuple[str, str]]:
     """The groups that one of these messages stopped."""
     ids = {one.message_id for one in messages}
-    return [(one.queue, one.group) for one in groups.stopped(desk) if one.by in ids]
+    return [(one.queue, one.group) for one in groups.stopped(session) if one.by in ids]
 
 
-def _send_back(desk: Desk, messages: Sequence[Peeked]) -> dict[str, Moved]:
-    moved = desk.engine.queues.move([(one.message_id, one.source, None) for one in messages]) if messages else []
+def _send_back(session: AdminSession, messages: Sequence[Peeked]) -> dict[str, Moved]:
+    moved = session.engine.queues.move([(one.message_id, one.source, None) for one in messages]) if messages else []
     return {one.message_id: went for one, went in zip(messages, moved, strict=True) if went is not None}

@@ -11,20 +11,20 @@ from collections.abc import Collection
 import msgspec
 
 from onefold import errors
+from onefold.admin.session import AdminSession
 from onefold.contracts.state import Change
 from onefold.run.names import PREFIX, TRIES, Taken, decoded, place_of
-from onefold.service.desk import Desk
 
 
-def taken(desk: Desk) -> list[Taken]:
+def taken(session: AdminSession) -> list[Taken]:
     """All names that are taken on this store, by name."""
-    state = desk.engine.state
+    state = session.engine.state
     found = (decoded(one) for one in state.get(state.names(PREFIX)))
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
 
 def give(
-    desk: Desk,
+    session: AdminSession,
     names: Collection[str],
     app: str,
     *,
@@ -42,7 +42,7 @@ def give(
     Raises:
         NotFoundError: nobody has such a name. TransientError: it is being changed by others.
     """
-    known = {one.name: one for one in taken(desk)}
+    known = {one.name: one for one in taken(session)}
     wanted = names if of is None else [name for name, one in known.items() if of in one.apps]
     missing = next((name for name in wanted if name not in known), None if wanted else of)
     if missing is not None:
@@ -51,18 +51,18 @@ def give(
             meaning=f"Known are {', '.join(known) or 'none'}. Nothing was changed.",
             todo="A name is taken when a worker of its app starts; see onefold names list.",
         )
-    return [_give(desk, name, app, shared=shared, reason_text=reason_text) for name in wanted]
+    return [_give(session, name, app, shared=shared, reason_text=reason_text) for name in wanted]
 
 
-def _give(desk: Desk, name: str, app: str, *, shared: bool, reason_text: str | None) -> Taken:
+def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_text: str | None) -> Taken:
     for _ in range(TRIES):
-        (found,) = desk.engine.state.get([place_of(name)])
+        (found,) = session.engine.state.get([place_of(name)])
         before = decoded(found)
         kept = before.apps if before is not None and shared else ()
-        after = Taken(name=name, kind="job", apps=tuple(dict.fromkeys((*kept, app))), since_ms=desk.now_ms())
+        after = Taken(name=name, kind="job", apps=tuple(dict.fromkeys((*kept, app))), since_ms=session.now_ms())
         change = Change(place_of(name), msgspec.json.encode(after), found.version if found is not None else 0)
-        if desk.engine.state.put([change])[0]:
+        if session.engine.state.put([change])[0]:
             had = ", ".join(before.apps) if before is not None else None
-            desk.record("name-given", job=name, to=", ".join(after.apps), of=had or None, reason_text=reason_text)
+            session.record("name-given", job=name, to=", ".join(after.apps), of=had or None, reason_text=reason_text)
             return after
     raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")

@@ -14,6 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
+from onefold.admin import editing as payloads
+from onefold.admin import reading
+from onefold.admin.session import AdminSession, roles
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
 from onefold.decide import breaker
@@ -21,9 +24,6 @@ from onefold.decide.breaker import Breaker
 from onefold.run.admission import breaker_name
 from onefold.run.handlers import Job
 from onefold.run.outgoing import Receipt
-from onefold.service import editing as payloads
-from onefold.service import reading
-from onefold.service.desk import Desk, roles
 
 _TRIES = 20
 
@@ -81,12 +81,12 @@ def send_text(
     return job.send(payload, delay=delay, run_at=at, key=key)
 
 
-def paused(desk: Desk) -> list[Paused]:
+def paused(session: AdminSession) -> list[Paused]:
     """The jobs that are paused now, by name."""
     prefix = breaker_name("")
-    names = desk.engine.state.names(prefix)
+    names = session.engine.state.names(prefix)
     found = []
-    for name, standing in zip(names, desk.engine.state.get(names), strict=True):
+    for name, standing in zip(names, session.engine.state.get(names), strict=True):
         value = msgspec.json.decode(standing.value, type=Breaker) if standing is not None else breaker.CLOSED
         if value.is_open:
             job = name.removeprefix(prefix)
@@ -105,42 +105,42 @@ def no_job(named: Iterable[str], job: str) -> errors.NotFoundError:
     )
 
 
-def resume(desk: Desk, job: str, *, reason_text: str | None = None) -> bool:
+def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -> bool:
     """Let a paused job go on now; False when it was not paused. On the embedded engine its hidden messages come back.
 
     Raises:
         NotFoundError: the app declares no such job. TransientError: workers kept changing its breaker; try again.
     """
-    if desk.jobs is not None and job not in desk.jobs.named:
-        raise no_job(desk.jobs.named, job)
+    if session.jobs is not None and job not in session.jobs.named:
+        raise no_job(session.jobs.named, job)
     name = breaker_name(job)
     for _ in range(_TRIES):
-        standing = desk.engine.state.get([name])[0]
+        standing = session.engine.state.get([name])[0]
         if standing is None:
             return False
         told = breaker.resume(msgspec.json.decode(standing.value, type=Breaker))
         if told.event is None:
             return False
-        if desk.engine.state.put([Change(name, msgspec.json.encode(told.breaker), standing.version)])[0]:
-            desk.record("resumed", job=job, reason_text=reason_text)
-            if desk.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
-                _wake(desk, job)
-            desk.engine.notify()
+        if session.engine.state.put([Change(name, msgspec.json.encode(told.breaker), standing.version)])[0]:
+            session.record("resumed", job=job, reason_text=reason_text)
+            if session.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
+                _wake(session, job)
+            session.engine.notify()
             return True
     raise errors.TransientError(f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now.")
 
 
-def _wake(desk: Desk, job: str) -> None:
+def _wake(session: AdminSession, job: str) -> None:
     """Make the messages of a job visible that are hidden until later, by its pause or by a retry, and that nobody runs."""
-    kinds, declared = roles(desk.settings()), desk.job(job)
+    kinds, declared = roles(session.settings()), session.job(job)
     for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
         hidden: dict[str, RecordKey | None] = {}
-        for message in desk.every(queue):
-            if message.visible_at_ms > desk.now_ms() and message.owner is None:
-                told = reading.read(desk, message)
+        for message in session.every(queue):
+            if message.visible_at_ms > session.now_ms() and message.owner is None:
+                told = reading.read(session, message)
                 if told.job == job:
                     hidden[message.message_id] = told.key
         keys = [key for key in hidden.values() if key is not None]
-        found = desk.engine.store.read(keys, desk.now_ms())
+        found = session.engine.store.read(keys, session.now_ms())
         running = {one.key for one in found if one is not None and one.status == "in_progress"}
-        desk.engine.queues.wake([message_id for message_id, key in hidden.items() if key not in running])
+        session.engine.queues.wake([message_id for message_id, key in hidden.items() if key not in running])

@@ -43,9 +43,9 @@ from onefold.local.signing import Key
 from onefold.local.sqs_service import SqsService
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
-from onefold.service import planting
-from onefold.service.functions import wire_form
-from onefold.service.planting import Planted
+from onefold.runtime import templates
+from onefold.runtime.functions import wire_form
+from onefold.runtime.templates import Planted
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -295,13 +295,13 @@ class Serving:
         """Register functions, make what the template describes, and let stored mappings go on."""
         settings, registry = self.settings, self._registry
         assert registry is not None, "it was built"
-        planting.register(registry, settings.functions, account=settings.account, region=settings.region)
+        templates.register(registry, settings.functions, account=settings.account, region=settings.region)
         if settings.template is None:
             self.problems = tuple(await registry.load())
             return
         self._inline = TemporaryDirectory(prefix="onefold-inline-")
         path = Path(settings.template)
-        self.planted = await planting.plant(path, self._sqs, registry, Path(self._inline.name))
+        self.planted = await templates.plant(path, self._sqs, registry, Path(self._inline.name))
         self.problems = self.planted.problems
 
     def _mappings(self) -> dict[str, object]:

@@ -11,12 +11,14 @@ until its target has taken it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors
+from onefold.admin.session import AdminSession
+from onefold.app import App
 from onefold.contracts.admin import Peeked
 from onefold.contracts.archive import Archived
 from onefold.contracts.entries import Refused
@@ -26,31 +28,12 @@ from onefold.events import replay as replays
 from onefold.events.bus import Bus, PutAnswer
 from onefold.events.explaining import Reason, reasons
 from onefold.events.patterns import compile_pattern, event_of, matches
-from onefold.events.replay import Opened, Replay
+from onefold.events.replay import Replay
 from onefold.events.rules import EventArchive, Rule
-from onefold.service.desk import Desk
 
 _PAGE = 500
 _EVER_MS = 2**62
 _SPELT = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Resources": "resources", "Time": "time"}
-
-
-class WithBuses(Protocol):
-    """What is asked about: an app with its buses."""
-
-    @property
-    def name(self) -> str:
-        """Of the app."""
-        ...
-
-    @property
-    def buses(self) -> Mapping[str, Bus]:
-        """Declared buses by name."""
-        ...
-
-    def runtime(self) -> Opened:
-        """The opened engine."""
-        ...
 
 
 class Tested(Struct, frozen=True):
@@ -117,7 +100,7 @@ def _misspelt(what: str, names: Iterable[str]) -> Iterator[str]:
             yield f"{what} has {name}: so an entry for PutEvents spells it; in an event that travels it is {_SPELT[name]}."
 
 
-def bus_of(app: WithBuses, name: str | None) -> Bus:
+def bus_of(app: App, name: str | None) -> Bus:
     """A declared bus; the only one unless named.
 
     Raises:
@@ -134,7 +117,7 @@ def bus_of(app: WithBuses, name: str | None) -> Bus:
     )
 
 
-def buses(app: WithBuses, name: str | None) -> list[Bus]:
+def buses(app: App, name: str | None) -> list[Bus]:
     """All declared buses, or the one of that name. Raises as `bus_of`."""
     return list(app.buses.values()) if name is None else [bus_of(app, name)]
 
@@ -156,7 +139,7 @@ def put(bus: Bus, text: str) -> list[PutAnswer]:
     return bus.put(value if isinstance(value, list) else [value])
 
 
-def rules(app: WithBuses, bus: str | None = None, event: str | None = None) -> list[RuleLine]:
+def rules(app: App, bus: str | None = None, event: str | None = None) -> list[RuleLine]:
     """The declared rules, bus by bus.
 
     Args:
@@ -179,7 +162,7 @@ def rules(app: WithBuses, bus: str | None = None, event: str | None = None) -> l
     ]
 
 
-def archives(app: WithBuses, bus: str | None = None) -> list[ArchiveLine]:
+def archives(app: App, bus: str | None = None) -> list[ArchiveLine]:
     """The declared archives with what they hold."""
     runtime = app.runtime()
     found = []
@@ -195,7 +178,7 @@ def archives(app: WithBuses, bus: str | None = None) -> list[ArchiveLine]:
     return found
 
 
-def kept(app: WithBuses, bus: Bus, archive: str, from_ms: int | None, to_ms: int | None, limit: int) -> list[Archived]:
+def kept(app: App, bus: Bus, archive: str, from_ms: int | None, to_ms: int | None, limit: int) -> list[Archived]:
     """Events of an archive by time, at most `limit`.
 
     Raises:
@@ -217,7 +200,7 @@ def kept(app: WithBuses, bus: Bus, archive: str, from_ms: int | None, to_ms: int
 
 
 def replay(
-    app: WithBuses,
+    app: App,
     bus: Bus,
     archive: str,
     from_ms: int,
@@ -236,12 +219,12 @@ def replay(
     return replays.run(bus, runtime, name)
 
 
-def planned(app: WithBuses, bus: Bus, archive: str, from_ms: int, to_ms: int) -> int:
+def planned(app: App, bus: Bus, archive: str, from_ms: int, to_ms: int) -> int:
     """How many events a replay of this range would send through the rules."""
     return bus.archives_of(app.runtime()).holdings(_archive(bus, archive).place, from_ms, to_ms).count
 
 
-def cancel(app: WithBuses, bus: Bus, name: str) -> tuple[Replay, bool]:
+def cancel(app: App, bus: Bus, name: str) -> tuple[Replay, bool]:
     """End a running replay; what it has delivered stays. The replay, and whether it was running until now.
 
     Raises:
@@ -252,7 +235,7 @@ def cancel(app: WithBuses, bus: Bus, name: str) -> tuple[Replay, bool]:
     return ended, name in running and ended.state == "cancelled"
 
 
-def all_replays(app: WithBuses, bus: str | None = None) -> list[Replay]:
+def all_replays(app: App, bus: str | None = None) -> list[Replay]:
     """All replays, bus by bus, oldest first."""
     state = app.runtime().engine.state
     return [one for each in buses(app, bus) for one in replays.listed(state, each.name)]
@@ -335,17 +318,17 @@ class Redelivered(Struct, frozen=True, kw_only=True):
     left: tuple[tuple[UndeliveredEvent, str], ...]
 
 
-def undelivered(desk: Desk, buses: Sequence[Bus], rule: str | None = None) -> list[UndeliveredEvent]:
+def undelivered(session: AdminSession, buses: Sequence[Bus], rule: str | None = None) -> list[UndeliveredEvent]:
     """The events that rules could not deliver, queue by queue, oldest first.
 
     Args:
         rule: only of rules of this name.
     """
-    return [_line(bus, one, message) for bus, one, message in _letters(desk, buses, rule)]
+    return [_line(bus, one, message) for bus, one, message in _letters(session, buses, rule)]
 
 
 def redeliver(
-    desk: Desk,
+    session: AdminSession,
     buses: Sequence[Bus],
     *,
     rule: str | None = None,
@@ -361,7 +344,7 @@ def redeliver(
     Raises:
         NotFoundError: one of `ids` is no such message; nothing was sent.
     """
-    letters = [one for one in _letters(desk, buses, rule) if not ids or one[2].message_id in ids]
+    letters = [one for one in _letters(session, buses, rule) if not ids or one[2].message_id in ids]
     missing = set(ids) - {message.message_id for _, _, message in letters}
     if missing:
         raise errors.NotFoundError(
@@ -372,7 +355,7 @@ def redeliver(
     left: list[tuple[UndeliveredEvent, str]] = []
     for bus, one, message in letters:
         line = _line(bus, one, message)
-        why = _again(desk, bus, one, message, reason_text)
+        why = _again(session, bus, one, message, reason_text)
         if why is not None:
             left.append((line, why))
             continue
@@ -380,7 +363,7 @@ def redeliver(
     return Redelivered(sent=tuple(sent), left=tuple(left))
 
 
-def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked, reason_text: str | None) -> str | None:
+def _again(session: AdminSession, bus: Bus, rule: Rule, message: Peeked, reason_text: str | None) -> str | None:
     """Why the target refuses the event again; None when it has it."""
     target = _target(message)
     try:
@@ -389,28 +372,28 @@ def _again(desk: Desk, bus: Bus, rule: Rule, message: Peeked, reason_text: str |
         return "The message is not an event."
     if target not in rule.targets:
         return f"{target} is no longer a target of the rule."
-    parcel = bus.parcel(rule, target, event, desk.now_ms())
+    parcel = bus.parcel(rule, target, event, session.now_ms())
     if parcel.queue != target:
         return str(parcel.entry.attributes["ERROR_MESSAGE"].value)
 
     def move() -> str | None:
-        (answer,) = desk.engine.queues.open(target).send([parcel.entry])
+        (answer,) = session.engine.queues.open(target).send([parcel.entry])
         if isinstance(answer, Refused):
             return answer.message
-        desk.engine.queues.remove([message.message_id])
-        desk.record("redrive", message=message, to=target, rule=rule.name, reason_text=reason_text)
+        session.engine.queues.remove([message.message_id])
+        session.record("redrive", message=message, to=target, rule=rule.name, reason_text=reason_text)
         return None
 
     try:
-        return desk.together(move)
+        return session.together(move)
     except errors.NotFoundError as error:
         return error.what
 
 
-def _letters(desk: Desk, buses: Sequence[Bus], rule: str | None) -> Iterator[tuple[Bus, Rule, Peeked]]:
+def _letters(session: AdminSession, buses: Sequence[Bus], rule: str | None) -> Iterator[tuple[Bus, Rule, Peeked]]:
     rules = {one.arn: (bus, one) for bus in buses for one in bus.rules.values() if rule in (None, one.name)}
     for queue in sorted({one.dead_letter for _, one in rules.values()}):
-        for message in desk.every(queue):
+        for message in session.every(queue):
             found = rules.get(_said(message, "RULE_ARN"))
             if found is not None:
                 yield (*found, message)

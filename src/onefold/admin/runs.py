@@ -15,17 +15,17 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.admin.session import AdminSession
 from onefold.contracts.ledger import Row, tells
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.run import runs
 from onefold.run.runs import Counts, RunState
-from onefold.service.desk import Desk
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
 
-Stand = Literal["dispatching", "stopped", "running", "complete", "ended"]
+RunStatus = Literal["dispatching", "stopped", "running", "complete", "ended"]
 
 PAGE: Final = 20
 _NAMED_MAX: Final = 3  # runs that an error names
@@ -37,7 +37,7 @@ _LOOK_MS: Final = limits.SECOND_MS
 _LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class RunView(Struct, frozen=True, kw_only=True):
     """One run as it stands.
 
     Args:
@@ -55,7 +55,7 @@ class Run(Struct, frozen=True, kw_only=True):
     title: str
     owner: str | None
     nominal_at_ms: int | None
-    stand: Stand
+    stand: RunStatus
     failure: str | None
     started_at_ms: int
     ended_at_ms: int | None
@@ -78,24 +78,24 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.stand in ("complete", "ended")
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class RunPage(Struct, frozen=True, kw_only=True):
     """Some runs, the latest first.
 
     Args:
         after: name of the last one, where there are more.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunView, ...]
     after: str | None
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class OpenOperation(Struct, frozen=True, kw_only=True):
     """An operation of a run that is not done.
 
     Args:
         job, tenant, key: which.
-        stand: `failed`, `dead` or `unknown` as in `Run`; `in flight`: being worked on; `waiting`: no outcome yet, and nobody
-            works on it.
+        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: being worked on; `waiting`: no outcome yet, and
+            nobody works on it.
         event, at_ms: the last thing that its history says of it.
     """
 
@@ -107,7 +107,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class RunDetail(Struct, frozen=True, kw_only=True):
     """One run, and what stands in its way.
 
     Args:
@@ -119,15 +119,15 @@ class Shown(Struct, frozen=True, kw_only=True):
         malformed: rows of a map run's source that are no items, and so no operations, as far as it was read.
     """
 
-    run: Run
+    run: RunView
     in_flight: int | None
-    open: tuple[Operation, ...]
+    open: tuple[OpenOperation, ...]
     open_count: int | None
     restarts: int | None
     malformed: int = 0
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class RunProgress(Struct, frozen=True, kw_only=True):
     """A run while it goes on.
 
     Args:
@@ -137,7 +137,7 @@ class Progress(Struct, frozen=True, kw_only=True):
         ended: nothing is left to do but by a person: the last look.
     """
 
-    run: Run
+    run: RunView
     per_second: float | None
     eta_ms: int | None
     ended: bool = False
@@ -147,8 +147,13 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 def listed(
-    desk: Desk, title: str | None = None, *, unfinished: bool = False, limit: int = PAGE, after: str | None = None
-) -> Page:
+    session: AdminSession,
+    title: str | None = None,
+    *,
+    unfinished: bool = False,
+    limit: int = PAGE,
+    after: str | None = None,
+) -> RunPage:
     """A page of runs, the latest first.
 
     Args:
@@ -161,13 +166,13 @@ def listed(
     """
     if limit < 1:
         raise errors.UsageError(f"A page of {limit} runs has nothing on it.", todo="Ask for 1 or more.")
-    state = desk.engine.state
+    state = session.engine.state
     names = runs.open_names(state) if unfinished else _names(state, title)
     found = [one.run for one in runs.read_all(state, names) if one is not None]
     if title is not None:
         known = [one for one in found if one.title == title]
         if not known and not unfinished:
-            raise _no_title(desk, title)
+            raise _no_title(session, title)
         found = known
     found.sort(key=lambda one: (one.nominal_at_ms or one.started_at_ms, one.started_at_ms, one.name), reverse=True)
     first = 0
@@ -178,7 +183,7 @@ def listed(
         first = places[0] + 1
     page = found[first : first + limit]
     more = len(found) > first + limit
-    return Page(runs=tuple(_seen(desk, one) for one in page), after=page[-1].name if more else None)
+    return RunPage(runs=tuple(_seen(session, one) for one in page), after=page[-1].name if more else None)
 
 
 def _names(state: State, title: str | None) -> list[str]:
@@ -189,16 +194,16 @@ def _names(state: State, title: str | None) -> list[str]:
     return sorted({*runs.names(state, f"{title}/"), *mapped})
 
 
-def one(desk: Desk, name: str) -> Run:
+def one(session: AdminSession, name: str) -> RunView:
     """A run as it stands, by its name or the beginning of it that no other has.
 
     Raises:
         NotFoundError: there is none; names near ones. UsageError: several begin like that.
     """
-    return _seen(desk, _named(desk, name))
+    return _seen(session, _named(session, name))
 
 
-def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
+def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0) -> RunDetail:
     """A run with what is not done of it.
 
     Args:
@@ -207,20 +212,20 @@ def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
     Raises:
         As `one`.
     """
-    run = one(desk, name)
-    rows = _rows(desk, run.run) if run.expected <= _LOOKED_AT else None
-    mapped = map_state.read(desk.engine.state, run.run)
+    run = one(session, name)
+    rows = _rows(session, run.run) if run.expected <= _LOOKED_AT else None
+    mapped = map_state.read(session.engine.state, run.run)
     malformed = mapped.state.malformed if mapped is not None else 0
     if rows is None:
-        return Shown(run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed)
+        return RunDetail(run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed)
     last: dict[RecordKey, Row] = {}
     for row in rows:
         if row.key is not None and tells(row.event, last[row.key].event if row.key in last else None):
             last[row.key] = row
     not_done = [row for row in last.values() if runs.fate_of(row.event) != "done"]
-    busy = _in_flight(desk, [row.key for row in not_done if row.key is not None])
+    busy = _in_flight(session, [row.key for row in not_done if row.key is not None])
     operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.stand], one.at_ms))
-    return Shown(
+    return RunDetail(
         run=run,
         in_flight=len(busy),
         open=tuple(operations[after : after + limit]),
@@ -233,36 +238,36 @@ def show(desk: Desk, name: str, *, limit: int = PAGE, after: int = 0) -> Shown:
 _ORDER: Final = {"unknown": 0, "dead": 1, "failed": 2, "in flight": 3, "waiting": 4}
 
 
-def _operation(row: Row, busy: set[RecordKey]) -> Operation:
+def _operation(row: Row, busy: set[RecordKey]) -> OpenOperation:
     assert row.key is not None
     fate = "in flight" if row.key in busy else runs.fate_of(row.event) or "waiting"
-    return Operation(
+    return OpenOperation(
         job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=fate, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
     )  # fmt: skip
 
 
-def _rows(desk: Desk, name: str) -> list[Row] | None:
+def _rows(session: AdminSession, name: str) -> list[Row] | None:
     """All rows of a run; None where they are too many to be looked at."""
     rows: list[Row] = []
-    for page in desk.engine.ledger.walk_run(name, _ROWS_PAGE):
+    for page in session.engine.ledger.walk_run(name, _ROWS_PAGE):
         rows += page
         if len(rows) > _LOOKED_AT:
             return None
     return rows
 
 
-def _in_flight(desk: Desk, keys: Sequence[RecordKey]) -> set[RecordKey]:
+def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> set[RecordKey]:
     """The operations that somebody works on now."""
-    now_ms, busy = desk.now_ms(), set()
+    now_ms, busy = session.now_ms(), set()
     for first in range(0, len(keys), _KEYS_PAGE):
         some = keys[first : first + _KEYS_PAGE]
-        for key, record in zip(some, desk.engine.store.read(some, now_ms), strict=True):
+        for key, record in zip(some, session.engine.store.read(some, now_ms), strict=True):
             if record is not None and record.status == "in_progress" and record.lease_until_ms > now_ms:
                 busy.add(key)
     return busy
 
 
-def find_run(desk: Desk, text: str) -> str:
+def find_run(session: AdminSession, text: str) -> str:
     """The full name of a run, also of one that only the ledger remembers.
 
     Args:
@@ -271,8 +276,8 @@ def find_run(desk: Desk, text: str) -> str:
     Raises:
         NotFoundError: no run begins so; names near ones. UsageError: several do.
     """
-    state = desk.engine.state
-    if runs.read(state, text) is not None or desk.engine.ledger.of_run(text, 1):
+    state = session.engine.state
+    if runs.read(state, text) is not None or session.engine.ledger.of_run(text, 1):
         return text
     found = runs.names(state, text)
     if len(found) == 1:
@@ -282,27 +287,27 @@ def find_run(desk: Desk, text: str) -> str:
         raise errors.UsageError(
             f"{len(found):,} runs begin with {text!r}, the last of them: {shown}.", todo="Say more of the name."
         )
-    raise _no_run(desk, text)
+    raise _no_run(session, text)
 
 
-def _named(desk: Desk, text: str) -> RunState:
-    found = runs.read(desk.engine.state, find_run(desk, text))
+def _named(session: AdminSession, text: str) -> RunState:
+    found = runs.read(session.engine.state, find_run(session, text))
     if found is None:
-        raise _no_run(desk, text)
+        raise _no_run(session, text)
     return found.run
 
 
-def _no_run(desk: Desk, text: str) -> errors.NotFoundError:
-    near = difflib.get_close_matches(text, runs.names(desk.engine.state), n=_NAMED_MAX, cutoff=0.5)
+def _no_run(session: AdminSession, text: str) -> errors.NotFoundError:
+    near = difflib.get_close_matches(text, runs.names(session.engine.state), n=_NAMED_MAX, cutoff=0.5)
     return errors.NotFoundError(
         f"There is no run {text!r}.",
-        meaning=f"It has not begun on {desk.url}, or was deleted after 90 days.",
+        meaning=f"It has not begun on {session.url}, or was deleted after 90 days.",
         todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
     )
 
 
-def _no_title(desk: Desk, title: str) -> errors.NotFoundError:
-    titles = sorted({name.partition("/")[0] for name in runs.names(desk.engine.state)})
+def _no_title(session: AdminSession, title: str) -> errors.NotFoundError:
+    titles = sorted({name.partition("/")[0] for name in runs.names(session.engine.state)})
     near = difflib.get_close_matches(title, titles, n=1)
     there = f"There are runs of {', '.join(titles[:10])}." if titles else "No run was begun on this engine yet."
     return errors.NotFoundError(
@@ -312,9 +317,9 @@ def _no_title(desk: Desk, title: str) -> errors.NotFoundError:
     )
 
 
-def _seen(desk: Desk, run: RunState) -> Run:
-    counts = runs.count(desk.engine.ledger, run)
-    return Run(
+def _seen(session: AdminSession, run: RunState) -> RunView:
+    counts = runs.count(session.engine.ledger, run)
+    return RunView(
         run=run.name,
         kind=run.kind,
         title=run.title,
@@ -334,7 +339,7 @@ def _seen(desk: Desk, run: RunState) -> Run:
     )
 
 
-def _stand(run: RunState, counts: Counts) -> Stand:
+def _stand(run: RunState, counts: Counts) -> RunStatus:
     if run.expected is None:
         return "dispatching" if run.failure is None else "stopped"
     if not runs.is_over(run, counts):
@@ -351,7 +356,7 @@ class Meter:
     def __init__(self) -> None:
         self._looks: deque[tuple[int, int, bool]] = deque()  # when, how many, and whether messages were counted
 
-    def read(self, at_ms: int, run: Run) -> Progress:
+    def read(self, at_ms: int, run: RunView) -> RunProgress:
         """Take in a look, and say how fast it goes.
 
         Args:
@@ -372,13 +377,13 @@ class Meter:
             eta_ms = 0
         elif not dispatching and per_second:
             eta_ms = round(left / per_second * limits.SECOND_MS) if per_second > 0 else None
-        return Progress(run=run, per_second=per_second, eta_ms=eta_ms)
+        return RunProgress(run=run, per_second=per_second, eta_ms=eta_ms)
 
 
-Looks = Iterator[Progress]
+Looks = Iterator[RunProgress]
 
 
-def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
+def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) -> Looks:
     """Look at a run again and again until nothing is left to do but by a person; ends with that look.
 
     Args:
@@ -387,21 +392,21 @@ def watched(desk: Desk, name: str, *, wait: Callable[[int], object]) -> Looks:
     Raises:
         As `one`; nothing is yielded then.
     """
-    meter, name = Meter(), _named(desk, name).name
+    meter, name = Meter(), _named(session, name).name
     while True:
-        before_ms = desk.clock.monotonic_ms()
-        progress = meter.read(before_ms, one(desk, name))
+        before_ms = session.clock.monotonic_ms()
+        progress = meter.read(before_ms, one(session, name))
         progress = msgspec.structs.replace(
-            progress, ended=progress.run.is_over or _is_left_to_a_person(desk, progress.run)
+            progress, ended=progress.run.is_over or _is_left_to_a_person(session, progress.run)
         )
         yield progress
         if progress.ended:
             return
-        took_ms = desk.clock.monotonic_ms() - before_ms
+        took_ms = session.clock.monotonic_ms() - before_ms
         wait(max(_LOOK_MS, took_ms * _LOOK_FACTOR))
 
 
-def _is_left_to_a_person(desk: Desk, run: Run) -> bool:
+def _is_left_to_a_person(session: AdminSession, run: RunView) -> bool:
     """Whether a run that stopped while it was dispatched goes on only when a person says so, and nothing of it runs."""
     if run.stand != "stopped":
         return False
@@ -410,18 +415,18 @@ def _is_left_to_a_person(desk: Desk, run: Run) -> bool:
     if run.settled < run.expected:
         return False
     tick = RecordKey("", run.title, run.run)
-    given_up_ms = _given_up_ms(desk, run, tick)
+    given_up_ms = _given_up_ms(session, run, tick)
     if given_up_ms is None:
         return False
-    return not any(row.event == "redrive" and row.at_ms >= given_up_ms for row in desk.engine.ledger.of_key(tick))
+    return not any(row.event == "redrive" and row.at_ms >= given_up_ms for row in session.engine.ledger.of_key(tick))
 
 
-def _given_up_ms(desk: Desk, run: Run, tick: RecordKey) -> int | None:
+def _given_up_ms(session: AdminSession, run: RunView, tick: RecordKey) -> int | None:
     """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None: it was not."""
-    (record,) = desk.engine.store.read([tick], desk.now_ms())
+    (record,) = session.engine.store.read([tick], session.now_ms())
     if record is not None:
         is_dead = record.status == "failed" and record.budget_closed
         return record.updated_at_ms if is_dead or record.parked else None
-    rows = [] if run.dispatched else desk.engine.ledger.of_run(run.run)
+    rows = [] if run.dispatched else session.engine.ledger.of_run(run.run)
     given_up = (row.at_ms for row in rows if row.key is None and row.event in ("dead-letter", "tick-dropped"))
     return max(given_up, default=None)

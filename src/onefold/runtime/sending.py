@@ -20,7 +20,7 @@ from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record,
 from onefold.run.events import Event, kept
 from onefold.run.outgoing import Outgoing, Receipt
 from onefold.run.settlement import together
-from onefold.service.wiring import Runtime
+from onefold.runtime.wiring import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
 _SENDING_MS = 60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction tells

@@ -19,7 +19,7 @@ from onefold.schedules.expressions import Rate
 from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, zone_of
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class CalendarRow(Struct, frozen=True, kw_only=True):
     """A tick, or a local time that the clocks skip.
 
     Args:
@@ -40,7 +40,7 @@ class Row(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Silent(Struct, frozen=True, kw_only=True):
+class QuietSchedule(Struct, frozen=True, kw_only=True):
     """A schedule without a tick in the stretch; `next_utc`: its first one afterwards, None for never again."""
 
     schedule: str | None
@@ -59,8 +59,8 @@ class Calendar(Struct, frozen=True, kw_only=True):
 
     from_utc: str
     to_utc: str
-    rows: Sequence[Row]
-    silent: Sequence[Silent]
+    rows: Sequence[CalendarRow]
+    silent: Sequence[QuietSchedule]
     assumed: Sequence[str | None]
     more_from: str | None
 
@@ -95,25 +95,25 @@ def calendar(
         from_utc=_utc(from_ms),
         to_utc=_utc(to_ms),
         rows=rows,
-        silent=[Silent(schedule=name, next_utc=_next(timings[name], to_ms, from_ms)) for name in silent],
+        silent=[QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, from_ms)) for name in silent],
         assumed=assumed,
         more_from=more.utc if more is not None else None,
     )
 
 
-def _rows(name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str | None) -> Iterator[Row]:
+def _rows(name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str | None) -> Iterator[CalendarRow]:
     ticks = (_tick(name, timing, at_ms, zone) for at_ms in between(timing, from_ms, to_ms, anchor_ms=from_ms))
     if timing.dst == "next-valid":
         return ticks
     return merge(ticks, _skips(name, timing, from_ms, to_ms), key=_order)
 
 
-def _order(row: Row) -> tuple[int, bool]:
+def _order(row: CalendarRow) -> tuple[int, bool]:
     """By instant; what the clocks skip then is earlier on their face than what fires then."""
     return row.at_ms, row.fires
 
 
-def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Row:
+def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> CalendarRow:
     notes = []
     if timing.dst == "next-valid" and (moved := [wall for _, wall in skipped(timing, at_ms, at_ms + 1)]):
         notes.append(f"for {_span(moved)}, which the clocks skip")
@@ -122,7 +122,7 @@ def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Row
     if timing.window_ms:
         notes.append(f"within {to_text(timing.window_ms)}")
     local = datetime.fromtimestamp(at_ms // 1_000, zone_of(zone or timing.zone))
-    return Row(
+    return CalendarRow(
         schedule=name,
         at_ms=at_ms,
         utc=_utc(at_ms),
@@ -141,13 +141,13 @@ def _comes_twice(at_ms: int, zone: str) -> str | None:
     return None if first == second else f"{local:%H:%M}"
 
 
-def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterator[Row]:
+def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterator[CalendarRow]:
     """One row for each time the clocks go forward over ticks; only those between the schedule's start and its end."""
     begin_ms = from_ms if timing.start_ms is None else max(from_ms, timing.start_ms)
     end_ms = to_ms if timing.end_ms is None else min(to_ms, timing.end_ms + 1)
     for at_ms, lost in groupby(skipped(timing, begin_ms, end_ms), key=lambda found: found[0]):
         walls = [wall for _, wall in lost]
-        yield Row(
+        yield CalendarRow(
             schedule=name,
             at_ms=at_ms,
             utc=_utc(at_ms),

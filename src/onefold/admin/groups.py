@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from onefold import errors
+from onefold.admin import reading
+from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
 from onefold.observe.telling import alone
 from onefold.run.finishing import group_flag
-from onefold.service import reading
-from onefold.service.desk import Desk
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,
 _PAUSE_MS = 5
@@ -50,31 +50,31 @@ class Stopped(Struct, frozen=True, kw_only=True):
     by: str
 
 
-def stopped(desk: Desk, queue: str | None = None) -> list[Stopped]:
+def stopped(session: AdminSession, queue: str | None = None) -> list[Stopped]:
     """The stopped groups of one queue, or of all."""
-    names = desk.engine.state.names(group_flag(queue, "") if queue is not None else "stopped/")
+    names = session.engine.state.names(group_flag(queue, "") if queue is not None else "stopped/")
     found = []
-    for name, value in zip(names, desk.engine.state.get(names), strict=True):
+    for name, value in zip(names, session.engine.state.get(names), strict=True):
         _, source, group = name.split("/", 2)
         if value is not None:
             found.append(Stopped(queue=source, group=group, by=value.value.decode()))
     return found
 
 
-def ways_back(desk: Desk) -> Callable[[Peeked], str]:
+def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
     """What sends a dead letter back, as a command: alone, or with its stopped group, which goes as a whole.
 
     Returns:
         A function of a dead letter. Which groups are stopped is asked now, once.
     """
-    standing = {(one.queue, one.group): one.by for one in stopped(desk)}
-    held = {one.held for one in desk.settings().values() if standing and one.held is not None}
+    standing = {(one.queue, one.group): one.by for one in stopped(session)}
+    held = {one.held for one in session.settings().values() if standing and one.held is not None}
 
     def way_back(message: Peeked) -> str:
         by = standing.get((message.source or "", message.group or ""))
         if by is None:
             return alone(message)
-        named = desk.engine.queues.find([by])[0]
+        named = session.engine.queues.find([by])[0]
         if named is not None and named.queue in held:
             return "onefold held list   (its group is stopped by a held message: settle that one first)"
         return f"onefold dlq redrive --group {shlex.quote(message.group or '')}"
@@ -82,14 +82,14 @@ def ways_back(desk: Desk) -> Callable[[Peeked], str]:
     return way_back
 
 
-def check_can_start(desk: Desk, queue: str, group: str, *, idle: bool) -> None:
+def check_can_start(session: AdminSession, queue: str, group: str, *, idle: bool) -> None:
     """Refuse to start a group where its order could not be kept.
 
     Raises:
         UsageError: the engine's queues have no transactions, and nobody said that they are idle.
         TransientError: they are said to be idle, and a consumer holds messages.
     """
-    if desk.engine.commit is not None:
+    if session.engine.commit is not None:
         return
     if not idle:
         raise errors.UsageError(
@@ -98,7 +98,7 @@ def check_can_start(desk: Desk, queue: str, group: str, *, idle: bool) -> None:
             "hold a group closed. Nothing was moved.",
             todo="Stop the workers of this queue and whoever sends to it, then run this again with --idle.",
         )
-    if desk.engine.queues.depth(queue).in_flight:
+    if session.engine.queues.depth(queue).in_flight:
         raise errors.TransientError(
             f"A consumer holds messages of {queue}, which was said to be idle.",
             meaning="The group's order could not be kept. Nothing was moved.",
@@ -107,7 +107,7 @@ def check_can_start(desk: Desk, queue: str, group: str, *, idle: bool) -> None:
 
 
 def start_again(
-    desk: Desk,
+    session: AdminSession,
     queue: str,
     group: str,
     first: Sequence[str] = (),
@@ -134,20 +134,20 @@ def start_again(
         TransientError: workers kept receiving messages of the group; it is still stopped, and in order.
         UsageError: as `check_can_start`.
     """
-    check_can_start(desk, queue, group, idle=idle)
-    one = _Group(desk, queue, group, first, reason_text)
-    if desk.engine.commit is None:
+    check_can_start(session, queue, group, idle=idle)
+    one = _Group(session, queue, group, first, reason_text)
+    if session.engine.commit is None:
         return one.carry_back()
-    until_ms = desk.clock.monotonic_ms() + _WAIT_MS
+    until_ms = session.clock.monotonic_ms() + _WAIT_MS
     for _ in range(_LOOKS):
         if one.is_free():
             one.read_keys()
-            went = desk.together(one.send_back)
+            went = session.together(one.send_back)
             if went is not None:
                 return went
-        if desk.clock.monotonic_ms() >= until_ms:
+        if session.clock.monotonic_ms() >= until_ms:
             break
-        desk.clock.wait(desk.never, _PAUSE_MS)
+        session.clock.wait(session.never, _PAUSE_MS)
     raise errors.TransientError(
         f"Workers kept receiving messages of group {group!r} of {queue} for {_WAIT_MS // 1000} s.",
         meaning="It could not be started again. It is still stopped, and its order is kept.",
@@ -158,14 +158,16 @@ def start_again(
 class _Group:
     """One stopped group that is to go on. Arguments as `start_again`."""
 
-    def __init__(self, desk: Desk, queue: str, group: str, first: Sequence[str], reason_text: str | None) -> None:
-        self._desk = desk
-        self._queues = desk.engine.queues
+    def __init__(
+        self, session: AdminSession, queue: str, group: str, first: Sequence[str], reason_text: str | None
+    ) -> None:
+        self._session = session
+        self._queues = session.engine.queues
         self._queue = queue
         self._group = group
         self._first = list(first)
         self._reason_text = reason_text
-        self._dead_letter = desk.settings()[queue].dead_letter
+        self._dead_letter = session.settings()[queue].dead_letter
         self._keys: dict[str, RecordKey | None] = {}
 
     def is_free(self) -> bool:
@@ -177,7 +179,7 @@ class _Group:
         """Have the operation of each dead letter ready: users' functions tell it, so not while the file is locked."""
         for one in (*self._elsewhere(), *self._dead()):
             if one.message_id not in self._keys:
-                self._keys[one.message_id] = reading.read(self._desk, one).key
+                self._keys[one.message_id] = reading.read(self._session, one).key
 
     def _elsewhere(self) -> list[Peeked]:
         return [one for one in self._queues.find(self._first) if one is not None] if self._first else []
@@ -239,14 +241,14 @@ class _Group:
     def _point_at(self, first: Moved | None) -> None:
         """Let the flag name the message that goes first; without one it goes."""
         name = group_flag(self._queue, self._group)
-        flag = self._desk.engine.state.get([name])[0]
+        flag = self._session.engine.state.get([name])[0]
         if flag is not None:
             named = first.new_message_id.encode() if first is not None else None
-            self._desk.engine.state.put([Change(name, named, flag.version)])
+            self._session.engine.state.put([Change(name, named, flag.version)])
 
     def _note(self, messages: Sequence[Peeked], moved: Mapping[str, Moved]) -> None:
         rows = [
-            self._desk.row(
+            self._session.row(
                 "redrive",
                 key=self._keys.get(one.message_id),
                 message=one,
@@ -257,52 +259,54 @@ class _Group:
             for one in messages
             if (went := moved.get(one.message_id)) is not None
         ]
-        self._desk.engine.ledger.append(rows)
+        self._session.engine.ledger.append(rows)
 
 
-def let_go_of_empty(desk: Desk, queue: str) -> list[str]:
+def let_go_of_empty(session: AdminSession, queue: str) -> list[str]:
     """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names."""
-    settings = desk.settings()[queue]
+    settings = session.settings()[queue]
     free = []
-    for standing in stopped(desk, queue):
+    for standing in stopped(session, queue):
         gone = None
         for _ in range(_LOOKS):
-            gone = desk.together(lambda group=standing.group: _let_go(desk, settings, group))  # type: ignore[misc]
+            gone = session.together(lambda group=standing.group: _let_go(session, settings, group))  # type: ignore[misc]
             if gone is not None:
                 break
-            desk.clock.wait(desk.never, _PAUSE_MS)
+            session.clock.wait(session.never, _PAUSE_MS)
         if gone:
             free.append(standing.group)
     return free
 
 
-def _let_go(desk: Desk, settings: QueueSettings, group: str) -> bool | None:
+def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool | None:
     """Take a group's flag away if nothing of it is left, in one transaction where the engine has them; whether it went.
 
     None: not now, a worker is about to send a message after those that were deleted.
     """
     name = group_flag(settings.name, group)
-    flag = desk.engine.state.get([name])[0]
+    flag = session.engine.state.get([name])[0]
     if flag is None:
         return False
     for place in (settings.dead_letter, settings.held):
-        if place is not None and any(one.source == settings.name for one in desk.engine.queues.of_group(place, group)):
+        if place is not None and any(
+            one.source == settings.name for one in session.engine.queues.of_group(place, group)
+        ):
             return False
-    in_hand = [one for one in desk.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
+    in_hand = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
     if any(one.message_id == flag.value.decode() for one in in_hand):
         return False  # it is the one that is run; when it is done the flag goes with it
     if in_hand:
         return None
-    return desk.engine.state.put([Change(name, None, flag.version)]) == [True]
+    return session.engine.state.put([Change(name, None, flag.version)]) == [True]
 
 
-def dead_letters(desk: Desk, queues: Iterable[str]) -> dict[tuple[str, str], list[Peeked]]:
+def dead_letters(session: AdminSession, queues: Iterable[str]) -> dict[tuple[str, str], list[Peeked]]:
     """The dead letters of FIFO queues by queue and group, in each group's order."""
-    settings = desk.settings()
+    settings = session.settings()
     found: dict[tuple[str, str], list[Peeked]] = defaultdict(list)
     for queue in queues:
         dead_letter = settings[queue].dead_letter
-        for message in desk.every(dead_letter) if dead_letter is not None else ():
+        for message in session.every(dead_letter) if dead_letter is not None else ():
             if message.source == queue and message.group is not None:
                 found[queue, message.group].append(message)
     for messages in found.values():
