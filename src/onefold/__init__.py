@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onefold.events.transform import InputTransformer
     from onefold.maps.rules import ItemReader
     from onefold.observe.sinks import LogSink
-    from onefold.reconcile.comparing import Counted, Totals
+    from onefold.reconcile.counts import Counted, Totals
     from onefold.reconcile.reconciler import Reconciliation
     from onefold.run.completion import CompleteRun
     from onefold.run.handlers import Done, NotDone, StillUnknown
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onefold.run.outgoing import Receipt
     from onefold.run.retrying import retrying
     from onefold.runtime.stores import memory_store, store
-    from onefold.schedules.scheduling import Schedule, ScheduleRetry, Tick
+    from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick
 
 __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
@@ -102,17 +102,17 @@ _LATER = {
     "EventEntry": "onefold.decide.envelopes",
     "InputTransformer": "onefold.events.transform",
     "CompleteRun": "onefold.run.completion",
-    "Counted": "onefold.reconcile.comparing",
+    "Counted": "onefold.reconcile.counts",
     "Done": "onefold.run.handlers",
     "LogSink": "onefold.observe.sinks",
     "NotDone": "onefold.run.handlers",
     "Receipt": "onefold.run.outgoing",
-    "Schedule": "onefold.schedules.scheduling",
-    "ScheduleRetry": "onefold.schedules.scheduling",
+    "Schedule": "onefold.schedules.schedule",
+    "ScheduleRetry": "onefold.schedules.schedule",
     "StillUnknown": "onefold.run.handlers",
-    "Tick": "onefold.schedules.scheduling",
+    "Tick": "onefold.schedules.schedule",
     "Reconciliation": "onefold.reconcile.reconciler",
-    "Totals": "onefold.reconcile.comparing",
+    "Totals": "onefold.reconcile.counts",
     "memory_store": "onefold.runtime.stores",
     "once": "onefold.run.once",
     "retrying": "onefold.run.retrying",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onefold.run.outgoing import Outgoing, Receipt
     from onefold.runtime.wiring import Runtime
     from onefold.schedules.fire_times import Dst
-    from onefold.schedules.scheduling import Schedule, ScheduleRetry
+    from onefold.schedules.schedule import Schedule, ScheduleRetry
     from onefold.schedules.ticks import Missed
 
 KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
@@ -241,7 +241,7 @@ class Declarations:
         Raises:
             UsageError: an option that cannot be right; says which field, and what is allowed.
         """
-        from onefold.schedules.scheduling import ScheduleRetry, declare  # and zones: only who schedules pays
+        from onefold.schedules.schedule import ScheduleRetry, declare  # and zones: only who schedules pays
 
         return declare(
             self, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,

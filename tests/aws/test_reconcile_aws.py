@@ -13,7 +13,7 @@ from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Tick
+from onefold.schedules.schedule import Tick
 from onefold.testing import Endpoint, sqs
 from tests.crash import victim
 
@@ -46,7 +46,7 @@ class Shop:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
-    def look(self) -> findings.Outcome:
+    def look(self) -> findings.ReconcileOutcome:
         (found,) = reconcile.reconcile(self.session, self.app, RUN)
         return found
 

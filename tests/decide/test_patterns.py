@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from onefold.errors import UsageError
-from onefold.events.patterns import compile_filters, compile_pattern, event_of, matches
+from onefold.events.patterns import compile_filters, compile_pattern, matches, view_of
 
 
 def does_match(pattern: Any, event: Any) -> bool:
-    return matches(compile_pattern(msgspec.json.encode(pattern)), event_of(event))
+    return matches(compile_pattern(msgspec.json.encode(pattern)), view_of(event))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_is_no_pattern(pattern: Any) -> None:
 def test_the_error_names_the_place(pattern: Any, path: str) -> None:
     with pytest.raises(UsageError) as caught:
         compile_pattern(msgspec.json.encode(pattern))
-    assert caught.value.meaning == f"It stands at {path}."
+    assert caught.value.meaning == f"It is at {path}."
 
 
 def test_depth_fails_neither_compiling_nor_matching() -> None:
@@ -151,7 +151,7 @@ def test_a_body_that_is_nearly_json_is_text(body: str) -> None:
 
 def test_a_pattern_that_could_take_for_ever_does_not() -> None:
     pattern = compile_pattern(b'{"a": [{"wildcard": "*a*a*a*a*b"}]}')
-    assert not matches(pattern, event_of({"a": "a" * 50_000}))
+    assert not matches(pattern, view_of({"a": "a" * 50_000}))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.schedules.expressions import Rate
+from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import Dst, Timing, between, next_after, parse, run_name, skipped, zone_of
 
 
@@ -148,7 +148,7 @@ def test_what_is_skipped_can_be_told() -> None:
 )
 def test_rates_count_elapsed_time_from_their_start(text: str, period_ms: int) -> None:
     expression = parse(text)
-    assert isinstance(expression, Rate)
+    assert isinstance(expression, RateExpression)
     assert expression.period_ms == period_ms
     anchor_ms = ms("2027-03-13 12:34") + 500  # a day before clocks change: rates do not see it
     timing = Timing(expression, zone="America/Los_Angeles")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.schedules.expressions import At, Cron, Rate, parse
+from onefold.schedules.expressions import AtExpression, CronExpression, RateExpression, parse
 
 
 def refusal(text: str) -> UsageError:
@@ -62,7 +62,7 @@ REFUSED = [
     ("cron(-5 9 * * ? *)", 6, "a value is missing in the minutes"),
     ("cron(1- 9 * * ? *)", 8, "a value is missing in the minutes"),
     ("cron(1,,2 9 * * ? *)", 8, "a value is missing in the minutes"),
-    ("cron(1,* 9 * * ? *)", 8, '"*" in the minutes stands in a list'),
+    ("cron(1,* 9 * * ? *)", 8, '"*" in the minutes is in a list'),
     ("cron(? 9 * * ? *)", 6, '"?" in the minutes cannot be read'),
     ("cron(0/0 9 * * ? *)", 8, '"0" in the minutes is not a step; it may be 1 to 59'),
     ("cron(0/60 9 * * ? *)", 8, '"60" in the minutes is not a step; it may be 1 to 59'),
@@ -153,13 +153,13 @@ MEANT = [
     ("cron(0 9 ? * MONDAY *)", "AWS writes names with three letters: MON."),
     ("cron(0 9 ? * WDE *)", "Did you mean WED?"),
     ("cron(0 9 1 JNA ? *)", "Did you mean JAN?"),
-    ("cron(0 9 1 L ? *)", "L cannot stand in the month."),
+    ("cron(0 9 1 L ? *)", "L is not allowed in the month."),
     ("cron(0 9 L-3 * ? *)", "L is the last day, LW the last weekday of the month."),
     ("at(2026-12-01T03:00:00Z)", "The zone is set beside the expression (tz=...), not in it."),
     ("at(2026-12-01T03:00:00.5)", "Fractions of a second cannot be set."),
     ("at(2026-12-01)", "The time of day is missing: at(2026-12-01T00:00:00) is midnight."),
     ("at(2026-12-01T03:00)", "The seconds are missing: at(2026-12-01T03:00:00)."),
-    ("at(2026-12-01 03:00:00)", "A T stands between date and time: at(2026-12-01T03:00:00)."),
+    ("at(2026-12-01 03:00:00)", "Write a T between date and time: at(2026-12-01T03:00:00)."),
 ]
 
 
@@ -175,7 +175,7 @@ def test_an_expression_of_more_than_256_characters_is_refused() -> None:
     minutes = ",".join(["0"] * 120)
     longest = f"cron({minutes}{'0' * (256 - 239 - 17)} 9 * * ? *)"
     assert len(longest) <= 256
-    assert isinstance(parse(longest), Cron)
+    assert isinstance(parse(longest), CronExpression)
     assert "takes up to 256" in refusal(longest + " " * (257 - len(longest))).todo
     assert "takes up to 256" in refusal("9" * 100_000).todo
 
@@ -186,10 +186,10 @@ def test_what_is_no_text_is_refused() -> None:
 
 
 def test_what_an_expression_becomes() -> None:
-    assert parse("rate(2 hours)") == Rate("rate(2 hours)", 2 * limits.HOUR_MS)
-    assert parse("at(2026-12-01T03:04:05)") == At("at(2026-12-01T03:04:05)", (2026, 12, 1, 3, 4, 5))
+    assert parse("rate(2 hours)") == RateExpression("rate(2 hours)", 2 * limits.HOUR_MS)
+    assert parse("at(2026-12-01T03:04:05)") == AtExpression("at(2026-12-01T03:04:05)", (2026, 12, 1, 3, 4, 5))
     cron = parse("cron(0,59 0-2 L JAN ? 1970/100)")
-    assert isinstance(cron, Cron)
+    assert isinstance(cron, CronExpression)
     assert (cron.minutes, cron.hours, cron.months, cron.rule) == (1 | 1 << 59, 0b111, 1, "last")
     assert cron.years == 1 | 1 << 100 | 1 << 200
 
@@ -214,8 +214,8 @@ def test_what_an_expression_becomes() -> None:
 )
 def test_two_ways_to_say_one_thing(text: str, same: str) -> None:
     one, other = parse(text), parse(same)
-    assert isinstance(one, Cron | Rate)
-    assert isinstance(other, Cron | Rate)
+    assert isinstance(one, CronExpression | RateExpression)
+    assert isinstance(other, CronExpression | RateExpression)
     fields = [field for field in one.__struct_fields__ if field != "text"]
     assert [getattr(one, field) for field in fields] == [getattr(other, field) for field in fields]
 
@@ -231,5 +231,5 @@ def test_whatever_is_typed_is_read_or_refused_with_advice(text: str) -> None:
             assert found.what.endswith(").")
             assert found.todo
         else:
-            assert isinstance(found, Cron | Rate | At)
+            assert isinstance(found, CronExpression | RateExpression | AtExpression)
             assert found.text == typed

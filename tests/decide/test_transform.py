@@ -139,7 +139,7 @@ def test_another_path_is_refused(path: str) -> None:
         ({"transformer": InputTransformer(template='{"a": <b>}')}, "invalid placeholder b"),
         ({"transformer": InputTransformer(template="order <b>", paths={"b": "$.b"})}, "not JSON"),
         ({"transformer": InputTransformer(template='{"<b>": 1}', paths={"b": "$.b"})}, "name of a field"),
-        ({"transformer": InputTransformer(template='{"a": "<aws.events.event.json>"}')}, "inside of quotes"),
+        ({"transformer": InputTransformer(template='{"a": "<aws.events.event.json>"}')}, "inside quotes"),
         ({"transformer": InputTransformer(template="<a>", paths={"a": "b"})}, "JSON path"),
         ({"transformer": InputTransformer(template='"x"', paths={"AWSx": "$.a"})}, "name of a variable"),
         ({"transformer": InputTransformer(template='"x"', paths={f"v{n}": "$.a" for n in range(101)})}, "too many"),

@@ -25,7 +25,7 @@ from onefold.deploy.iam import GRANTS, Statement
 from onefold.deploy.plan import plan
 from onefold.deploy.stack import stack_of
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Tick
+from onefold.schedules.schedule import Tick
 from tests.emulators import servers
 
 pytestmark = pytest.mark.slow

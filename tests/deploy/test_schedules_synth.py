@@ -25,7 +25,7 @@ from onefold.deploy.eventbridge import Scheduling
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack, engine_url
 from onefold.schedules.fire_times import run_name
-from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule, Tick, TickMessage
+from onefold.schedules.schedule import SCHEDULED_TIME, Schedule, Tick, TickMessage
 from tests.deploy import timed
 from tests.deploy.declared import KEY
 from tests.deploy.test_terraform import in_cloudformation

@@ -15,7 +15,7 @@ from onefold.deploy.stack import Stack
 from onefold.events.transform import InputTransformer
 from onefold.maps.rules import Catcher, ItemBatch, ItemReader, MapSpec, Retrier, Tolerated
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import ScheduleRetry, Tick
+from onefold.schedules.schedule import ScheduleRetry, Tick
 
 BUCKET = "shop-files"
 NIGHTLY = f"s3://{BUCKET}/in/customers.csv"

@@ -25,7 +25,7 @@ from onefold.lambdas import batching as mapping
 from onefold.lambdas import functions, settings
 from onefold.local import faults, history, queue_operations
 from onefold.maps import jobs
-from onefold.reconcile import surveying
+from onefold.reconcile import survey as surveying
 from onefold.run import executors, lambda_invocation
 from onefold.run import lambda_invocation as batch
 from onefold.runtime import lambda_handler, serving

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onefold.admin.repair import MISSING_MAX
-from onefold.reconcile.findings import Outcome
+from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.reconciler import LOOKS_MAX
 from tests.docs.test_pages import ROOT, environment, shell
 
@@ -62,7 +62,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"{LOOKS_MAX} looks at most" in text
     assert f"{MISSING_MAX:,} missing operations at a time" in text
     for place in ("running", "waiting", "stuck", "dead", "held", "missing"):
-        assert place in Outcome.__struct_fields__
+        assert place in ReconcileOutcome.__struct_fields__
         assert f"*{place}*" in text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.schedules.scheduling import ATTEMPTS_MAX, MISSED_MAX
+from onefold.schedules.schedule import ATTEMPTS_MAX, MISSED_MAX
 from tests.docs.test_pages import ROOT, blocks, shell, write_files
 
 PAGE = "docs/tutorial-schedules.md"

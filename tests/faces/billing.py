@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onefold
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Tick
+from onefold.schedules.schedule import Tick
 
 app = onefold.App("billing", url=os.environ.get("BILLING_URL"))
 bills = app.queue("bills")

@@ -13,7 +13,7 @@ import onefold
 from onefold.admin import reconcile, repair, runs
 from onefold.admin.session import AdminSession
 from onefold.reconcile import findings
-from onefold.reconcile.findings import Outcome
+from onefold.reconcile.findings import ReconcileOutcome
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened
 
 Opened = Callable[..., AbstractContextManager[Month]]
@@ -25,7 +25,7 @@ def month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     return partial(opened, tmp_path)
 
 
-def look(there: Month) -> Outcome:
+def look(there: Month) -> ReconcileOutcome:
     (found,) = reconcile.reconcile(there.session, there.app, RUN)
     return found
 

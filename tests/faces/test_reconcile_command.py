@@ -15,7 +15,7 @@ import pytest
 
 from onefold.cli import main, outcomes, render
 from onefold.clock import SystemClock
-from onefold.reconcile.findings import Outcome
+from onefold.reconcile.findings import ReconcileOutcome
 from tests.faces.month import DUE_MS, RUN, Month, opened
 
 BILLING = Path(__file__).with_name("billing.py")
@@ -275,7 +275,7 @@ def test_an_app_without_a_run_is_told_that_a_run_is_missing(shell: Shell) -> Non
 def test_dead_letters_of_a_map_run_are_redriven_with_the_run(
     is_map: bool, step: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Outcome(
+    found = ReconcileOutcome(
         run="nightly/1", name="", look=0, at_ms=0, verdict="disagrees", expected=1, dispatched=1, done=0, running=0,
         waiting=0, stuck=0, dead=1, held=0, missing=0, twice=0, doubtful=0, own=None, findings=(), examples=(),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from onefold.admin import reconcile, repair
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import RecordKey
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Tick
+from onefold.schedules.schedule import Tick
 from onefold.testing.inline import World, inline
 
 DUE_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z

@@ -15,9 +15,9 @@ import onefold
 from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
-from onefold.observe import telling
+from onefold.observe import timeline
 from onefold.observe.sinks import LogSink, failure_kind, json_line, plain_line
-from onefold.observe.telling import Evidence
+from onefold.observe.timeline import Evidence
 from onefold.observe.wording import age, counted, instant, one_line, operation, pause
 from onefold.run.events import EVENTS, Event, Sinks
 from tests.faces.office import Office, Order
@@ -161,16 +161,18 @@ EVIDENCE = Evidence(
 
 @pytest.mark.parametrize("name", [*EVENTS, "something-new"])
 def test_every_row_is_told_with_and_without_its_numbers(name: str) -> None:
-    bare, rule = telling.told(Row(at_ms=0, event=name), EVIDENCE)
+    bare, rule = timeline.described(Row(at_ms=0, event=name), EVIDENCE)
     assert bare
     assert "None" not in bare + rule
-    text, rule = telling.told(Row(at_ms=0, event=name, detail={"attempt": 2, "of": 5, "why": "drain"}), EVIDENCE)
+    text, rule = timeline.described(Row(at_ms=0, event=name, detail={"attempt": 2, "of": 5, "why": "drain"}), EVIDENCE)
     assert text
     assert (text, rule) != ("", "")
 
 
 def test_a_row_nobody_foresaw_is_told_with_its_numbers() -> None:
-    told = telling.told(Row(at_ms=0, event="something-new", detail={"count": 3, "who": "x", "none": None}), EVIDENCE)
+    told = timeline.described(
+        Row(at_ms=0, event="something-new", detail={"count": 3, "who": "x", "none": None}), EVIDENCE
+    )
     assert told == ("something-new", "count 3, who x")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.reconcile.comparing import Counted, Own, Totals, compare
+from onefold.reconcile.counts import Counted, Own, Totals, compare
 
 
 def pages() -> Iterator[list[str]]:

@@ -17,8 +17,8 @@ from onefold.reconcile import reconciler as reconciling
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing
+from onefold.schedules.schedule import Schedule, Tick
 from onefold.schedules.scheduler import Scheduler
-from onefold.schedules.scheduling import Schedule, Tick
 from onefold.testing.inline import World, inline
 
 START_MS = 1_780_275_600_000  # 2026-06-01T01:00:00Z
@@ -74,7 +74,7 @@ class Shop:
 KINDS = [("dispatcher", 3), ("async dispatcher", 3), ("plain", 1), ("coroutine", 1)]
 
 
-def outcome(world: World) -> findings.Outcome:
+def outcome(world: World) -> findings.ReconcileOutcome:
     found = findings.read(world.app.runtime().engine.state, RUN)
     assert found is not None
     return found

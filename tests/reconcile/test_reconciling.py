@@ -16,8 +16,8 @@ from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Ask, Claimed, Complete, Hold, RecordKey
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
-from onefold.reconcile.comparing import Totals, compare
-from onefold.reconcile.surveying import Survey
+from onefold.reconcile.counts import Totals, compare
+from onefold.reconcile.survey import Survey
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.testing.inline import World, inline
@@ -90,11 +90,11 @@ def with_run(outgoing: Any) -> Any:
     return replace(outgoing, entry=replace(outgoing.entry, attributes=attributes))
 
 
-def look(world: World, own: Any = None) -> findings.Outcome:
+def look(world: World, own: Any = None) -> findings.ReconcileOutcome:
     """Look by hand, with an own answer."""
     app = world.app
-    one = reconciling.Look(
-        app.runtime().engine, app.jobs, reconciling.Due(run=RUN), name="by-hand", now_ms=world.clock.now_ms()
+    one = reconciling.ReconcilePass(
+        app.runtime().engine, app.jobs, reconciling.LookMessage(run=RUN), name="by-hand", now_ms=world.clock.now_ms()
     )
     check = one.survey()
     return one.outcome(compare(own, check.pages) if own is not None else None)
@@ -344,14 +344,14 @@ def test_what_completed_twice_without_a_crash_is_found_too(shop: Shop, world: Wo
 
 
 def test_keys_that_share_a_bit_are_told_apart(shop: Shop, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onefold.reconcile.surveying._TABLE_BITS", 3)
+    monkeypatch.setattr("onefold.reconcile.survey._TABLE_BITS", 3)
     dispatch(world, [f"c-{number}" for number in range(30)], shop.charge)
     world.run()
     assert (look(world).verdict, look(world).twice) == ("agrees", 0)
 
 
 def test_what_was_dispatched_again_is_one_operation(shop: Shop, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onefold.reconcile.surveying.PAGE", 2)  # so that the second time is on a later page
+    monkeypatch.setattr("onefold.reconcile.survey.PAGE", 2)  # so that the second time is on a later page
     dispatch(world, ["a", "b", "c"], shop.charge)
     dispatch(world, ["a", "b", "c"], shop.charge, again=True)
     lose(world, "c")

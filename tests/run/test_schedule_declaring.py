@@ -11,7 +11,7 @@ import pytest
 from onefold import App, Retry, ScheduleRetry, Tick, errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
-from onefold.schedules.scheduling import SCHEDULED_TIME, TickMessage
+from onefold.schedules.schedule import SCHEDULED_TIME, TickMessage
 from onefold.testing import inline
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold.duration import to_text
 from onefold.errors import UsageError
-from onefold.schedules.expressions import Rate
+from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, zone_of
 
 
@@ -90,7 +90,9 @@ def calendar(
     more = rows.pop() if len(rows) > rows_max else None
     fired = {row.schedule for row in rows if row.fires}
     silent = [name for name in timings if name not in fired] if more is None else []
-    assumed = [name for name, one in timings.items() if isinstance(one.expression, Rate) and one.start_ms is None]
+    assumed = [
+        name for name, one in timings.items() if isinstance(one.expression, RateExpression) and one.start_ms is None
+    ]
     return Calendar(
         from_utc=_utc(from_ms),
         to_utc=_utc(to_ms),
@@ -117,7 +119,7 @@ def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Cal
     notes = []
     if timing.dst == "next-valid" and (moved := [wall for _, wall in skipped(timing, at_ms, at_ms + 1)]):
         notes.append(f"for {_span(moved)}, which the clocks skip")
-    if not isinstance(timing.expression, Rate) and (twice := _comes_twice(at_ms, timing.zone)):
+    if not isinstance(timing.expression, RateExpression) and (twice := _comes_twice(at_ms, timing.zone)):
         notes.append(f"{twice} comes twice; fires the first time")
     if timing.window_ms:
         notes.append(f"within {to_text(timing.window_ms)}")

@@ -25,16 +25,16 @@ from onefold.admin.session import AdminSession
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.reconcile import findings
-from onefold.reconcile.findings import Example, Outcome, example_of
-from onefold.reconcile.surveying import Survey
+from onefold.reconcile.findings import Example, ReconcileOutcome, example_of
+from onefold.reconcile.survey import Survey
 from onefold.run import runs
 from onefold.run.events import EVENTS
 from onefold.run.runs import RunState
-from onefold.schedules.expressions import Rate
+from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import between, run_name
-from onefold.schedules.scheduling import Schedule
-from onefold.schedules.ticking import PREFIX
-from onefold.schedules.ticks import Standing
+from onefold.schedules.schedule import Schedule
+from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.transactions import PREFIX
 from onefold.zones import zone_of
 
 RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
@@ -75,7 +75,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
         tick: where its tick stands, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
-        counts: its operations by place, as of `reconcile/surveying.py`; `twice` and `doubtful` beside them.
+        counts: its operations by place, as of `reconcile/survey.py`; `twice` and `doubtful` beside them.
         left: the first of its operations that did not simply take effect once, with payload and owner.
         others: how many more of them there are.
         reconciled: what the last reconciliation found.
@@ -97,7 +97,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
     counts: Mapping[str, int] = {}
     left: tuple[Example, ...] = ()
     others: int = 0
-    reconciled: Outcome | None = None
+    reconciled: ReconcileOutcome | None = None
 
 
 class Day(Struct, frozen=True, kw_only=True):
@@ -274,7 +274,7 @@ class _Looked:
         self.known = False  # whether any run of it began
         self._first_ms: int | None = None  # the earliest of these
         value = session.engine.state.get([PREFIX + name])[0]
-        self._standing = msgspec.json.decode(value.value, type=Standing) if value is not None else None
+        self._standing = msgspec.json.decode(value.value, type=ScheduleState) if value is not None else None
 
     # -- which runs ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class _Looked:
             return iter(())
         timing = self._schedule.timing
         anchor_ms = self._standing.anchor_ms if self._standing is not None else timing.start_ms
-        if anchor_ms is None and isinstance(timing.expression, Rate):
+        if anchor_ms is None and isinstance(timing.expression, RateExpression):
             return iter(())  # it counts from when a scheduler first saw it, and none has
         return between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
 

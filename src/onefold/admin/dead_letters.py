@@ -20,8 +20,7 @@ from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record
-from onefold.observe.telling import alone
-from onefold.observe.timeline import Line
+from onefold.observe.timeline import Line, alone
 from onefold.observe.wording import counted, instant
 
 _ROWS_SHOWN = 12

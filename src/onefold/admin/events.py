@@ -26,8 +26,7 @@ from onefold.decide import envelopes
 from onefold.decide.envelopes import opened
 from onefold.events import replay as replays
 from onefold.events.bus import Bus, PutAnswer
-from onefold.events.explaining import Reason, reasons
-from onefold.events.patterns import compile_pattern, event_of, matches
+from onefold.events.patterns import Mismatch, compile_pattern, matches, mismatches, view_of
 from onefold.events.replay import Replay
 from onefold.events.rules import EventArchive, Rule
 
@@ -40,7 +39,7 @@ class Tested(Struct, frozen=True):
     """Whether a pattern matches an event; why it does not, and what is spelt as no event has it."""
 
     matches: bool
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Mismatch, ...]
     hints: tuple[str, ...]
 
 
@@ -87,10 +86,10 @@ def tested(pattern: str, event: str) -> Tested:
         UsageError: the pattern is none; the event is no JSON object.
     """
     compiled, value = compile_pattern(pattern), _object(event, "The event")
-    found = event_of(value)
+    found = view_of(value)
     asked = [name for name, _ in compiled.root.fields]
     hints = [*_misspelt("The event", value), *_misspelt("The pattern", asked)]
-    return Tested(matches(compiled, found), tuple(reasons(compiled, found)), tuple(hints))
+    return Tested(matches(compiled, found), tuple(mismatches(compiled, found)), tuple(hints))
 
 
 def _misspelt(what: str, names: Iterable[str]) -> Iterator[str]:
@@ -145,7 +144,7 @@ def rules(app: App, bus: str | None = None, event: str | None = None) -> list[Ru
     Args:
         event: JSON of an event, whole as it travels; which rules match it is told then.
     """
-    asked = None if event is None else event_of(_object(event, "The event"))
+    asked = None if event is None else view_of(_object(event, "The event"))
     return [
         RuleLine(
             bus=rule.bus,

@@ -29,7 +29,7 @@ from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
-from onefold.observe.telling import alone
+from onefold.observe.timeline import alone
 from onefold.run.finishing import group_flag
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,

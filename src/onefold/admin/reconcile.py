@@ -12,15 +12,15 @@ from onefold.admin.session import AdminSession
 from onefold.app import App
 from onefold.decide.failures import summary_of
 from onefold.reconcile import findings
-from onefold.reconcile.findings import Outcome
-from onefold.reconcile.reconciler import Due, Look, Reconciler
+from onefold.reconcile.findings import ReconcileOutcome
+from onefold.reconcile.reconciler import LookMessage, ReconcilePass, Reconciler
 from onefold.run import runs
 from onefold.run.events import Sinks
 
 BY_HAND = 0  # the number of a look that no message asked for
 
 
-def reconcile(session: AdminSession, app: App | None, run: str) -> list[Outcome]:
+def reconcile(session: AdminSession, app: App | None, run: str) -> list[ReconcileOutcome]:
     """Look at a run now: once for each reconciliation that is declared for it, or once without a count of the user's own.
 
     Args:
@@ -39,16 +39,16 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Outcome]
     if mine:
         return [_by(one, session, run) for one in mine]
     jobs = session.jobs.named if session.jobs is not None else {}
-    look = Look(session.engine, jobs, Due(run=run, look=BY_HAND), name="", now_ms=session.now_ms())
+    look = ReconcilePass(session.engine, jobs, LookMessage(run=run, look=BY_HAND), name="", now_ms=session.now_ms())
     look.survey()
     outcome = look.outcome(None)
     findings.record(session.engine, outcome, actor=session.actor, sinks=Sinks(app.sinks if app is not None else ()))
     return [outcome]
 
 
-def _by(reconciler: Reconciler, session: AdminSession, run: str) -> Outcome:
+def _by(reconciler: Reconciler, session: AdminSession, run: str) -> ReconcileOutcome:
     try:
-        return reconciler.reconcile(Due(run=run, look=BY_HAND), actor=session.actor)
+        return reconciler.reconcile(LookMessage(run=run, look=BY_HAND), actor=session.actor)
     except errors.OnefoldError:
         raise
     except Exception as error:  # the user's own code may raise anything

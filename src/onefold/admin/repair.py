@@ -6,7 +6,7 @@ of a map run, which must be what it was; or, for a plain tick, the schedule itse
 comes with another payload than the one that its record has seen, is refused and named: such a message would be no repair.
 
 Dead letters and held outcomes have their payload, their reason and their own commands; they are counted here, not moved.
-Never here: finding what is missing (`reconcile/surveying.py`). Invariant: a repair sends only keys that the run
+Never here: finding what is missing (`reconcile/survey.py`). Invariant: a repair sends only keys that the run
 dispatched, so that whatever took effect meanwhile answers it.
 """
 
@@ -33,13 +33,13 @@ from onefold.maps.children import MapChild, children
 from onefold.maps.jobs import MapJob
 from onefold.maps.sources import Position
 from onefold.maps.state import MapState
-from onefold.reconcile.surveying import Item, Survey
+from onefold.reconcile.survey import Survey, SurveyedOperation
 from onefold.run import context, runs
 from onefold.run.context import Context
 from onefold.run.dispatcher import in_run
 from onefold.run.handlers import positional
 from onefold.run.outgoing import Outgoing
-from onefold.schedules.scheduling import Schedule, TickMessage
+from onefold.schedules.schedule import Schedule, TickMessage
 
 MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next one takes the next
 _BATCH: Final = 500  # messages of one transaction
@@ -138,7 +138,7 @@ class Repair:
 
     # -- what it would send ----------------------------------------------------------------------------------------------
 
-    def _payloads(self, wanted: dict[RecordKey, Item]) -> tuple[list[Outgoing], dict[RecordKey, str]]:
+    def _payloads(self, wanted: dict[RecordKey, SurveyedOperation]) -> tuple[list[Outgoing], dict[RecordKey, str]]:
         """The messages of what is wanted, and why others have none."""
         if not wanted:
             return [], {}
@@ -251,12 +251,12 @@ def _jobs(session: AdminSession) -> dict[str, Any]:
     return dict(session.jobs.named) if session.jobs is not None else {}
 
 
-def _is_lost(item: Item) -> bool:
+def _is_lost(item: SurveyedOperation) -> bool:
     """Nothing would ever run it: no message is left, and no run is under way."""
     return item.place == "missing" or (item.place == "stuck" and item.message_id is None)
 
 
-def _first(items: Iterable[tuple[RecordKey, Item]]) -> Iterator[tuple[RecordKey, Item]]:
+def _first(items: Iterable[tuple[RecordKey, SurveyedOperation]]) -> Iterator[tuple[RecordKey, SurveyedOperation]]:
     """At most so many as one repair takes; the walk goes on to its end, so that the counts stand."""
     for count, item in enumerate(items):
         if count < MISSING_MAX:

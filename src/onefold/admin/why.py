@@ -1,6 +1,6 @@
 """`why`: everything that is known of a key, as one story per operation.
 
-Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/standing.py`. A key that
+Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/operation_state.py`. A key that
 nobody knows gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
 Invariant: asking changes nothing.
 """
@@ -17,9 +17,8 @@ from onefold.admin import groups, jobs, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record, RecordKey
-from onefold.observe.standing import Place, standing
-from onefold.observe.telling import Evidence, alone
-from onefold.observe.timeline import Line, left_out, lines
+from onefold.observe.operation_state import StateName, state_of
+from onefold.observe.timeline import Evidence, Line, alone, left_out, lines
 from onefold.observe.wording import instant
 
 _MESSAGES_MAX = 50  # of one key that are shown
@@ -32,7 +31,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        place: where it stands, in a word (see `observe/standing.py`). text: in a sentence. todo: what to do next.
+        place: where it stands, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what the history level keeps no trace of.
         result: the stored result, JSON; None where it is not done.
@@ -42,7 +41,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     job: str
     tenant: str
     key: str
-    place: Place
+    place: StateName
     text: str
     todo: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -134,7 +133,7 @@ def _evidence(
 
 
 def _story(evidence: Evidence) -> Explanation:
-    stands = standing(evidence)
+    stands = state_of(evidence)
     record = evidence.record
     return Explanation(
         job=evidence.key.job,

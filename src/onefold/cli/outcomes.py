@@ -10,8 +10,8 @@ from typing import Final
 
 from onefold.cli import render
 from onefold.cli.render import Style, line
-from onefold.reconcile.findings import Example, Outcome, Verdict
-from onefold.reconcile.surveying import Place
+from onefold.reconcile.findings import Example, ReconcileOutcome, Verdict
+from onefold.reconcile.survey import Place
 
 VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
     "agrees": ("everything that was dispatched is done, and exists once", "green"),
@@ -22,7 +22,7 @@ _PLACES: Final[dict[Place, str]] = {"dead": "dead-lettered"}  # the others are c
 _KEY_WIDTH: Final = 38  # with a message id behind it a line fits 80 columns
 
 
-def draw(outcome: Outcome, words: str, *, repairs: bool = False, is_map: bool = False) -> None:
+def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map: bool = False) -> None:
     """One outcome: the verdict, the figures, what is not as it should be, and what to do next.
 
     Args:
@@ -55,7 +55,7 @@ def draw(outcome: Outcome, words: str, *, repairs: bool = False, is_map: bool = 
         render.todo(todo, words)
 
 
-def _figures(outcome: Outcome) -> str:
+def _figures(outcome: ReconcileOutcome) -> str:
     """The places of a run's operations, those that are not empty, in one line."""
     parts = [
         (outcome.done, "done"),
@@ -97,7 +97,7 @@ def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:
         line(f"  and {left_out:,} more")
 
 
-def _next(outcome: Outcome, *, repairs: bool, is_map: bool) -> list[str]:
+def _next(outcome: ReconcileOutcome, *, repairs: bool, is_map: bool) -> list[str]:
     steps = []
     if outcome.verdict == "disagrees" and outcome.expected is None:
         steps.append(f"onefold runs show {outcome.run}   (where its dispatch stands, and how it goes on)")

@@ -9,7 +9,7 @@ Schedules are a group, one role, and each schedule's target: SQS's SendMessage b
 carries key, run and, on FIFO queues, group and deduplication id. Key and run derive from `<aws.scheduler.scheduled-time>`,
 which is the same at each retry of an occurrence. The deduplication id does not: whoever may send to the queue could predict
 it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of one
-occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/scheduling.py`). Group and
+occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/schedule.py`). Group and
 role also serve the one-time schedules that a message with a late `run_at` becomes (`Stack.later`, `backends/aws/later.py`).
 No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates again what it finds missing,
 when an `at(...)` that is over would fire at once. One that is over costs nothing and fires no more.
@@ -43,7 +43,7 @@ from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.events.rules import EventArchive, Rule
 from onefold.events.transform import InputTransformer
-from onefold.schedules.scheduling import SCHEDULED_TIME, Schedule
+from onefold.schedules.schedule import SCHEDULED_TIME, Schedule
 
 RETRIES: Final = 185  # EventBridge user guide, "Event retry policy": its default and most
 RETRY_AGE_S: Final = 86_400  # same

@@ -28,7 +28,7 @@ from onefold.events.pipes import Pipe
 from onefold.maps.rules import MapSpec
 from onefold.options import Queue
 from onefold.run.handlers import Job
-from onefold.schedules.scheduling import Schedule
+from onefold.schedules.schedule import Schedule
 
 Role = Literal["main", "dead", "held"]
 

@@ -9,7 +9,7 @@ archives, in one transaction; a crash before leaves nothing of it. Inside a hand
 record (outbox). What a queue refuses goes to the rule's dead-letter queue with EventBridge's attributes: every refusal of
 an embedded queue is final, so there is nothing to retry in between.
 On AWS a put is PutEvents; the rules there are those that the deployment made from the same declarations.
-Never here: the pattern language, templates (decide/), replays (events/replay.py).
+Never here: the pattern language (`patterns.py`), templates (`transform.py`), replays (`replay.py`).
 Invariant: an event that was taken is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
 """
 
@@ -36,8 +36,8 @@ from onefold.contracts.store import OutboxItem
 from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
 from onefold.duration import Duration
 from onefold.events import replay
-from onefold.events.patterns import event_of, matches
-from onefold.events.replay import Opened, Replay
+from onefold.events.patterns import matches, view_of
+from onefold.events.replay import EventRuntime, Replay
 from onefold.events.routing import Router
 from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
@@ -47,7 +47,7 @@ from onefold.run.settlement import together
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"
-_ENVELOPE_BYTES: Final = 4_096  # kept free in a message for what stands beside the event in a dead letter
+_ENVELOPE_BYTES: Final = 4_096  # kept free in a message for the attributes of a dead letter
 _BUS_NAME: Final = r"[.\-_A-Za-z0-9]{1,60}"  # API reference, CreateEventBus; ours is shorter: queues are named after it
 _ANY_QUEUE: Final = QueueSettings(name="any", message_bytes_max=limits.MESSAGE_BYTES_MAX - _ENVELOPE_BYTES)
 
@@ -64,13 +64,13 @@ class Home(Protocol):
         """Declare a queue."""
         ...
 
-    def runtime(self) -> Opened:
+    def runtime(self) -> EventRuntime:
         """The opened engine."""
         ...
 
 
 class PutAnswer(Struct, frozen=True, gc=False):
-    """What became of one entry, as PutEventsResultEntry.
+    """The answer to one entry, as PutEventsResultEntry.
 
     Args:
         event_id: of the event; None when it was not taken, or will be named by EventBridge when a handler's run completes.
@@ -105,7 +105,7 @@ class Bus:
                 f"{name!r:.80} is not a name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
             )
         if not re.fullmatch(r"\d{12}", account):
-            raise errors.UsageError(f"account={account!r} is not one.", todo="Use 12 digits.")
+            raise errors.UsageError(f"account={account!r} is not an AWS account id.", todo="Use 12 digits.")
         self.name = name
         self.origin = Origin(account, region)
         self.rules: dict[str, Rule] = {}
@@ -145,11 +145,11 @@ class Bus:
             input_path: a part of the event instead of the envelope, for example "$.detail".
             input_transformer: a template filled from the event. constant: a value that is the same for every event.
             group: message group for FIFO targets (required there): a text, or a path such as "$.detail.customer".
-            enabled: False: the rule stands, and takes no part.
+            enabled: False to declare the rule without using it.
             dead_letter: standard queue for what a target refuses; unless given, the bus's `<name>-undelivered`.
 
         Raises:
-            UsageError: a pattern that is none, a template that cannot be filled, a FIFO target without content_dedup or
+            UsageError: an invalid pattern, a template that cannot be filled, a FIFO target without content_dedup or
                 group, more than one of input_path, input_transformer and constant.
             ConflictError: the bus has a rule of this name.
         """
@@ -204,7 +204,7 @@ class Bus:
             entries: any number, all in one transaction; a mapping is read as PutEvents has it ("Source", "DetailType", ...).
 
         Returns:
-            One answer each, in order; an entry that is not taken says why and holds nobody up.
+            One answer each, in order; an entry that is not taken says why and does not hold up the others.
 
         Raises:
             UsageError: an entry is neither, or has an unknown field. Nothing was put.
@@ -234,7 +234,11 @@ class Bus:
         return answers
 
     def _put_elsewhere(
-        self, home: Opened, answers: Sequence[PutAnswer], taken: Sequence[Envelope], inside: context.Context | None
+        self,
+        home: EventRuntime,
+        answers: Sequence[PutAnswer],
+        taken: Sequence[Envelope],
+        inside: context.Context | None,
     ) -> list[PutAnswer]:
         """Put on the server's own bus, whose rules the deployment made from ours; it names the events."""
         place = bus_place(self.name)
@@ -245,7 +249,7 @@ class Bus:
         sent = iter(home.engine.queues.open(place).send(entries) if entries else ())
         return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]
 
-    def archives_of(self, home: Opened) -> Archive:
+    def archives_of(self, home: EventRuntime) -> Archive:
         """The engine's archives.
 
         Raises:
@@ -267,7 +271,7 @@ class Bus:
 
         Args:
             archive: its name. start, end: aware datetimes; events with start <= time < end.
-            name: of the replay, 1 to 64 of A-Z a-z 0-9 . - _; it stands in each event as `replay-name`.
+            name: of the replay, 1 to 64 of A-Z a-z 0-9 . - _; each event has it as `replay-name`.
             rules: only these; None: all that are enabled.
 
         Raises:
@@ -279,7 +283,7 @@ class Bus:
         replay.begin(self, home, archive, from_ms, to_ms, name=name, rules=rules)
         return replay.run(self, home, name)
 
-    def _seal(self, entry: EventEntry, home: Opened, now_ms: int) -> Envelope | Fault:
+    def _seal(self, entry: EventEntry, home: EventRuntime, now_ms: int) -> Envelope | Fault:
         made = sealed(entry, self.origin, event_id(home.entropy.token(), home.entropy.token()), now_ms)
         if isinstance(made, Fault):
             return made
@@ -294,11 +298,13 @@ class Bus:
             kept[archive] = [
                 Archived(0, event.id, event.time_ms, event.text, ends_at_ms)
                 for event in events
-                if archive.compiled is None or matches(archive.compiled, event_of(event.value))
+                if archive.compiled is None or matches(archive.compiled, view_of(event.value))
             ]
         return kept
 
-    def _store(self, home: Opened, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]) -> None:
+    def _store(
+        self, home: EventRuntime, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
+    ) -> None:
         def store() -> None:
             for archive, events in kept.items():
                 if events:
@@ -361,7 +367,7 @@ class Bus:
         attributes = {name: Attribute(value) for name, value in told.items()}
         return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
 
-    def deliver(self, home: Opened, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, home: EventRuntime, parcels: Sequence[Parcel]) -> None:
         """Send parcels, in order for each queue; inside `Engine.together`. What a queue refuses becomes a dead letter.
 
         Raises:

@@ -34,10 +34,10 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
     """What a leaf takes.
 
     Args:
-        texts, numbers, words: strings, numbers, and true, false, null that stand for themselves.
+        texts, numbers, words: strings, numbers, and true, false, null that are compared as they are.
         tests: operators.
         absent: an absent field is taken too.
-        signs: of which one stands wherever the leaf is satisfied by a value; see `Sign`.
+        signs: every value that satisfies the leaf has one of them; see `Sign`.
         text: its list, as JSON.
     """
 
@@ -50,7 +50,7 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
     text: str
 
     def takes(self, value: object) -> bool:
-        """Whether a value that is no array is one of these; an object never is."""
+        """Whether a value that is not an array is one of these; an object never is."""
         if isinstance(value, str):
             if value in self.texts:
                 return True
@@ -65,12 +65,12 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
 
 
 def refused(reason: str, path: Sequence[str], meaning: str = "") -> UsageError:
-    """The error of a pattern that is none.
+    """The error of a pattern that is not valid.
 
     Args:
         reason: as EventBridge says it. path: where. meaning: more, in our words.
     """
-    at = f"It stands at {'.'.join(path)[:200]}." if path else ""
+    at = f"It is at {'.'.join(path)[:200]}." if path else ""
     return UsageError(
         f"Event pattern is not valid. Reason: {reason}",
         meaning=" ".join(part for part in (at, meaning) if part),
@@ -127,7 +127,7 @@ def sign_of(value: object) -> Sign:
 
 
 def _sign_of(name: str, argument: Any) -> Sign:
-    """What stands in every value that an operator takes. The argument has been checked."""
+    """The sign of every value that an operator takes. The argument has been checked."""
     if name == "equals-ignore-case":
         return ("folded", argument.lower())
     if name == "numeric":
@@ -179,7 +179,7 @@ def _wildcard(argument: object, path: Sequence[str]) -> Test:
 
 
 def _pieces(text: str, path: Sequence[str]) -> list[str]:
-    r"""What stands between the stars; `\*` and `\\` are a star and a backslash."""
+    r"""The texts between the stars; `\*` and `\\` are a star and a backslash."""
     pieces, escaped, before = [""], False, ""
     for place, char in enumerate(text):
         if escaped:
@@ -322,7 +322,7 @@ def _is_number(value: object) -> bool:
 def _exists(argument: object, path: Sequence[str]) -> Test:
     if argument is not True:
         raise refused("exists match pattern must be either true or false.", path)
-    return lambda _: True  # it is asked of values that stand there only
+    return lambda _: True  # only fields that are there are asked
 
 
 def _cidr(argument: object, path: Sequence[str]) -> Test:

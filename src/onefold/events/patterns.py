@@ -4,8 +4,11 @@ A pattern names fields; each names the values it takes, or operators. All named 
 is enough. Of an array in the event any element will do, but fields below one array must match in the same element. A dot
 in a name, in pattern or event, is a step into the object.
 
+Why an event does not match (`mismatches`) is found by the same `holds` over the same compiled pattern, so the two agree.
+
 Never here: what a leaf's values and operators mean (`operators.py`), what happens to an event that matches.
-Invariant: what is no pattern is refused when it is compiled; matching does not fail, whatever the event is.
+Invariants: an invalid pattern is refused when it is compiled; matching does not fail, whatever the event is. There are no
+mismatches if and only if the event matches.
 
 Sources: EventBridge user guide, "Event patterns", "Comparison operators"; aws/event-ruler; Lambda developer guide,
 "Using event filtering with an Amazon SQS event source".
@@ -33,7 +36,7 @@ ABSENT: Final[object] = object()
 
 
 class Node(Struct, frozen=True, eq=False, gc=False):
-    """What a pattern asks of one place: a value, fields below it, and of each group of alternatives one."""
+    """What a pattern asks at one path: a value, fields below it, and one of each group of alternatives."""
 
     leaf: Leaf | None
     fields: tuple[tuple[str, Node], ...]
@@ -52,7 +55,7 @@ class Pattern(Struct, frozen=True, eq=False):
     absent: tuple[tuple[tuple[str, ...], Leaf], ...]
 
 
-class Event(Struct, frozen=True, gc=False):
+class EventView(Struct, frozen=True, gc=False):
     """An event, looked through once before it is matched with any number of patterns.
 
     Args:
@@ -96,7 +99,7 @@ def _compiled(value: object, *, empty: bool) -> Pattern:
 
 
 class _Draft:
-    """A node while the pattern is read: names with dots meet others at the same place."""
+    """A node while the pattern is read: names with dots meet others at the same path."""
 
     def __init__(self) -> None:
         self.leaf: Leaf | None = None
@@ -174,7 +177,7 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
 # ----------------------------------------------------------------------------------------------------------- matching
 
 
-def event_of(value: object) -> Event:
+def view_of(value: object) -> EventView:
     """An event from a value of JSON, for `matches`."""
     waiting, dotted = [value], False
     for one in waiting:  # grows while it is walked
@@ -185,16 +188,16 @@ def event_of(value: object) -> Event:
         elif isinstance(one, list):
             below = one
         waiting.extend(inner for inner in below if isinstance(inner, dict | list))
-    return Event(value, dotted)
+    return EventView(value, dotted)
 
 
-def matches(pattern: Pattern, event: Event) -> bool:
+def matches(pattern: Pattern, event: EventView) -> bool:
     """Whether the event has everything that the pattern asks for."""
     return holds(pattern.root, event.value, absent_in(pattern, event), event.dotted)
 
 
-def absent_in(pattern: Pattern, event: Event) -> frozenset[Leaf]:
-    """The leaves that are satisfied because nothing stands at their path, in no element of an array."""
+def absent_in(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
+    """The leaves that are satisfied because their path is absent from the event, and from every element of an array."""
     if not pattern.absent:
         return _NONE
     return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path))
@@ -207,7 +210,7 @@ def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> b
     """Whether `value` is as the node asks.
 
     Args:
-        value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: as `Event`.
+        value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: as `EventView`.
     """
     if isinstance(value, list):
         return any(holds(node, one, absent, dotted) for one in elements(value)) or (
@@ -227,7 +230,7 @@ def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> b
 
 
 def elements(value: Sequence[object]) -> Iterator[object]:
-    """What stands in an array and in arrays in it."""
+    """The elements of an array, and of arrays in it."""
     waiting = list(reversed(value))
     while waiting:
         one = waiting.pop()
@@ -255,8 +258,8 @@ def undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
     return made
 
 
-def _stands(event: Event, path: Sequence[str]) -> bool:
-    """Whether a value that is no object stands at a path, in any element of arrays on the way."""
+def _stands(event: EventView, path: Sequence[str]) -> bool:
+    """Whether a path leads to a value that is not an object, in any element of arrays on the way."""
     found: list[object] = [event.value]
     for name in path:
         below: list[object] = []
@@ -291,15 +294,15 @@ class BodyFilters(Struct, frozen=True, eq=False):
                 value = msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError, UnicodeError):
                 value = body
-        event = event_of(value)
+        event = view_of(value)
         return any(_keeps(one.root, event, _absent_below(one, event), value is not body) for one in self.patterns)
 
 
-def _absent_below(pattern: Pattern, event: Event) -> frozenset[Leaf]:
+def _absent_below(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
     return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path[1:]))
 
 
-def _keeps(root: Node, event: Event, absent: frozenset[Leaf], is_json: bool) -> bool:
+def _keeps(root: Node, event: EventView, absent: frozenset[Leaf], is_json: bool) -> bool:
     """Whether what a pattern says of the body holds, and is for bodies of this form."""
     for _, body in root.fields:
         if (body.leaf is not None) is is_json or not holds(body, event.value, absent, event.dotted):
@@ -351,3 +354,82 @@ def _no_filter(meaning: str) -> UsageError:
     return UsageError(
         "Invalid filter pattern definition.", meaning=meaning, todo='Write for example {"body": {"kind": ["order"]}}.'
     )
+
+
+_SHOWN_CHARS = 120
+
+
+class Mismatch(Struct, frozen=True):
+    """One field of an event that does not match.
+
+    Args:
+        field: path of the field, `$` for the event itself.
+        asked: what the pattern wants there, as it is written in it.
+        found: what the event has there.
+    """
+
+    field: str
+    asked: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field} should be {self.asked}, and {self.found}"
+
+
+def mismatches(pattern: Pattern, event: EventView) -> list[Mismatch]:
+    """What does not match, in the order of the pattern; empty when the event matches."""
+    if not isinstance(event.value, dict | list):
+        event = EventView({}, False)
+    absent = absent_in(pattern, event)
+    return list(_walk(pattern.root, event.value, absent, event.dotted, "$"))
+
+
+def _walk(node: Node, value: object, absent: frozenset[Leaf], dotted: bool, path: str) -> Iterator[Mismatch]:
+    if holds(node, value, absent, dotted):
+        return
+    if isinstance(value, list):
+        yield from _walk_list(node, value, absent, dotted, path)
+        return
+    leaf = node.leaf
+    if leaf is not None and leaf not in absent and (value is ABSENT or not leaf.takes(value)):
+        yield Mismatch(path, f"one of {leaf.text}", _found(value))
+    fields: Mapping[str, object] = value if isinstance(value, dict) else {}
+    if dotted:
+        fields = undotted(fields)
+    for name, below in node.fields:
+        yield from _walk(below, fields.get(name, ABSENT), absent, dotted, f"{path}.{name}")
+    for group in node.ors:
+        if not any(holds(one, value, absent, dotted) for one in group):
+            first = [next(_walk(one, value, absent, dotted, path)) for one in group]
+            yield Mismatch(path, "one of its $or", f"none holds: {'; '.join(str(one) for one in first)}")
+
+
+def _walk_list(node: Node, value: list[object], absent: frozenset[Leaf], dotted: bool, path: str) -> Iterator[Mismatch]:
+    """Of one element the element's reasons; of several what they have in common: none of them fits."""
+    several = list(elements(value))
+    if len(several) == 1:
+        yield from _walk(node, several[0], absent, dotted, f"{path}[0]")
+    elif node.leaf is not None and not node.fields:
+        found = f"of the {len(several)} elements of {_shown(value)} none is" if several else "the list there is empty"
+        yield Mismatch(path, f"one of {node.leaf.text}", found)
+    elif several:
+        closest = min(
+            (list(_walk(node, one, absent, dotted, f"{path}[{at}]")) for at, one in enumerate(several)), key=len
+        )
+        told = "; ".join(str(one) for one in closest)
+        yield Mismatch(path, "a list with one element that has everything", f"the closest has not: {told}")
+    else:
+        yield from _walk(node, ABSENT, absent, dotted, path)
+
+
+def _found(value: object) -> str:
+    if value is ABSENT:
+        return "there is no such field"
+    if isinstance(value, dict):
+        return "it is an object"
+    return f"it is {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -8,8 +8,8 @@ worker of the app runs it. A message that no filter matches is deleted, as Event
 
 What `transform` and `group` say is read from the record of the message (`messageId`, `body`, `attributes`,
 `messageAttributes`; a body of JSON is opened), or, where there is an enrichment, from what it returned.
-Never here: matching and filling in (decide/), storage. Invariant: a message leaves its source queue forwarded, filtered
-out, or as a dead letter that says why.
+Never here: matching (`patterns.py`), filling in templates (`transform.py`), storage. Invariant: a message leaves its source
+queue forwarded, filtered out, or as a dead letter that says why.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def input_template(self) -> str | None:
-        """What EventBridge Pipes is told: without a template of its own the body is forwarded, not the whole record."""
+        """The template for EventBridge Pipes: without one of its own the body is forwarded, not the whole record."""
         return _WHOLE_BODY if self.transform is None and self.enrich is None else self.transform
 
 
-class Declares(Sender, Protocol):
+class PipeApp(Sender, Protocol):
     """What `declare` needs of an app."""
 
     @property
@@ -112,7 +112,7 @@ class Declares(Sender, Protocol):
         ...
 
 
-class _Way(Struct, frozen=True, eq=False):
+class _CompiledPipe(Struct, frozen=True, eq=False):
     """A pipe as its job needs it."""
 
     pipe: Pipe
@@ -147,7 +147,7 @@ class PipeJob(Job[str, Any]):
 
 
 def declare(
-    app: Declares,
+    app: PipeApp,
     source: Queue,
     target: Queue,
     *,
@@ -180,7 +180,7 @@ def declare(
         name=title, source=source.name, target=target.name, fifo=target.settings.fifo, filters=_filter_texts(filter),
         transform=transform, group=group, enrich=enrich, owner=owner,
     )  # fmt: skip
-    way = _Way(
+    way = _CompiledPipe(
         pipe=pipe,
         target=target.settings,
         filters=compile_filters(pipe.filters),
@@ -220,7 +220,7 @@ def _never(_body: object) -> str:
     )
 
 
-def _check_queues(app: Declares, source: Queue, target: Queue) -> None:
+def _check_queues(app: PipeApp, source: Queue, target: Queue) -> None:
     for queue in (source, target):
         if app.queues.get(getattr(queue, "name", "")) is not queue:
             raise errors.UsageError(
@@ -255,7 +255,7 @@ def _taken_by(enrich: Callable[..., Any] | None) -> codec.PayloadCodec[Any] | No
 # -- forwarding ------------------------------------------------------------------------------------------------------
 
 
-def _handler(way: _Way) -> Callable[..., Any]:
+def _handler(way: _CompiledPipe) -> Callable[..., Any]:
     enrich = way.pipe.enrich
     with_context = enrich is not None and positional(enrich) >= 2
 
@@ -273,7 +273,7 @@ def _handler(way: _Way) -> Callable[..., Any]:
     return forward_in_task if inspect.iscoroutinefunction(enrich) else forward
 
 
-def _forward(way: _Way, ctx: Context, value: Any) -> dict[str, Any]:
+def _forward(way: _CompiledPipe, ctx: Context, value: Any) -> dict[str, Any]:
     """Note what goes to the target; the job's result.
 
     Raises:

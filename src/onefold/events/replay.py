@@ -1,7 +1,7 @@
 """Replays: the events of an archive's time range go through the rules of their bus once more, marked with `replay-name`.
 
 A replay is a value in State, `replay/<bus>/<name>`. Each step reads a page of events in order of their time, delivers it,
-and moves the cursor on, in one transaction; whoever runs the replay again after a crash goes on where it stood. What is put
+and moves the cursor on, in one transaction; whoever runs the replay again after a crash goes on from its cursor. What is put
 while a replay runs is not part of it. Replayed events keep id, time and detail, so a job whose key is in the detail answers
 them from its record; they are not archived again.
 Never here: which rules match, the archive's storage. Invariant: each event of the range is delivered once per replay.
@@ -36,7 +36,7 @@ _PREFIX: Final = "replay/"
 PAGE: Final = 200  # events in one transaction
 
 
-class Opened(Protocol):
+class EventRuntime(Protocol):
     """An opened engine as a bus and its replays need it; `runtime.wiring.Runtime` is one."""
 
     @property
@@ -55,7 +55,7 @@ class Opened(Protocol):
         ...
 
 
-class Bus(Protocol):
+class ReplayedBus(Protocol):
     """What a replay needs of a bus; `events/bus.py` has it."""
 
     @property
@@ -73,7 +73,7 @@ class Bus(Protocol):
         """Declared archives by name."""
         ...
 
-    def archives_of(self, home: Opened) -> Archive:
+    def archives_of(self, home: EventRuntime) -> Archive:
         """The engine's archives."""
         ...
 
@@ -81,19 +81,19 @@ class Bus(Protocol):
         """What an event becomes for each target."""
         ...
 
-    def deliver(self, home: Opened, parcels: Sequence[Any]) -> None:
+    def deliver(self, home: EventRuntime, parcels: Sequence[Any]) -> None:
         """Send them, inside `Engine.together`."""
         ...
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """A replay as it stands.
+    """The state of a replay.
 
     Args:
         bus, name: which. archive: what is replayed.
         from_ms, to_ms: events with from_ms <= time < to_ms, UTC.
         rules: only these; None: all that are enabled.
-        state: `running` (also one that nobody carries on at the moment), `completed`, `cancelled`.
+        state: `running` (also when no process is running it at the moment), `completed`, `cancelled`.
         last: events kept after this position are not part of it.
         cursor: time and position of the last event that was delivered; None before the first.
         replayed: events so far; delivered: messages they became.
@@ -116,7 +116,14 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 
 def begin(
-    bus: Bus, home: Opened, archive: str, from_ms: int, to_ms: int, *, name: str, rules: Sequence[str] | None = None
+    bus: ReplayedBus,
+    home: EventRuntime,
+    archive: str,
+    from_ms: int,
+    to_ms: int,
+    *,
+    name: str,
+    rules: Sequence[str] | None = None,
 ) -> Replay:
     """Begin a replay, or find the one of that name to go on with.
 
@@ -167,8 +174,8 @@ def begin(
     return found
 
 
-def step(bus: Bus, home: Opened, name: str) -> Replay:
-    """Deliver one page of events; the replay as it stands then. Call it until it is not `running`.
+def step(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
+    """Deliver one page of events; the replay's state afterwards. Call it until it is not `running`.
 
     Raises:
         NotFoundError: no such replay, or its archive or a rule is not declared any more; nothing was delivered.
@@ -189,7 +196,7 @@ def step(bus: Bus, home: Opened, name: str) -> Replay:
     return after
 
 
-def _deliver(bus: Bus, home: Opened, replay: Replay) -> Replay:
+def _deliver(bus: ReplayedBus, home: EventRuntime, replay: Replay) -> Replay:
     archive = bus.archives.get(replay.archive)
     gone = (
         replay.archive if archive is None else next((one for one in replay.rules or () if one not in bus.rules), None)
@@ -215,15 +222,15 @@ def _deliver(bus: Bus, home: Opened, replay: Replay) -> Replay:
     )
 
 
-def run(bus: Bus, home: Opened, name: str) -> Replay:
-    """Carry a replay on until it is over; errors as `step`."""
+def run(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
+    """Run a replay to its end; errors as `step`."""
     while True:
         now = step(bus, home, name)
         if now.state != "running":
             return now
 
 
-def cancel(bus: Bus, home: Opened, name: str) -> Replay:
+def cancel(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
     """End a running replay; what it has delivered stays. One that is over stays as it is.
 
     Raises:
@@ -244,7 +251,7 @@ def listed(state: State, bus: str) -> list[Replay]:
     return sorted((one[0] for one in found if one is not None), key=lambda one: one.started_at_ms)
 
 
-def _of(state: State, bus: Bus, name: str) -> tuple[Replay, int]:
+def _of(state: State, bus: ReplayedBus, name: str) -> tuple[Replay, int]:
     found = _read(state, f"{_PREFIX}{bus.name}/{name}")
     if found is None:
         raise errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")

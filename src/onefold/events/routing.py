@@ -1,6 +1,6 @@
 """From an event to the rules that match it, without asking every rule.
 
-Each pattern is filed under what must stand in any event that matches it: the signs of one of its leaves, which are values
+Each pattern is filed under what any event that matches it must contain: the signs of one of its leaves, which are values
 (`source`, `detail-type`, a customer's id), beginnings of texts, ranges of numbers, or just that the field is there. Of
 several leaves the one whose signs the fewest patterns share is chosen. An event is walked once along the paths that occur;
 what it finds there names the candidates, and only they are matched in full. So a thousand rules on different values, fields
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from onefold.events.operators import ANY, Sign, double, sign_of
-from onefold.events.patterns import Node, Pattern, elements, event_of, matches, undotted
+from onefold.events.patterns import Node, Pattern, elements, matches, undotted, view_of
 
 
-class Range(NamedTuple):
+class NumberRange(NamedTuple):
     """From `low` to `high`, both inside; infinities for no bound. `place` is the caller's."""
 
     low: float
@@ -28,7 +28,7 @@ class Range(NamedTuple):
     place: int
 
 
-class RangeTree:
+class NumberRangeTree:
     """Ranges around a center, and trees of those below and above it.
 
     Args:
@@ -37,7 +37,7 @@ class RangeTree:
 
     __slots__ = ("_above", "_below", "_by_high", "_by_low", "_center")
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
+    def __init__(self, ranges: Sequence[NumberRange]) -> None:
         bounds = sorted(bound for one in ranges for bound in (one.low, one.high))
         center = self._center = bounds[len(bounds) // 2]
         here = [one for one in ranges if one.low <= center <= one.high]  # not empty: the center is somebody's bound
@@ -45,8 +45,8 @@ class RangeTree:
         above = [one for one in ranges if one.low > center]
         self._by_low = sorted(here, key=lambda one: one.low)
         self._by_high = sorted(here, key=lambda one: -one.high)
-        self._below = RangeTree(below) if below else None
-        self._above = RangeTree(above) if above else None
+        self._below = NumberRangeTree(below) if below else None
+        self._above = NumberRangeTree(above) if above else None
 
     def find(self, number: float, found: set[int]) -> None:
         """Add the places of all ranges that hold a number."""
@@ -69,7 +69,7 @@ class RangeTree:
 T = TypeVar("T")
 
 _RANGES_MET: Final = 4  # ours: a number is taken to lie in one of four ranges of its field
-_Anchor = tuple[tuple[str, ...], Sign]  # a path and what stands at it
+_Anchor = tuple[tuple[str, ...], Sign]  # a path and the sign of the value there
 
 
 class Router(Generic[T]):
@@ -102,7 +102,7 @@ class Router(Generic[T]):
 
     def matching(self, value: Mapping[str, Any]) -> list[T]:
         """The rules whose pattern matches an event, in the order given."""
-        event = event_of(value)
+        event = view_of(value)
         found = set(self._always)
         _collect(self._root, event.value, event.dotted, found)
         return [self._rules[place][1] for place in sorted(found) if matches(self._rules[place][0], event)]
@@ -118,14 +118,14 @@ class _Shelf:
         self.filed: dict[Sign, list[int]] = {}
         self.folds = False
         self.lengths: set[int] = set()  # of the beginnings that are filed
-        self._ranges: list[Range] = []
-        self._tree: RangeTree | None = None
+        self._ranges: list[NumberRange] = []
+        self._tree: NumberRangeTree | None = None
 
     def file(self, sign: Sign, place: int) -> None:
         """File a pattern's place under a sign; all of it before anything is looked for."""
         if sign[0] == "range":
             low, high = sign[1]
-            self._ranges.append(Range(low, high, place))
+            self._ranges.append(NumberRange(low, high, place))
             return
         self.filed.setdefault(sign, []).append(place)
         kind, value = sign
@@ -140,7 +140,7 @@ class _Shelf:
         found.update(filed.get(ANY, ()))
         if self._ranges and isinstance(value, int | float) and not isinstance(value, bool):
             if self._tree is None:
-                self._tree = RangeTree(self._ranges)
+                self._tree = NumberRangeTree(self._ranges)
             self._tree.find(double(value), found)
         if isinstance(value, str):
             if self.folds:
@@ -181,7 +181,7 @@ def _shared(anchor: _Anchor) -> _Anchor:
 
 
 def _offers(node: Node, path: tuple[str, ...]) -> Iterator[list[_Anchor]]:
-    """The ways to file a pattern: each a list of which one stands in every event that matches."""
+    """The ways to file a pattern: each a list of anchors, one of which is in every event that matches."""
     if node.leaf is not None and not node.leaf.absent:
         yield [(path, sign) for sign in node.leaf.signs]
     for name, below in node.fields:

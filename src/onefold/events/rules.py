@@ -1,7 +1,7 @@
 """What is declared on an event bus: rules and archives, checked at the door and compiled once.
 
 A `Rule` and an `EventArchive` are plain values: names of queues, texts of patterns and templates as EventBridge has them, so
-that a deployment writes the same rule that the embedded bus follows. What was compiled from them stands beside.
+that a deployment writes the same rule that the embedded bus follows. They hold what was compiled from these texts, too.
 Never here: events, matching, sending. Invariant: a rule that was made can be followed, and EventBridge would take it.
 """
 

@@ -44,7 +44,7 @@ PIPE_NAMES: Final[Mapping[str, str]] = {  # user guide, "EventBridge Pipes input
     "aws.pipes.event.ingestion-time": "aws.events.event.ingestion-time",
     "aws.pipes.event.json": "aws.events.event.json",
 }
-_WHOLE: Final = PREDEFINED[3:]  # these two stand for a JSON value, not inside of a string
+_WHOLE: Final = PREDEFINED[3:]  # these two are filled in as a JSON value, not inside of a string
 _STEP: Final = r"\.([A-Za-z0-9_/-]+|\*)|\[([0-9]+|\*)\]"
 _PATH: Final = rf"\$(?:{_STEP})*"
 _NAME: Final = r"[A-Za-z0-9_-]{1,256}"
@@ -147,7 +147,7 @@ def compile_transformation(
 
 
 def compile_pipe_template(template: str) -> Transformation:
-    """The template of a pipe: paths stand in it themselves, as `<$.body.id>`; of the names there are `PIPE_NAMES`.
+    """The template of a pipe: it contains the paths themselves, as `<$.body.id>`, and the names in `PIPE_NAMES`.
 
     What is filled in inside of quotes stays valid JSON, as EventBridge Pipes promises.
 
@@ -176,7 +176,7 @@ def compile_pipe_template(template: str) -> Transformation:
 
 
 def compile_path(text: str) -> Path:
-    """The steps of a JSON path such as `$.detail.items[0].id`; `*` stands for every element or field.
+    """The steps of a JSON path such as `$.detail.items[0].id`; `*` means every element or field.
 
     Raises:
         UsageError: another form; EventBridge does not know more of JSON path either.
@@ -208,7 +208,7 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
             )
         if quoted and name in _WHOLE:
             raise UsageError(
-                f"<{name}> stands inside of quotes in the input template.",
+                f"<{name}> is inside quotes in the input template.",
                 meaning="It is JSON and is filled in as it is.",
                 todo=f'Write it without quotes, for example {{"event": <{name}>}}.',
             )
@@ -220,7 +220,7 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
 
 
 def _add_text(pieces: list[str | _Hole], text: str, quoted: bool, *, squeezed: bool) -> bool:
-    """Add what stands between two placeholders, without white space outside of quotes; whether a quote is open after it."""
+    """Add the text between two placeholders, without white space outside of quotes; whether a quote is open after it."""
     kept, escaped = [], False
     for char in text:
         if not quoted and squeezed and char in " \t\r\n":
@@ -238,7 +238,7 @@ def _add_text(pieces: list[str | _Hole], text: str, quoted: bool, *, squeezed: b
 
 
 def _check_template(pieces: Sequence[str | _Hole]) -> None:
-    """Refuse a template that gives no JSON whatever is filled in, and a placeholder where a field's name stands."""
+    """Refuse a template that gives no JSON whatever is filled in, and a placeholder in the name of a field."""
     sample = "".join(one if isinstance(one, str) else "" if one.quoted else "0" for one in pieces)
     try:
         msgspec.json.decode(sample)
@@ -256,7 +256,7 @@ def _check_template(pieces: Sequence[str | _Hole]) -> None:
         for one, after in pairwise(pieces)
     ):
         raise UsageError(
-            "A placeholder stands in the name of a field of the input template.",
+            "There is a placeholder in the name of a field of the input template.",
             todo="Use placeholders in values only.",
         )
 

@@ -108,7 +108,7 @@ class Way(Struct, frozen=True, kw_only=True):
         memory_mb, architecture: of its function; None where workers run it.
         threads: handlers at one time in an invocation.
         table: records are in DynamoDB.
-        history: rows that are kept (`brief`: of what was no clean first run).
+        history: rows that are kept (`brief`: only of what was not a clean first run).
         keep_ms: how long completed records are kept.
     """
 
@@ -321,7 +321,7 @@ def _hidden(batch: float) -> Usage:
 
 
 def _records(way: Way, traffic: Traffic, what: Literal["first", "duplicate", "failed", "again"], batch: float) -> Usage:
-    """Claim and settle. A refused write costs units too, by the item that stands there."""
+    """Claim and settle. A refused write costs units too, by the size of the item that is there."""
     if not way.table:
         return Usage()
     claimed = _units(RECORD_BYTES + traffic.key_bytes)

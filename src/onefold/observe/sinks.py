@@ -154,7 +154,7 @@ _FAILURES: Final = {
 
 
 def failure_kind(event: Event) -> str | None:
-    """Which kind of failure an event tells of; None when it tells of none."""
+    """The kind of failure that an event reports; None when it reports none."""
     if event.name not in _FAILURES:
         return None
     reason = event.detail.get("reason")

@@ -1,14 +1,17 @@
 """One operation's story: what happened to it, step by step, each step with the rule or number that decided it.
 
-Pure: the record, the ledger's rows and the messages that are still there go in, lines come out. The record tells the clean
-run, rows tell what was not clean, messages tell what still waits; so a story can be told at every history level, and it says
-what the level leaves out. Where it stands now and what to do next is `observe/standing.py`'s.
-Never here: reading anything, rendering. Invariant: a line states only what a record, a row or a message holds.
+Pure: the record, the ledger's rows and the messages that still exist go in (`Evidence`), lines come out. The record shows
+the clean run, rows show what was not clean, messages show what still waits; so there is a story at every history level, and
+it says what the level leaves out. The numbers in a row are those that decided at the time; what the row lacks (the base of
+a backoff, the limit of crashes) is added from the job's policy where its app is known.
+Never here: reading anything, rendering, the state now and what to do next (`operation_state.py`).
+Invariants: a line states only what a record, a row or a message holds. A row of an unknown event is still shown, with all
+its numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -16,10 +19,309 @@ from msgspec.structs import replace
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
-from onefold.contracts.store import Record
-from onefold.observe import telling
-from onefold.observe.telling import Evidence, lifetime
-from onefold.observe.wording import age, counted, instant, one_line
+from onefold.contracts.store import Record, RecordKey
+from onefold.decide.delivery import Policy
+from onefold.observe.wording import age, counted, instant, one_line, pause
+from onefold.run.events import EVENTS
+
+Number = str | int | bool | None
+Detail = Mapping[str, Number]
+Description = tuple[str, str]  # what happened, and what decided it
+
+
+def alone(message: Peeked) -> str:
+    """The command that sends back a dead letter of no stopped group."""
+    return f"onefold dlq redrive {message.message_id}"
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Everything that is known of one operation.
+
+    Args:
+        key: the operation.
+        record: as it is now; None where absent or expired.
+        rows: its history, oldest first.
+        messages: sent with this key and still in some queue.
+        policy: the job's, where its app is known.
+        history: what the ledger keeps, where the app is known.
+        dead, held: names of the queues that are dead-letter and held queues.
+        paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
+        owner_dead: the process that has the record is known to have ended.
+        now_ms: the instant of the question.
+        say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
+        way_back: the command that sends a dead letter back, or what has to be done before.
+    """
+
+    key: RecordKey
+    record: Record | None
+    rows: Sequence[Row]
+    messages: Sequence[Peeked]
+    policy: Policy | None
+    history: History | None
+    dead: frozenset[str]
+    held: frozenset[str]
+    now_ms: int
+    paused_until_ms: int | None = None
+    owner_dead: bool = False
+    say: Callable[[int], str] = instant
+    way_back: Callable[[Peeked], str] = alone
+
+
+def described(row: Row, evidence: Evidence) -> Description:
+    """What a row says: what happened, and the rule or number that decided it."""
+    if row.event in _WITH_EVIDENCE:
+        return _WITH_EVIDENCE[row.event](row.detail, evidence)
+    if row.event in _DESCRIPTIONS:
+        return _DESCRIPTIONS[row.event](row.detail)
+    meaning = EVENTS.get(row.event)
+    numbers = ", ".join(
+        f"{name} {value}" for name, value in row.detail.items() if value is not None and name not in ("number", "trace")
+    )
+    return meaning.text if meaning is not None else row.event, numbers
+
+
+def _failure(detail: Detail) -> str:
+    error, summary, at = detail.get("error"), detail.get("summary"), detail.get("where")
+    text = ": ".join(str(part) for part in (error, summary) if part)
+    return f"{text} (at {at})" if at and str(at) not in text else text
+
+
+def _word(detail: Detail, name: str, otherwise: str) -> str:
+    value = detail.get(name)
+    return otherwise if value is None else str(value)
+
+
+def _run(detail: Detail) -> str:
+    number = detail.get("number") or detail.get("attempt")
+    return f"run {number}" if number else "the run"
+
+
+def _sent(detail: Detail) -> Description:
+    if detail.get("duplicate"):
+        return "sent again, and nothing was added", "the key (unique=True) or the deduplication id was known already"
+    return "a message was accepted", ""
+
+
+def _paused(detail: Detail, evidence: Evidence) -> Description:
+    until_ms = detail.get("until_ms")
+    text = f"the job is paused by its circuit breaker: {_word(detail, 'summary', 'it keeps failing')}"
+    return text, f"pause {_word(detail, 'pauses', '?')}, until {evidence.say(int(until_ms))}" if until_ms else ""
+
+
+def _received(detail: Detail) -> Description:
+    count = detail.get("receive_count")
+    return "received by a worker", f"receive {count} of this message" if count else ""
+
+
+def _started(detail: Detail) -> Description:
+    return f"{_run(detail)} started", ""
+
+
+def _completed(detail: Detail, evidence: Evidence) -> Description:
+    return f"{_run(detail)} completed; its record is kept", lifetime(evidence)
+
+
+def lifetime(evidence: Evidence) -> str:
+    """Until when the record of a finished operation answers duplicates; empty where it is not finished."""
+    record = evidence.record
+    if record is None or record.status != "completed" or record.expires_at_ms is None:
+        return ""
+    return f"answers duplicates until {evidence.say(record.expires_at_ms)}"
+
+
+def _retry(detail: Detail, evidence: Evidence) -> Description:
+    attempt, wait_ms = detail.get("attempt"), detail.get("delay_ms")
+    failure = _failure(detail)
+    text = f"{_run(detail)} failed: {failure}" if failure else "will be tried again"
+    rule = f"retry in {pause(int(wait_ms))}" if wait_ms is not None else "retry"
+    if attempt and detail.get("of"):
+        rule += f": attempt {attempt} of {detail['of']}"
+    return text, rule + _backoff(attempt, evidence.policy)
+
+
+def _failed(detail: Detail) -> Description:
+    return f"{_run(detail)} failed: {_failure(detail)}", "the key is free: the next call runs it"
+
+
+def _backoff(attempt: Number, policy: Policy | None) -> str:
+    if policy is None or not attempt:
+        return ""
+    backoff, power = policy.backoff, int(attempt) - 1
+    jitter = {"full": "full jitter", "half": "+-50 % jitter", "none": "no jitter"}[backoff.jitter]
+    return f", base {backoff.base_ms / 1000:g} s x {backoff.factor:g}^{power}, {jitter}"
+
+
+def _dead_letter(detail: Detail) -> Description:
+    failure = _failure(detail)
+    text = f"{_run(detail)} failed: {failure}; moved to the dead-letter queue" if failure else "dead-lettered"
+    match detail.get("reason"):
+        case "attempts":
+            rule = f"attempt {_word(detail, 'attempt', '?')} of {_word(detail, 'of', '?')}: the budget is used up"
+        case "permanent":
+            rule = "permanent error: trying again cannot help"
+        case reason:
+            rule = f"reason {reason}" if reason else ""
+    return text, rule
+
+
+def _quarantine(detail: Detail, evidence: Evidence) -> Description:
+    of = f" of at most {evidence.policy.crashes_max}" if evidence.policy is not None else ""
+    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended when their worker process died"
+    return "quarantined: moved to the dead-letter queue", rule
+
+
+def _duplicate(detail: Detail, evidence: Evidence) -> Description:
+    of, at_ms = detail.get("of"), detail.get("completed_at_ms")
+    whose = f"message {of}" if of else "the earlier run"
+    when = f", completed at {evidence.say(int(at_ms))}" if at_ms else ""
+    return f"duplicate: returned the stored result of {whose}{when}", "finished work is not run again"
+
+
+def _running_elsewhere(detail: Detail) -> Description:
+    left, wait_ms = detail.get("lease_left_ms"), detail.get("delay_ms")
+    rule = f"owner {_word(detail, 'owner', '?')} holds the lease"
+    if left is not None and wait_ms is not None:
+        rule += f" for {pause(int(left))}; will check again in {pause(int(wait_ms))}, no attempt used"
+    return "waits: another run of this key is in progress", rule
+
+
+def _takeover(detail: Detail) -> Description:
+    if detail.get("started", detail.get("doubt")):
+        doubt = "it had started, so its outcome is unknown"
+    else:
+        doubt = "it had not started" + (
+            ", and whether a run before it had its effect is unknown" if detail.get("doubt") else ""
+        )
+    ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
+    rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
+    return "taken over from a run whose process died without reporting an outcome", rule
+
+
+_POLICIES = {
+    "rerun": "on_unknown=rerun: the handler runs again",
+    "hold": "on_unknown=hold: a person settles it",
+    "probe": "on_unknown is a probe: it is asked whether the effect happened",
+}
+
+
+def _unknown(detail: Detail) -> Description:
+    if detail.get("error"):
+        text = f"{_run(detail)} ended with {detail['error']}: it is unknown whether the effect happened"
+    else:
+        text = "redelivered; it is unknown whether the previous run took effect"
+    return text, _POLICIES.get(str(detail.get("policy")), "")
+
+
+def _probe(detail: Detail) -> Description:
+    answers = {
+        "done": "the effect happened: completed with what the probe found",
+        "not-done": "the effect did not happen: the handler may run",
+        "unknown": "the probe cannot say: waiting for a person",
+    }
+    return "the job's probe was asked", answers.get(str(detail.get("answer")), _word(detail, "answer", "no answer"))
+
+
+def _held(detail: Detail) -> Description:
+    if detail.get("since_ms") is not None:
+        return "a duplicate waits for a person, too", "the outcome of the run before it is unknown"
+    return (
+        f"waiting for a person: {detail.get('summary') or 'outcome unknown'}",
+        "nothing runs until it is settled",
+    )
+
+
+def _conflict(detail: Detail) -> Description:
+    first = f"message {detail.get('of')}" if detail.get("of") else "another message"
+    text = "came with another payload; moved to the dead-letter queue, not run"
+    status = _word(detail, "status", "unknown")
+    return text, f"{first} used this key first (now {status}); a key belongs to one payload"
+
+
+def _group_stopped(detail: Detail) -> Description:
+    text = "followed an earlier message of its group to the dead-letter queue"
+    by = _word(detail, "by", "before it")
+    return text, f"message {by} stopped the group (after_failure=stop), so that the order is kept"
+
+
+def _released(detail: Detail) -> Description:
+    wait_ms = detail.get("delay_ms")
+    back = f"; will check again in {pause(int(wait_ms))}" if wait_ms else ""
+    return "returned without having started", f"{detail.get('why') or 'not started'}{back}, no attempt used"
+
+
+def _dependency_down(detail: Detail) -> Description:
+    return f"the dependency refuses everything: {_failure(detail)}", "the job is paused; no attempt used"
+
+
+def _lease_lost(detail: Detail) -> Description:
+    return (
+        f"{_run(detail)} lost its lease; nothing of it was recorded",
+        "a higher fence owns the operation now",
+    )
+
+
+def _redrive(detail: Detail) -> Description:
+    new = detail.get("new_message_id")
+    text = f"sent back to {_word(detail, 'to', 'its queue')}" + (f" as message {new}" if new is not None else "")
+    return text, _said_why(detail, "a redrive starts a new count of attempts")
+
+
+def _edit(detail: Detail) -> Description:
+    return f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})", _said_why(detail, "")
+
+
+def _removed(detail: Detail) -> Description:
+    return "message deleted by an operator", _said_why(detail, "")
+
+
+def _settled(detail: Detail) -> Description:
+    word = "done" if detail.get("done") else "not done: it may run again"
+    return f"settled as {word}", _said_why(detail, "")
+
+
+def _said_why(detail: Detail, otherwise: str) -> str:
+    why = detail.get("reason_text")
+    return f"reason given: {why}" if why else otherwise
+
+
+def _missing(detail: Detail) -> Description:
+    return "a reconciliation found it missing", _word(detail, "why", "it is not done, and no message of it is left")
+
+
+def _resent(detail: Detail) -> Description:
+    return "sent again by a repair, under its own key", _said_why(detail, "")
+
+
+_DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
+    "received": _received,
+    "sent": _sent,
+    "started": _started,
+    "failed": _failed,
+    "dead-letter": _dead_letter,
+    "running-elsewhere": _running_elsewhere,
+    "takeover": _takeover,
+    "unknown": _unknown,
+    "probe": _probe,
+    "held": _held,
+    "conflict": _conflict,
+    "group-stopped": _group_stopped,
+    "released": _released,
+    "dependency-down": _dependency_down,
+    "lease-lost": _lease_lost,
+    "missing": _missing,
+    "resent": _resent,
+    "redrive": _redrive,
+    "edit": _edit,
+    "removed": _removed,
+    "settled": _settled,
+}
+_WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Description]] = {
+    "completed": _completed,
+    "paused": _paused,
+    "retry": _retry,
+    "quarantine": _quarantine,
+    "duplicate": _duplicate,
+}
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -104,9 +406,7 @@ def left_out(evidence: Evidence) -> str:
         case "full":
             return ""
         case "brief":
-            return (
-                'History is brief: of clean runs only the record tells, of the last one. App(history="full") keeps all.'
-            )
+            return 'History is brief: of clean runs only the last is known, from the record. App(history="full") keeps all.'
         case "off":
             return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
 
@@ -122,7 +422,7 @@ def _guessed(evidence: Evidence) -> History:
 
 
 def _of_row(row: Row, evidence: Evidence) -> Line:
-    text, rule = telling.told(row, evidence)
+    text, rule = described(row, evidence)
     trace = row.detail.get("trace")
     shown = str(trace) if trace else None
     return _line(row.at_ms, row.event, text, rule, row.message_id, row.actor, "ledger", shown)
@@ -159,7 +459,7 @@ _FAILED_ROWS = frozenset(
 
 
 def _of_record(evidence: Evidence) -> list[Line]:
-    """What the record knows and no row told already."""
+    """What the record knows and no row has said already."""
     record = evidence.record
     if record is None:
         return []
@@ -182,7 +482,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
         at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
-        rule = "no record of this key stood before"
+        rule = "there was no record of this key before"
         if record.message_id is None and not record.attempts_total and not _is_call(evidence):
             rule = f"{rule}; its job is unique, and nothing has claimed it yet"
             tell(record.created_at_ms, "reserved", "reserved by send", rule, last=False)
@@ -228,13 +528,15 @@ def _of_messages(evidence: Evidence) -> list[Line]:
                 )
             )
         elif message.queue in evidence.dead and not any(
-            row.message_id == message.message_id and row.event in _BURIED for row in evidence.rows
+            row.message_id == message.message_id and row.event in _DEAD_LETTERED for row in evidence.rows
         ):
-            told.append(_buried(message))
+            told.append(_dead_lettered(message))
     return told
 
 
-_BURIED = frozenset({"dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped"})
+_DEAD_LETTERED = frozenset(
+    {"dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped"}
+)
 
 
 def _not_before(message: Peeked, evidence: Evidence) -> str:
@@ -244,10 +546,10 @@ def _not_before(message: Peeked, evidence: Evidence) -> str:
     return ""
 
 
-def _buried(message: Peeked) -> Line:
+def _dead_lettered(message: Peeked) -> Line:
     reason = message.reason
     if reason is None:
-        text, rule = f"moved to {message.queue}", "no reason travels with it: not buried by onefold"
+        text, rule = f"moved to {message.queue}", "no reason travels with it: the queue moved it, not onefold"
     else:
         failure = f"{reason.error}: {reason.summary}" if reason.error else reason.summary
         text = f"moved to {message.queue}: {failure}"

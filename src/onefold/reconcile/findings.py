@@ -4,8 +4,8 @@
     late       nothing is wrong, but not all is done, or dispatched
     disagrees  something is missing, stuck, dead, held, there twice, or not what the user counted
 
-An outcome stands in State (`reconcile/<run>`, the last one of a run), in the ledger (all of them, with their figures), and
-goes out as an event. Never here: looking, repairs.
+An outcome is kept in State (`reconcile/<run>`, the last one of a run) and in the ledger (all of them, with their figures),
+and is emitted as an event. Never here: looking, repairs.
 Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it is about, and no more than one value of State
 has room for.
 """
@@ -24,8 +24,8 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import VALUE_BYTES_MAX, Change
 from onefold.contracts.store import RecordKey
-from onefold.reconcile.comparing import Own
-from onefold.reconcile.surveying import Item, Place, Survey
+from onefold.reconcile.counts import Own
+from onefold.reconcile.survey import Place, Survey, SurveyedOperation
 from onefold.run import runs
 from onefold.run.events import Event, Sinks
 from onefold.run.runs import RunState
@@ -40,7 +40,7 @@ _TRIES: Final = 20
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """One operation that is not as it should be; fields as of `surveying.Item`."""
+    """One operation that is not as it should be; fields as of `SurveyedOperation`."""
 
     job: str
     tenant: str
@@ -54,7 +54,7 @@ class Example(Struct, frozen=True, kw_only=True):
     doubtful: bool = False
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class ReconcileOutcome(Struct, frozen=True, kw_only=True):
     """What a reconciliation found.
 
     Args:
@@ -62,7 +62,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         look: which look it was; 0: by hand. at_ms: when.
         verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but it is not all done. Else `disagrees`.
         expected: how many the run says it dispatched; None while it has not said so.
-        dispatched: operations that its ledger names. The places of `surveying.py` follow, which add up to it.
+        dispatched: operations that its ledger names. The places of `survey.py` follow, which add up to it.
         twice: completed more than once. doubtful: may have taken effect more than once.
         own: what the user's own count gave; None where there is none.
         findings: what is not as it should be, a sentence each; empty when it agrees.
@@ -93,7 +93,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 def assemble(
     survey: Survey,
-    items: Sequence[Item],
+    items: Sequence[SurveyedOperation],
     run: RunState | None,
     own: Own | None,
     *,
@@ -101,18 +101,18 @@ def assemble(
     name: str,
     look: int,
     now_ms: int,
-) -> Outcome:
+) -> ReconcileOutcome:
     """What a walk through a run and the user's own count give together.
 
     Args:
         survey: after its walk. items: of it, at most `EXAMPLES_MAX`. concerned: how many it gave in all.
         run: as State has it; None where it is not known there.
         own: the user's count; None where there is none.
-        name, look, now_ms: as of `Outcome`.
+        name, look, now_ms: as of `ReconcileOutcome`.
     """
     counts = survey.counts
     wrong, late = tuple(_wrong(survey, run, own)), tuple(_late(survey, run))
-    outcome = Outcome(
+    outcome = ReconcileOutcome(
         run=survey.run,
         name=name,
         look=look,
@@ -137,7 +137,7 @@ def assemble(
     return _fitting(outcome)
 
 
-def _fitting(outcome: Outcome) -> Outcome:
+def _fitting(outcome: ReconcileOutcome) -> ReconcileOutcome:
     """The outcome with as many examples, and of the user's differences, as State has room for."""
     while len(msgspec.json.encode(outcome)) > VALUE_BYTES_MAX:
         if outcome.examples:
@@ -183,7 +183,7 @@ def _late(survey: Survey, run: RunState | None) -> Iterator[str]:
         yield f"{open_count:,} not done yet: waiting or running."
 
 
-def example_of(item: Item) -> Example:
+def example_of(item: SurveyedOperation) -> Example:
     """An item as an outcome names it."""
     return Example(
         job=item.key.job,
@@ -207,14 +207,14 @@ def state_name(run: str) -> str:
     return runs.RECONCILED_PREFIX + run
 
 
-def read(state: State, run: str) -> Outcome | None:
+def read(state: State, run: str) -> ReconcileOutcome | None:
     """A run's last outcome; None where nobody looked yet."""
     found = state.get([state_name(run)])[0]
-    return msgspec.json.decode(found.value, type=Outcome) if found is not None else None
+    return msgspec.json.decode(found.value, type=ReconcileOutcome) if found is not None else None
 
 
-def record(engine: Engine, outcome: Outcome, *, actor: str, sinks: Sinks) -> None:
-    """Write an outcome down and tell it. Again, after a crash in between, adds its rows again and changes nothing else.
+def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sinks) -> None:
+    """Write an outcome down and emit it. Done again after a crash in between, it adds its rows again and no more.
 
     Raises:
         TransientError: others keep changing the same value.
@@ -238,7 +238,7 @@ def record(engine: Engine, outcome: Outcome, *, actor: str, sinks: Sinks) -> Non
     sinks.emit(event)
 
 
-def _rows(outcome: Outcome, actor: str) -> Iterator[Row]:
+def _rows(outcome: ReconcileOutcome, actor: str) -> Iterator[Row]:
     """The missing, each in its own history too, so that `onefold why` of its key says who found it."""
     for one in outcome.examples:
         if one.place == "missing":

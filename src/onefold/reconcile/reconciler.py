@@ -5,7 +5,7 @@
         month = f"{check.local:%Y-%m}"
         return dict(db.execute("SELECT customer, count(*) FROM statements WHERE month = ? GROUP BY 1", [month]))
 
-Two looks are taken. Ours holds every dispatched key against its record (`surveying.py`). The user's counts the business
+Two looks are taken. Ours holds every dispatched key against its record (`survey.py`). The user's counts the business
 rows themselves, because a record says that a handler returned, not that the row it wrote is there, once. The outcome goes
 to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
 
@@ -32,9 +32,9 @@ from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.options import Queue
 from onefold.reconcile import findings
-from onefold.reconcile.comparing import Own, compare
-from onefold.reconcile.findings import Outcome
-from onefold.reconcile.surveying import Item, Survey, dispatched_pages
+from onefold.reconcile.counts import Own, compare
+from onefold.reconcile.findings import ReconcileOutcome
+from onefold.reconcile.survey import Survey, SurveyedOperation, dispatched_pages
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.handlers import Job
@@ -51,7 +51,7 @@ _TIMEOUT: Final = (
 _AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # ours: later than that its queue would not keep a message either
 
 
-class Due(Struct, frozen=True, kw_only=True):
+class LookMessage(Struct, frozen=True, kw_only=True):
     """The payload of a reconciliation's message.
 
     Args:
@@ -68,7 +68,7 @@ class Due(Struct, frozen=True, kw_only=True):
 
 
 class Reconciliation:
-    """What a user's own check is told, and may ask for.
+    """What a user's own check gets, and may ask for.
 
     Attributes:
         run: the run's full name. schedule: the schedule, or the map, that it is a run of.
@@ -105,7 +105,7 @@ def name_of(key: RecordKey) -> str:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-class Look:
+class ReconcilePass:
     """One look at a run, in steps, so that the user's own part may be awaited in between.
 
     Args:
@@ -115,7 +115,7 @@ class Look:
     """
 
     def __init__(
-        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], due: Due, *, name: str, now_ms: int,
+        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], due: LookMessage, *, name: str, now_ms: int,
         zones: Callable[[str], str] = lambda _: "UTC",
     ) -> None:  # fmt: skip
         self._engine = engine
@@ -124,7 +124,7 @@ class Look:
         self._name = name
         self._now_ms = now_ms
         self._survey = Survey(engine, due.run, now_ms, {job.name: job.policy for job in jobs.values()})
-        self._items: list[Item] = []
+        self._items: list[SurveyedOperation] = []
         self._concerned = 0
 
     def survey(self) -> Reconciliation:
@@ -146,7 +146,7 @@ class Look:
             done=self._survey.counts.get("done", 0),
         )
 
-    def outcome(self, own: Own | None) -> Outcome:
+    def outcome(self, own: Own | None) -> ReconcileOutcome:
         """What both parts give together."""
         standing = runs.read(self._engine.state, self._due.run)
         run = standing.run if standing is not None else None
@@ -167,7 +167,7 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 # -- declaring -------------------------------------------------------------------------------------------------------
 
 
-class Declaring(Protocol):
+class ReconcileApp(Protocol):
     """What a reconciliation needs of an app."""
 
     jobs: dict[str, Job[Any, Any]]
@@ -213,13 +213,13 @@ class Reconciler:
         function: the user's own check; None where there is only ours.
     """
 
-    def __init__(self, app: Declaring, of: str, *, name: str, after_ms: int) -> None:
+    def __init__(self, app: ReconcileApp, of: str, *, name: str, after_ms: int) -> None:
         self.of = of
         self.name = name
         self.after_ms = after_ms
         self.function: Callable[..., Any] | None = None
         self._app = app
-        self._job: Job[Due, Any] | None = None
+        self._job: Job[LookMessage, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<onefold reconciliation {self.name} of {self.of}>"
@@ -250,7 +250,7 @@ class Reconciler:
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
         """The message that is to be sent together with a run."""
         assert self._job is not None
-        return self._job.message(Due(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
+        return self._job.message(LookMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
 
     def _as_late(self, at_ms: int) -> datetime:
         """The instant, or the latest before it until which the queue can hold a message."""
@@ -260,7 +260,7 @@ class Reconciler:
             at_ms = min(at_ms, self._app.now_ms() + limits.DELAY_MS_MAX)
         return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
 
-    def reconcile(self, due: Due, *, actor: str | None = None) -> Outcome:
+    def reconcile(self, due: LookMessage, *, actor: str | None = None) -> ReconcileOutcome:
         """Look, and write down what was found.
 
         Args:
@@ -272,7 +272,7 @@ class Reconciler:
         """
         app, runtime = self._app, self._app.runtime()
         engine: Engine = runtime.engine
-        look = Look(engine, app.jobs, due, name=self.name, now_ms=app.now_ms(), zones=self._zone)
+        look = ReconcilePass(engine, app.jobs, due, name=self.name, now_ms=app.now_ms(), zones=self._zone)
         check = look.survey()
         own = compare(self._answer(check), check.pages) if self.function is not None else None
         outcome = look.outcome(own)
@@ -305,7 +305,7 @@ class Reconciler:
         job = self._app.job(queue, key=_key_of, name=self.name, owner=owner, effect="repeatable", timeout=_TIMEOUT)
         self._job = job(self._run)
 
-    def _run(self, due: Due) -> dict[str, Any]:
+    def _run(self, due: LookMessage) -> dict[str, Any]:
         """The handler.
 
         Raises:
@@ -328,26 +328,26 @@ class Reconciler:
         self._look_again(outcome)
         return summary_of(outcome)
 
-    def _due_ms(self, due: Due) -> int:
+    def _due_ms(self, due: LookMessage) -> int:
         if due.at_ms:
             return due.at_ms
         standing = runs.read(self._app.runtime().engine.state, due.run)
         return standing.run.started_at_ms + self.after_ms if standing is not None else 0
 
-    def _send(self, due: Due, at_ms: int) -> None:
+    def _send(self, due: LookMessage, at_ms: int) -> None:
         """Send on from the handler: the message leaves with the record of its run."""
         assert self._job is not None
         self._job.send(due, run_at=self._as_late(at_ms))
 
-    def _look_again(self, outcome: Outcome) -> None:
+    def _look_again(self, outcome: ReconcileOutcome) -> None:
         """What is only late is looked at once more later."""
         if outcome.verdict == "late" and outcome.look < LOOKS_MAX:
             at_ms = outcome.at_ms + self.after_ms
-            self._send(Due(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
+            self._send(LookMessage(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
 
 
 def declare(
-    app: Declaring, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
+    app: ReconcileApp, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
 ) -> Reconciler:
     """As `App.reconcile`."""
     title = of if isinstance(of, str) else getattr(of, "name", None)
@@ -367,11 +367,11 @@ def declare(
     return reconciler
 
 
-def _key_of(due: Due) -> str:
-    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # looks by hand are no messages
+def _key_of(due: LookMessage) -> str:
+    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # looks by hand are not messages
     return f"{look}+{due.hop}" if due.hop else look
 
 
-def summary_of(outcome: Outcome) -> dict[str, Any]:
+def summary_of(outcome: ReconcileOutcome) -> dict[str, Any]:
     """The result that its record keeps."""
     return {"verdict": outcome.verdict, "dispatched": outcome.dispatched, "done": outcome.done}

@@ -27,9 +27,9 @@ from onefold.run.processes import Spawn
 from onefold.run.worker import Worker, WorkerSettings
 from onefold.runtime.wiring import Runtime
 from onefold.schedules.fire_times import zone_of
+from onefold.schedules.schedule import Schedule
 from onefold.schedules.scheduler import Scheduler
-from onefold.schedules.scheduling import Schedule
-from onefold.schedules.ticking import House
+from onefold.schedules.transactions import SchedulerApp
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
@@ -164,7 +164,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     expression: str
 
 
-def make_scheduler(house: House, schedules: Mapping[str, Schedule], *, sinks: Iterable[Sink] = ()) -> Scheduler:
+def make_scheduler(house: SchedulerApp, schedules: Mapping[str, Schedule], *, sinks: Iterable[Sink] = ()) -> Scheduler:
     """A scheduler for an app's schedules, ready to `run()`.
 
     Raises:

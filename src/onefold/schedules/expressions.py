@@ -38,7 +38,7 @@ _AT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})
 DayRule = Literal["dates", "last", "last-weekday", "nearest", "weekdays", "nth", "last-of"]
 
 
-class Cron(Struct, frozen=True):
+class CronExpression(Struct, frozen=True):
     """A cron expression. In every mask bit 0 is the field's least value, for years 1970.
 
     Args:
@@ -57,25 +57,25 @@ class Cron(Struct, frozen=True):
     nth: int = 0
 
 
-class Rate(Struct, frozen=True):
+class RateExpression(Struct, frozen=True):
     """A rate expression: every `period_ms`, counted from its start; a day is 24 hours whatever clocks do."""
 
     text: str
     period_ms: int
 
 
-class At(Struct, frozen=True):
+class AtExpression(Struct, frozen=True):
     """A one-time expression: year, month, day, hour, minute, second of a zone's clocks."""
 
     text: str
     local: tuple[int, int, int, int, int, int]
 
 
-Expression = Cron | Rate | At
+Expression = CronExpression | RateExpression | AtExpression
 
 
 class _Field(Struct, frozen=True):
-    """A field of cron: what stands there.
+    """A field of cron: what it may hold.
 
     Args:
         name: for errors. least, most: its values. marks: its wildcards.
@@ -91,7 +91,7 @@ class _Field(Struct, frozen=True):
 
     @property
     def allowed(self) -> str:
-        """What may stand there, in words."""
+        """What is allowed there, in words."""
         words = list(self.names)
         also = f" or {words[0]}-{words[-1]}" if words else ""
         marks = f"{' '.join(self.marks[:-1])} and {self.marks[-1]}"
@@ -118,7 +118,7 @@ def parse(text: str) -> Expression:
 
     Raises:
         UsageError: it is none of these; names the field, its column (the first is 1), what was probably meant and what
-            may stand there.
+            is allowed there.
     """
     if not isinstance(text, str):
         raise UsageError(f"{text!r} is not a schedule expression.", todo='Write text, for example "rate(5 minutes)".')
@@ -163,7 +163,7 @@ def _reads(text: str) -> bool:
 
 
 class _Word(Struct, frozen=True):
-    """A part of an expression, with where it stands."""
+    """A part of an expression, with its column."""
 
     text: str
     column: int
@@ -179,7 +179,7 @@ class _Word(Struct, frozen=True):
         return _refused(self.whole, self.column, shown, meaning=meaning, todo=field.allowed)
 
 
-def _cron(text: str, inside: str) -> Cron:
+def _cron(text: str, inside: str) -> CronExpression:
     words, column = [], len("cron(") + 1
     for part in inside.split(" "):
         words.append(_Word(part, column, text))
@@ -200,7 +200,7 @@ def _cron(text: str, inside: str) -> Cron:
     if chosen is None or (by_date and by_week):
         raise _wrong_days(text, words)
     rule, days, nth = chosen
-    return Cron(text, minute_mask, hour_mask, month_mask, year_mask, rule, days, nth)
+    return CronExpression(text, minute_mask, hour_mask, month_mask, year_mask, rule, days, nth)
 
 
 def _wrong_count(text: str, inside: str, words: list[_Word]) -> UsageError:
@@ -263,7 +263,7 @@ def _week_rule(word: _Word) -> _Days | None:
             raise word.refused(_WEEK, "has more than one day with #", "AWS allows one term when # is used.")
         weekday = _value(_WEEK, word.part(0, len(day)))
         if not re.fullmatch("[1-5]", nth):
-            raise word.part(len(day) + 1).refused(_WEEK, "is not the number of a week", "After # stands 1 to 5.")
+            raise word.part(len(day) + 1).refused(_WEEK, "is not the number of a week", "After # comes 1 to 5.")
         return "nth", weekday - 1, int(nth)
     if text != "*" and (re.fullmatch("(?=[A-Z0-9,-]*[?*])[A-Z0-9,*?-]+", text) or re.search("[0-9]L", text)):
         raise word.refused(_WEEK, "cannot be read", _hint_for_last(text, "*, ?, 6L and TUE#2"))
@@ -291,7 +291,7 @@ def _mask(field: _Field, word: _Word) -> int:
 def _item(field: _Field, word: _Word) -> int:
     """A value, a range, or either with a step."""
     if word.text == "*":
-        raise word.refused(field, "stands in a list", "It is every value already; an asterisk stands alone.")
+        raise word.refused(field, "is in a list", "It is every value already; an asterisk must be alone.")
     body, slash, _ = word.text.partition("/")
     span = field.most - field.least + 1
     step = _step(field, word, word.part(len(body) + 1), span) if slash else 1
@@ -338,7 +338,7 @@ def _value(field: _Field, word: _Word) -> int:
 # -- rate and at -----------------------------------------------------------------------------------------------------
 
 
-def _rate(text: str, inside: str) -> Rate:
+def _rate(text: str, inside: str) -> RateExpression:
     value, _, unit = inside.partition(" ")
     problem = ""
     column = len("rate(") + 1
@@ -357,10 +357,10 @@ def _rate(text: str, inside: str) -> Rate:
             meaning=_hint_for_rate(value, unit),
             todo="Write rate(value unit): a whole number of 1 or more, one space, minutes, hours or days.",
         )
-    return Rate(text, int(value) * _UNITS_MS[unit.removesuffix("s")])
+    return RateExpression(text, int(value) * _UNITS_MS[unit.removesuffix("s")])
 
 
-def _at(text: str, inside: str) -> At:
+def _at(text: str, inside: str) -> AtExpression:
     todo = "Write at(yyyy-mm-ddThh:mm:ss), for example at(2026-12-01T03:00:00), in the time of the schedule's zone."
     column = len("at(") + 1
     found = _AT.fullmatch(inside)
@@ -380,7 +380,7 @@ def _at(text: str, inside: str) -> At:
         if not least <= value <= most:
             at = column + found.start(place)
             raise _refused(text, at, f"the {name} {value} is out of range: it may be {least} to {most}", todo=todo)
-    return At(text, (year, month, day, hour, minute, second))
+    return AtExpression(text, (year, month, day, hour, minute, second))
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], Expression]]] = {"cron": _cron, "rate": _rate, "at": _at}
@@ -421,7 +421,7 @@ def _meant(text: str, reads: _Reads) -> str:
 
 
 def _hint_for_no_form(text: str, reads: _Reads) -> str:
-    """For a text that is no cron(...), rate(...) or at(...)."""
+    """For a text that is not cron(...), rate(...) or at(...)."""
     plain = text.strip()
     if plain in _NICKNAMES:
         return _meant(_NICKNAMES[plain], reads)
@@ -464,9 +464,9 @@ def _from_unix(words: Sequence[str]) -> str:
 def _hint_for_space(inside: str) -> tuple[str, str, str]:
     """For an empty field: problem, meaning, what to do."""
     if not inside.strip():
-        return "it is empty", "", "Six fields stand there: cron(0 3 * * ? *) is 03:00 every day."
+        return "it is empty", "", "It has six fields: cron(0 3 * * ? *) is 03:00 every day."
     tidy = " ".join(inside.split())
-    return "there is a space too many", f"Did you mean cron({tidy})?", "Between two fields stands one space."
+    return "there is a space too many", f"Did you mean cron({tidy})?", "There is one space between two fields."
 
 
 def _offer(text: str, column: int, wrong: str, right: str) -> str:
@@ -476,10 +476,10 @@ def _offer(text: str, column: int, wrong: str, right: str) -> str:
 
 
 def _hint_for_last(text: str, alone: str) -> str:
-    """For L, W, ? or * where they cannot stand."""
+    """For L, W, ? or * where they are not allowed."""
     if re.fullmatch("L-[0-9]+", text):
         return "AWS documents no days counted back from the end; L is the last day, LW the last weekday of the month."
-    return f"Each of {alone} stands alone in its field, with no list and no range."
+    return f"Each of {alone} must be alone in its field, with no list and no range."
 
 
 def _hint_for_step(field: str, item: str, step: str) -> str:
@@ -496,7 +496,7 @@ def _hint_for_number(field: str, number: int) -> str:
 
 
 def _hint_for_word(field: str, text: str, marks: str, names: Sequence[str]) -> str:
-    """For a word that is no value of its field."""
+    """For a word that is not a value of its field."""
     if text.upper() in names:
         return f"AWS writes names in capitals: {text.upper()}."
     if len(text) > 3 and text[:3].upper() in names:
@@ -506,7 +506,7 @@ def _hint_for_word(field: str, text: str, marks: str, names: Sequence[str]) -> s
         return f"Did you mean {swapped[0]}?"
     foreign = [mark for mark in "?LW#" if mark in text and mark not in marks]
     if foreign:
-        return f"{foreign[0]} cannot stand in the {field}."
+        return f"{foreign[0]} is not allowed in the {field}."
     near = difflib.get_close_matches(text.upper(), names, n=1)
     return f"Did you mean {near[0]}?" if near else ""
 
@@ -550,5 +550,5 @@ def _hint_for_at(inside: str) -> str:
     if "." in inside:
         return "Fractions of a second cannot be set."
     if re.fullmatch(r"[0-9-]{10} [0-9:]{8}", inside):
-        return f"A T stands between date and time: at({inside.replace(' ', 'T')})."
+        return f"Write a T between date and time: at({inside.replace(' ', 'T')})."
     return ""

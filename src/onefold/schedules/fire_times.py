@@ -21,7 +21,15 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.schedules.expressions import YEAR_MAX, YEAR_MIN, At, Cron, Expression, Rate, parse
+from onefold.schedules.expressions import (
+    YEAR_MAX,
+    YEAR_MIN,
+    AtExpression,
+    CronExpression,
+    Expression,
+    RateExpression,
+    parse,
+)
 from onefold.zones import DAY_S, EPOCH_DAY, instant_s, jump_s, offset_at_s, zone_of
 
 __all__ = [
@@ -55,7 +63,7 @@ class Timing(Struct, frozen=True):
         start_ms, end_ms: the first and the last instant that may fire, inclusive, UTC ms; None for no bound. A rate counts
             from `start_ms` where there is one. One-time expressions ignore both, as EventBridge does.
         window_ms: the flexible window: a tick fires up to this long after its nominal instant; 0, or 1 to 1,440 minutes.
-        dst: what becomes of a local time that the clocks jump over: "eventbridge" skips it, "next-valid" fires at the
+        dst: for a local time that the clocks jump over: "eventbridge" skips it, "next-valid" fires at the
             instant of the jump. A time that the clocks show twice fires once, the first time, with both.
 
     Raises:
@@ -88,7 +96,7 @@ class Timing(Struct, frozen=True):
                 todo="It is 0 for none, or whole minutes, 1 to 1,440.",
             )
         if (
-            isinstance(self.expression, At)
+            isinstance(self.expression, AtExpression)
             and instant_s(zone, self.expression.local, at_jump=self.dst == "next-valid") is None
         ):
             raise UsageError(
@@ -112,12 +120,12 @@ def next_after(timing: Timing, after_ms: int, *, anchor_ms: int) -> int | None:
     expression = timing.expression
     after_s = after_ms // 1_000
     at_jump = timing.dst == "next-valid"
-    if isinstance(expression, At):
+    if isinstance(expression, AtExpression):
         at_s = instant_s(zone_of(timing.zone), expression.local, at_jump=at_jump)
         return at_s * 1_000 if at_s is not None and at_s > after_s else None
     if timing.start_ms is not None:
         after_s = max(after_s, -(-timing.start_ms // 1_000) - 1)
-    if isinstance(expression, Cron):
+    if isinstance(expression, CronExpression):
         found_s = _cron_after(expression, zone_of(timing.zone), after_s, at_jump=at_jump)
     else:
         found_s = _rate_after(expression, anchor_ms if timing.start_ms is None else timing.start_ms, after_s)
@@ -126,13 +134,13 @@ def next_after(timing: Timing, after_ms: int, *, anchor_ms: int) -> int | None:
     return found_s * 1_000
 
 
-def _rate_after(rate: Rate, anchor_ms: int, after_s: int) -> int | None:
+def _rate_after(rate: RateExpression, anchor_ms: int, after_s: int) -> int | None:
     first_s, period_s = -(-anchor_ms // 1_000), rate.period_ms // 1_000
     found_s = max(first_s, first_s + ((after_s - first_s) // period_s + 1) * period_s)
     return found_s if found_s < _HORIZON_S else None
 
 
-def _cron_after(cron: Cron, zone: tzinfo, after_s: int, *, at_jump: bool) -> int | None:
+def _cron_after(cron: CronExpression, zone: tzinfo, after_s: int, *, at_jump: bool) -> int | None:
     if after_s >= _HORIZON_S:
         return None
     wall = datetime.fromtimestamp(max(after_s, _EARLIEST_S), zone)
@@ -151,7 +159,7 @@ def _cron_after(cron: Cron, zone: tzinfo, after_s: int, *, at_jump: bool) -> int
 
 
 def _match(
-    cron: Cron, year: int, month: int, day: int, hour: int, minute: int
+    cron: CronExpression, year: int, month: int, day: int, hour: int, minute: int
 ) -> tuple[int, int, int, int, int] | None:
     """The first local minute at or after the given one that matches; fields may be one past their end."""
     while years := cron.years >> (year - YEAR_MIN):
@@ -183,7 +191,7 @@ def _zeros(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
-def _days_of(cron: Cron, year: int, month: int) -> int:
+def _days_of(cron: CronExpression, year: int, month: int) -> int:
     """Which days of a month match: bit d-1 is day d."""
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     length = 29 if month == 2 and leap else _LENGTHS[month]
@@ -237,7 +245,7 @@ def skipped(timing: Timing, from_ms: int, to_ms: int) -> Iterator[tuple[int, str
     """
     zone, cron = zone_of(timing.zone), timing.expression
     from_s, to_s = max(-(-from_ms // 1_000), _EARLIEST_S), min(-(-to_ms // 1_000), _HORIZON_S)
-    if zone is UTC or not isinstance(cron, Cron):
+    if zone is UTC or not isinstance(cron, CronExpression):
         return
     for day_s in range(from_s - 1, to_s, DAY_S):
         end_s = min(day_s + DAY_S, to_s - 1)

@@ -1,15 +1,15 @@
 """The embedded scheduler: sends each tick once, however many schedulers run on the engine.
 
-A turn takes what is due, and in one transaction of the engine reads how those schedules stand, begins the runs of their
-ticks, sends the ticks and writes how the schedules stand then, by compare-and-set. Where the engine has no transaction over
-queues and State the same is done in that order: a crash in between sends a tick twice under its one key, never not at all.
+A turn takes what is due, and in one transaction of the engine reads the states of those schedules, begins the runs of their
+ticks, sends the ticks and writes the new states by compare-and-set. Where the engine has no transaction over queues and
+State the same is done in that order: a crash in between sends a tick twice under its one key, but never loses it.
 
-Between turns it waits for the next instant at which something is due. It is not woken by senders, of whom there are many:
-what other schedulers do is read in the transaction that would do it too. Every ten seconds it looks at its clock, because
-a wait does not notice that a clock was set, and whether other processes left something to be sent again.
+Between turns it waits for the next instant at which something is due. Senders, of whom there are many, do not wake it: what
+other schedulers do is read in the transaction that would do it too. Every ten seconds it looks whether the clock was set,
+which a wait does not notice, and whether other processes left something to be sent again.
 
-Two schedulers that declare other times for one schedule: the one that started later has registered its times later, and
-they count; the earlier one sees that when the schedule is due, says so and leaves it alone.
+When two schedulers declare different times for one schedule, the one that started later has registered its times later, and
+they count; the earlier one sees that when the schedule is due, reports it and leaves the schedule alone.
 Never here: when a tick is due (schedules/ticks.py), the loop's thread, signals, output.
 Invariant: who sends a tick advances the schedule beyond it in the same transaction.
 """
@@ -31,12 +31,11 @@ from onefold.run.heartbeat import Bell
 from onefold.run.outgoing import Outgoing
 from onefold.run.runs import send_looks
 from onefold.schedules import ticks, undelivered
-from onefold.schedules.agenda import Agenda, Due
 from onefold.schedules.fire_times import run_name
-from onefold.schedules.scheduling import Schedule
-from onefold.schedules.ticking import PREFIX, House, OtherSchedulerError, Writer, Written
-from onefold.schedules.ticks import Standing
-from onefold.schedules.undelivered import Undelivered, Unsent
+from onefold.schedules.schedule import Schedule
+from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.transactions import PREFIX, Agenda, Due, OtherSchedulerError, SchedulerApp, Writer, Written
+from onefold.schedules.undelivered import UndeliveredTicks, Unsent
 
 LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed
 SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only regulated
@@ -46,28 +45,28 @@ _SWEEP_MS: Final = limits.HOUR_MS  # how often runs of long ago are removed
 _CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the engine failed: 50 ms x 2^n, at most
 _TRIES: Final = 20
 
-_standing_of = msgspec.json.Decoder(Standing).decode
+_state_of = msgspec.json.Decoder(ScheduleState).decode
 
 
 class Scheduler:
     """One scheduler of an app. For one thread; `stop` may be called from anywhere.
 
     Args:
-        house: the app. schedules: what it declares, by name.
-        sinks: are told what happens.
+        app: whose they are. schedules: what it declares, by name.
+        sinks: receive its events.
 
     Attributes:
         sent: how many ticks it has sent.
     """
 
-    def __init__(self, house: House, schedules: Mapping[str, Schedule], sinks: Sinks) -> None:
-        self._app = house.name
-        self._house = house
+    def __init__(self, app: SchedulerApp, schedules: Mapping[str, Schedule], sinks: Sinks) -> None:
+        self._name = app.name
+        self._app = app
         self._schedules = schedules
-        self._writer = Writer(house, sinks)
+        self._writer = Writer(app, sinks)
         self._engine, self._clock = self._writer.engine, self._writer.clock
         self._agenda = Agenda()
-        self._undelivered = Undelivered(self._writer, schedules, self._agenda)
+        self._undelivered = UndeliveredTicks(self._writer, schedules, self._agenda)
         self._superseded: set[str] = set()
         self._bell = Bell()
         self._stopping = False
@@ -96,7 +95,7 @@ class Scheduler:
         return [name for name in sorted(self._schedules) if not self._agenda.has(PREFIX + name)]
 
     def run(self, resting: Callable[[], None] | None = None) -> None:
-        """Send ticks as they become due, until told to stop.
+        """Send ticks as they become due, until `stop` is called.
 
         Args:
             resting: called before each wait, when nothing is due.
@@ -113,7 +112,7 @@ class Scheduler:
             except errors.TransientError as error:
                 failures += 1
                 if failures == 1:
-                    self._writer.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+                    self._writer.report_own("engine-busy", {"error": error.code, "summary": str(error)[:500]})
                 self._clock.wait(self._bell, min(_CALM_MS << min(failures, 10), _CALM_MS_MAX))
                 continue
             failures = 0
@@ -122,7 +121,7 @@ class Scheduler:
                     resting()
                 self._pause()
         with suppress(errors.OnefoldError):  # an engine that failed must not hide why
-            self._writer.announce("scheduler-stopped")
+            self._writer.report_own("scheduler-stopped")
 
     def _pause(self) -> None:
         """Wait until the next instant at which something is due; not so long that a clock that was set goes unseen."""
@@ -135,10 +134,9 @@ class Scheduler:
     # -- the start ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Register the schedules, and read how they stand; harmless when it was done.
+        """Register the schedules, and read their states; a second call does nothing.
 
-        A schedule that is seen for the first time begins now; one whose times are other than those that stand has these
-        times from now on.
+        A schedule that is seen for the first time begins now; one whose times were changed has the new ones from now on.
 
         Raises:
             ConflictError: a schedule of that name belongs to another app; nothing was changed.
@@ -148,38 +146,38 @@ class Scheduler:
             return
         self._offset_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         names = sorted(self._schedules)
-        for name, standing, _ in self._standings(names):
-            self._check_ours(name, standing)
+        for name, state, _ in self._states(names):
+            self._check_ours(name, state)
         rewound = sum(self._register(chunk) for chunk in _chunks(names, _READ))
         self._undelivered.look()
         self._started = True
-        self._writer.announce("scheduler-started", {"schedules": len(names)})
+        self._writer.report_own("scheduler-started", {"schedules": len(names)})
         if rewound:
-            self._writer.announce("clock-set", {"schedules_ahead": rewound})
+            self._writer.report_own("clock-set", {"schedules_ahead": rewound})
 
-    def _check_ours(self, name: str, standing: Standing | None) -> None:
-        if standing is not None and standing.app != self._app:
+    def _check_ours(self, name: str, state: ScheduleState | None) -> None:
+        if state is not None and state.app != self._name:
             raise errors.ConflictError(
-                f"Schedule {name} belongs to app {standing.app} on {self._engine.url}.",
+                f"Schedule {name} belongs to app {state.app} on {self._engine.url}.",
                 meaning="The keys of their ticks would be the same. Nothing of either was changed.",
-                todo=f"Give the schedule of app {self._app} another name=.",
+                todo=f"Give the schedule of app {self._name} another name=.",
             )
 
-    def _standings(self, names: Sequence[str]) -> Iterator[tuple[str, Standing | None, int]]:
-        """How schedules stand: name, value, version."""
+    def _states(self, names: Sequence[str]) -> Iterator[tuple[str, ScheduleState | None, int]]:
+        """States of schedules: name, value, version."""
         for chunk in _chunks(names, _READ):
             found = self._engine.state.get([PREFIX + name for name in chunk])
             for name, value in zip(chunk, found, strict=True):
                 if value is None:
                     yield name, None, 0
                 else:
-                    yield name, _standing_of(value.value), value.version
+                    yield name, _state_of(value.value), value.version
 
     def _register(self, names: Sequence[str], *, ours: bool = True) -> int:
-        """Take up schedules as they stand, and write those that are new, that changed, or that are ahead of the clock.
+        """Put schedules on the agenda, and write those that are new, that changed, or that are ahead of the clock.
 
         Args:
-            ours: our times count where others stand; else they are left alone.
+            ours: our times replace others that are registered; otherwise such schedules are left alone.
 
         Returns:
             How many were ahead of the clock.
@@ -189,20 +187,20 @@ class Scheduler:
             now_ms = self._clock.now_ms()
             changes: list[Change] = []
             changed: set[str] = set()
-            for name, standing, version in self._standings(left):
-                self._check_ours(name, standing)
-                schedule, after = self._schedules[name], standing
-                if standing is None:
-                    after = ticks.first(self._app, schedule.digest, schedule.timing, now_ms, schedule.missed)
-                elif standing.digest != schedule.digest:
+            for name, state, version in self._states(left):
+                self._check_ours(name, state)
+                schedule, after = self._schedules[name], state
+                if state is None:
+                    after = ticks.first(self._name, schedule.digest, schedule.timing, now_ms, schedule.missed)
+                elif state.digest != schedule.digest:
                     if not ours:
                         continue
-                    after = ticks.changed(standing, self._app, schedule.digest, schedule.timing, now_ms)
+                    after = ticks.changed(state, self._name, schedule.digest, schedule.timing, now_ms)
                     changed.add(name)
-                elif ticks.is_ahead(standing, now_ms):
-                    after = ticks.rewound(standing, schedule.timing, now_ms)
+                elif ticks.is_ahead(state, now_ms):
+                    after = ticks.rewound(state, schedule.timing, now_ms)
                     rewound += 1
-                if after is not None and after is not standing:
+                if after is not None and after is not state:
                     changes.append(Change(PREFIX + name, msgspec.json.encode(after), version))
                 self._superseded.discard(name)
                 self._aim(name, after)
@@ -210,15 +208,15 @@ class Scheduler:
             left = [change.name.removeprefix(PREFIX) for change, done in zip(changes, written, strict=True) if not done]
             for name in sorted(changed.difference(left)):
                 expression = self._schedules[name].expression
-                self._writer.tell(self._writer.event("schedule-changed", name, {"expression": expression}))
+                self._writer.report(self._writer.event("schedule-changed", name, {"expression": expression}))
             if not left:
                 return rewound
         raise errors.StorageBusy("Other schedulers change the schedules all the time.", todo="Try again.")
 
-    def _aim(self, name: str, standing: Standing | None) -> None:
+    def _aim(self, name: str, state: ScheduleState | None) -> None:
         """Note when a schedule is to be looked at next."""
-        if standing is not None:
-            self._agenda.note(PREFIX + name, ticks.wakes_at(name, standing, self._schedules[name].timing))
+        if state is not None:
+            self._agenda.note(PREFIX + name, ticks.wakes_at(name, state, self._schedules[name].timing))
 
     # -- a turn ------------------------------------------------------------------------------------------------------
 
@@ -282,7 +280,7 @@ class Scheduler:
         for name in wrote.superseded:
             if name not in self._superseded:
                 self._superseded.add(name)
-                self._writer.tell(self._writer.event("schedule-superseded", name))
+                self._writer.report(self._writer.event("schedule-superseded", name))
 
     def _advance(self, names: Sequence[str], now_ms: int, refused: errors.OnefoldError | None = None) -> Written:
         """Send what these schedules owe, and advance them.
@@ -296,9 +294,9 @@ class Scheduler:
         following: list[tuple[str, str]] = []
         advanced: list[Change] = []
         unsent: list[Unsent] = []
-        for name, standing, version in self._standings(names):
-            after, nominal = self._plan(name, standing, now_ms, wrote)
-            if after is not standing:
+        for name, state, version in self._states(names):
+            after, nominal = self._plan(name, state, now_ms, wrote)
+            if after is not state:
                 advanced.append(Change(PREFIX + name, msgspec.json.encode(after), version))
             for at_ms in nominal:
                 one = self._schedules[name].outgoing(at_ms)
@@ -307,16 +305,16 @@ class Scheduler:
                 if refused is None:
                     outgoing.append(one)
                     ticked = self._writer.event("ticked", name, {"late_ms": now_ms - at_ms}, run=one.record.key)
-                    wrote.told.append(replace(ticked, queue=one.queue))
+                    wrote.events.append(replace(ticked, queue=one.queue))
                 else:
                     unsent.append(undelivered.first_failure(one, refused, now_ms))
         self._writer.put(begun)
         if outgoing:
-            self._house.deliver(outgoing)
+            self._app.deliver(outgoing)
             wrote.sent = len(outgoing)
         for run, name in following:  # what looks at the run later; its tick is what counts
-            for why in send_looks(self._house, run, name, now_ms):
-                wrote.told.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
+            for why in send_looks(self._app, run, name, now_ms):
+                wrote.events.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
             self._undelivered.keep(late, 0, now_ms, wrote)
         if not self._writer.put(advanced):
@@ -324,25 +322,25 @@ class Scheduler:
         return wrote
 
     def _plan(
-        self, name: str, standing: Standing | None, now_ms: int, wrote: Written
-    ) -> tuple[Standing | None, Sequence[int]]:
-        """How a schedule stands afterwards, and the nominal instants of the ticks that are to be sent."""
+        self, name: str, state: ScheduleState | None, now_ms: int, wrote: Written
+    ) -> tuple[ScheduleState | None, Sequence[int]]:
+        """A schedule's state afterwards, and the nominal instants of the ticks that are to be sent."""
         schedule = self._schedules[name]
-        if standing is None or standing.app != self._app or standing.digest != schedule.digest:
+        if state is None or state.app != self._name or state.digest != schedule.digest:
             wrote.superseded.append(name)
-            return standing, ()
-        if standing.deleted:
-            return standing, ()
+            return state, ()
+        if state.deleted:
+            return state, ()
         missed, missed_max = schedule.missed, schedule.missed_max
-        plan = ticks.advance(name, standing, schedule.timing, now_ms, missed=missed, missed_max=missed_max)
-        after = plan.standing
-        if after.next_ms is None and schedule.delete_after and after.last_ms != standing.last_ms:
+        plan = ticks.advance(name, state, schedule.timing, now_ms, missed=missed, missed_max=missed_max)
+        after = plan.state
+        if after.next_ms is None and schedule.delete_after and after.last_ms != state.last_ms:
             after = replace(after, deleted=True)
-            wrote.told.append(self._writer.event("schedule-ended", name))
+            wrote.events.append(self._writer.event("schedule-ended", name))
         if plan.passed:
-            wrote.told.append(self._writer.event("ticks-missed", name, _span(plan)))
+            wrote.events.append(self._writer.event("ticks-missed", name, _span(plan)))
         wrote.due.append((PREFIX + name, ticks.wakes_at(name, after, schedule.timing)))
-        return (standing if after == standing else after), plan.ticks
+        return (state if after == state else after), plan.ticks
 
     # -- now and then ------------------------------------------------------------------------------------------------
 
@@ -354,9 +352,9 @@ class Scheduler:
         if by_ms <= -SET_MS:
             mine = sorted(self._schedules.keys() - self._superseded)
             rewound = sum(self._register(chunk, ours=False) for chunk in _chunks(mine, _READ))
-            self._writer.announce("clock-set", {"by_ms": by_ms, "schedules_ahead": rewound})
+            self._writer.report_own("clock-set", {"by_ms": by_ms, "schedules_ahead": rewound})
         elif by_ms >= SET_MS:
-            self._writer.announce("clock-set", {"by_ms": by_ms})
+            self._writer.report_own("clock-set", {"by_ms": by_ms})
         self._offset_ms = offset_ms
         if elapsed_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = elapsed_ms
@@ -376,7 +374,7 @@ def _begun(schedule: Schedule, nominal_ms: int, now_ms: int) -> list[Change]:
     )
 
 
-def _span(plan: ticks.Plan) -> dict[str, str | int | None]:
+def _span(plan: ticks.TickPlan) -> dict[str, str | int | None]:
     """Which ticks were passed over."""
     return {"count": plan.passed, "from_ms": plan.passed_from_ms, "to_ms": plan.passed_to_ms}
 

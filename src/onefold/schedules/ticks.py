@@ -1,11 +1,11 @@
-"""What a schedule owes at an instant: which ticks are to be sent, which are passed over, and how it stands afterwards.
+"""What a schedule owes at an instant: which ticks are to be sent, which are passed over, and its state afterwards.
 
-`Standing` is one schedule's value in State. Each function takes it with the declared times and an instant, and answers
+`ScheduleState` is one schedule's value in State. Each function takes it with the declared times and an instant, and answers
 with a new one; `schedules/scheduler.py` writes that in the transaction that sends the ticks. A tick is dealt with once:
 sent, or passed over by the `missed` policy and noted in `gaps`, so that a clock that was set back neither repeats nor loses
 any.
 Never here: expressions and zones (`fire_times.py`), clocks, sending.
-Invariant: of two answers to the same standing only one can be written, and no answer sends a tick that an earlier one sent.
+Invariant: of two answers to the same state only one can be written, and no answer sends a tick that an earlier one sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.codec import digest
-from onefold.schedules.expressions import At, Rate
+from onefold.schedules.expressions import AtExpression, RateExpression
 from onefold.schedules.fire_times import Timing, between, next_after, run_name
 
 Missed = Literal["skip", "last", "all"]
@@ -31,14 +31,14 @@ GAPS_MAX: Final = 16  # remembered stretches of ticks that were passed over; the
 COUNTED_MAX: Final = 1_000  # ticks that were passed over are counted up to here
 
 
-class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How a schedule stands: the JSON of its State value.
+class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A schedule's state: the JSON of its value in State.
 
     Args:
         app: that declares it. digest: of its times; another one means that they were changed.
         anchor_ms: when a scheduler first saw it; a rate counts from here.
         last_ms: every tick up to here was dealt with.
-        next_ms: the next nominal instant; None: there is no further one.
+        next_ms: the next nominal instant; None when there is no further one.
         high_ms: the latest instant that was ever dealt with; above `last_ms` only after the clock was set back.
         gaps: stretches (after, until] whose ticks were passed over.
         sent: how many ticks were sent. sent_ms: the nominal instant of the last one.
@@ -57,22 +57,22 @@ class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     deleted: bool = False
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class TickPlan(Struct, frozen=True, kw_only=True):
     """What is to be done for a schedule now.
 
     Args:
-        standing: to be written. ticks: nominal instants to be sent, in order.
+        state: to be written. ticks: nominal instants to be sent, in order.
         passed: how many were passed over (at most 1,000 are counted), from `passed_from_ms` to `passed_to_ms`.
     """
 
-    standing: Standing
+    state: ScheduleState
     ticks: Sequence[int] = ()
     passed: int = 0
     passed_from_ms: int | None = None
     passed_to_ms: int | None = None
 
 
-def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "last") -> Standing:
+def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "last") -> ScheduleState:
     """A schedule that is seen for the first time: it begins now; with missed="all" and a start in the past, at its start.
 
     A rate without a start has its first tick at once. A one-time schedule that lies in the past owes its tick, as on
@@ -80,43 +80,43 @@ def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "
     """
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
     last_ms = anchor_ms - 1
-    if isinstance(timing.expression, At):
+    if isinstance(timing.expression, AtExpression):
         at_ms = next_after(timing, 0, anchor_ms=anchor_ms)
         last_ms = min(last_ms, at_ms - 1) if at_ms is not None else last_ms
     elif missed == "all" and timing.start_ms is not None:
         last_ms = min(last_ms, timing.start_ms - 1)
-    return _begun(Standing(app=app, digest=digest, anchor_ms=anchor_ms, last_ms=last_ms, next_ms=None), timing)
+    return _begun(ScheduleState(app=app, digest=digest, anchor_ms=anchor_ms, last_ms=last_ms, next_ms=None), timing)
 
 
-def changed(standing: Standing, app: str, digest: str, timing: Timing, now_ms: int) -> Standing:
+def changed(state: ScheduleState, app: str, digest: str, timing: Timing, now_ms: int) -> ScheduleState:
     """The same schedule with other times: they count from now, and nothing that was dealt with comes again.
 
     After a clock that is set back, ticks of the other times may: which of them the old ones had too, is not known here.
     Theirs is the same key then, so that they are answered from the record.
     """
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
-    last_ms = max(standing.last_ms, anchor_ms)
-    after = Standing(app=app, digest=digest, anchor_ms=anchor_ms, last_ms=last_ms, next_ms=None)
-    return _begun(replace(after, sent=standing.sent, sent_ms=standing.sent_ms), timing)
+    last_ms = max(state.last_ms, anchor_ms)
+    after = ScheduleState(app=app, digest=digest, anchor_ms=anchor_ms, last_ms=last_ms, next_ms=None)
+    return _begun(replace(after, sent=state.sent, sent_ms=state.sent_ms), timing)
 
 
-def is_ahead(standing: Standing, now_ms: int) -> bool:
+def is_ahead(state: ScheduleState, now_ms: int) -> bool:
     """Whether the clock was set back behind what this schedule has dealt with, by more than a minute."""
-    return standing.last_ms > now_ms + SET_BACK_MS
+    return state.last_ms > now_ms + SET_BACK_MS
 
 
-def rewound(standing: Standing, timing: Timing, now_ms: int) -> Standing:
+def rewound(state: ScheduleState, timing: Timing, now_ms: int) -> ScheduleState:
     """The schedule after the clock was set back to `now_ms`: it goes on from there, and remembers what was sent."""
-    anchor_ms = standing.anchor_ms
-    if isinstance(timing.expression, Rate) and anchor_ms > now_ms:  # first seen by the clock that was wrong
+    anchor_ms = state.anchor_ms
+    if isinstance(timing.expression, RateExpression) and anchor_ms > now_ms:  # first seen by the clock that was wrong
         anchor_ms -= (anchor_ms - now_ms) // timing.expression.period_ms * timing.expression.period_ms
-    high_ms = max(standing.high_ms, standing.last_ms)
-    return _aimed(replace(standing, anchor_ms=anchor_ms, last_ms=now_ms, high_ms=high_ms), timing)
+    high_ms = max(state.high_ms, state.last_ms)
+    return _aimed(replace(state, anchor_ms=anchor_ms, last_ms=now_ms, high_ms=high_ms), timing)
 
 
 def advance(
-    schedule: str, standing: Standing, timing: Timing, now_ms: int, *, missed: Missed, missed_max: int = MISSED_MAX
-) -> Plan:
+    schedule: str, state: ScheduleState, timing: Timing, now_ms: int, *, missed: Missed, missed_max: int = MISSED_MAX
+) -> TickPlan:
     """What the schedule owes at `now_ms`.
 
     Args:
@@ -124,36 +124,36 @@ def advance(
             of which at most the `missed_max` latest. A tick that is on time is always sent.
     """
     late_ms = now_ms - PRECISION_MS - timing.window_ms
-    ticks = _punctual(schedule, standing, timing, max(late_ms, standing.last_ms), now_ms)
+    ticks = _punctual(schedule, state, timing, max(late_ms, state.last_ms), now_ms)
     wanted = {"skip": 0, "last": 0 if ticks else 1, "all": missed_max}[missed]
-    if wanted and late_ms > standing.last_ms:
-        ticks = [*_latest(standing, timing, late_ms, wanted), *ticks]
-    until_ms = max(ticks[-1] if ticks else standing.last_ms, late_ms)
-    if until_ms == standing.last_ms:
-        return Plan(standing=_aimed(standing, timing))  # woken early
+    if wanted and late_ms > state.last_ms:
+        ticks = [*_latest(state, timing, late_ms, wanted), *ticks]
+    until_ms = max(ticks[-1] if ticks else state.last_ms, late_ms)
+    if until_ms == state.last_ms:
+        return TickPlan(state=_aimed(state, timing))  # woken early
     gap_until_ms = min(ticks[0] - 1 if ticks else until_ms, late_ms)
-    count, from_ms, to_ms = _passed(standing, timing, gap_until_ms)
-    fresh = [at_ms for at_ms in ticks if not _was_sent(standing, at_ms)]
-    gaps = _without(standing.gaps, max(gap_until_ms, standing.last_ms), until_ms)
-    known_ms = max(standing.last_ms, standing.high_ms)  # up to here the gaps say what was passed over
+    count, from_ms, to_ms = _passed(state, timing, gap_until_ms)
+    fresh = [at_ms for at_ms in ticks if not _was_sent(state, at_ms)]
+    gaps = _without(state.gaps, max(gap_until_ms, state.last_ms), until_ms)
+    known_ms = max(state.last_ms, state.high_ms)  # up to here the gaps say what was passed over
     if count and gap_until_ms > known_ms:
         gaps = (*gaps, (known_ms, gap_until_ms))[-GAPS_MAX:]
     after = replace(
-        standing,
+        state,
         last_ms=until_ms,
-        high_ms=standing.high_ms if standing.high_ms > until_ms else 0,
+        high_ms=state.high_ms if state.high_ms > until_ms else 0,
         gaps=gaps,
-        sent=standing.sent + len(fresh),
-        sent_ms=fresh[-1] if fresh else standing.sent_ms,
+        sent=state.sent + len(fresh),
+        sent_ms=fresh[-1] if fresh else state.sent_ms,
     )
-    return Plan(standing=_aimed(after, timing), ticks=fresh, passed=count, passed_from_ms=from_ms, passed_to_ms=to_ms)
+    return TickPlan(state=_aimed(after, timing), ticks=fresh, passed=count, passed_from_ms=from_ms, passed_to_ms=to_ms)
 
 
-def wakes_at(schedule: str, standing: Standing, timing: Timing) -> int | None:
+def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
     """When the schedule has to be looked at next; None: never."""
-    if standing.next_ms is None or standing.deleted:
+    if state.next_ms is None or state.deleted:
         return None
-    return _fires_at(schedule, timing, standing.next_ms)
+    return _fires_at(schedule, timing, state.next_ms)
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
@@ -166,41 +166,41 @@ def _fires_at(schedule: str, timing: Timing, nominal_ms: int) -> int:
     return nominal_ms + int(digest(run_name(schedule, nominal_ms).encode())[:8], 16) * timing.window_ms // 2**32
 
 
-def _begun(standing: Standing, timing: Timing) -> Standing:
+def _begun(state: ScheduleState, timing: Timing) -> ScheduleState:
     """With what lies before its begin as passed over: it comes yet, if the clock that saw the begin was ahead."""
-    return _aimed(replace(standing, gaps=((0, standing.last_ms),)), timing)
+    return _aimed(replace(state, gaps=((0, state.last_ms),)), timing)
 
 
-def _aimed(standing: Standing, timing: Timing) -> Standing:
-    return replace(standing, next_ms=next_after(timing, standing.last_ms, anchor_ms=standing.anchor_ms))
+def _aimed(state: ScheduleState, timing: Timing) -> ScheduleState:
+    return replace(state, next_ms=next_after(timing, state.last_ms, anchor_ms=state.anchor_ms))
 
 
-def _punctual(schedule: str, standing: Standing, timing: Timing, after_ms: int, now_ms: int) -> list[int]:
+def _punctual(schedule: str, state: ScheduleState, timing: Timing, after_ms: int, now_ms: int) -> list[int]:
     """Ticks whose time is now: in order, and none before one that still waits in its window."""
     found: list[int] = []
-    for at_ms in between(timing, after_ms + 1, now_ms + 1, anchor_ms=standing.anchor_ms):
+    for at_ms in between(timing, after_ms + 1, now_ms + 1, anchor_ms=state.anchor_ms):
         if _fires_at(schedule, timing, at_ms) > now_ms:
             break
         found.append(at_ms)
     return found
 
 
-def _latest(standing: Standing, timing: Timing, until_ms: int, count: int) -> Sequence[int]:
-    """The `count` latest ticks after `standing.last_ms` and up to `until_ms`, in order."""
+def _latest(state: ScheduleState, timing: Timing, until_ms: int, count: int) -> Sequence[int]:
+    """The `count` latest ticks after `state.last_ms` and up to `until_ms`, in order."""
     span_ms = count * limits.MINUTE_MS  # from the end: a long time down costs no more than a short one
     while True:
-        after_ms = max(standing.last_ms, until_ms - span_ms)
-        found = deque(between(timing, after_ms + 1, until_ms + 1, anchor_ms=standing.anchor_ms), maxlen=count)
-        if len(found) == count or after_ms == standing.last_ms:
+        after_ms = max(state.last_ms, until_ms - span_ms)
+        found = deque(between(timing, after_ms + 1, until_ms + 1, anchor_ms=state.anchor_ms), maxlen=count)
+        if len(found) == count or after_ms == state.last_ms:
             return found
         span_ms *= 2
 
 
-def _passed(standing: Standing, timing: Timing, until_ms: int) -> tuple[int, int | None, int | None]:
-    """How many ticks after `standing.last_ms` and up to `until_ms` were not sent; the first, and the last counted."""
+def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, int | None, int | None]:
+    """How many ticks after `state.last_ms` and up to `until_ms` were not sent; the first, and the last counted."""
     count, first_ms, last_ms = 0, None, None
-    for at_ms in between(timing, standing.last_ms + 1, until_ms + 1, anchor_ms=standing.anchor_ms):
-        if _was_sent(standing, at_ms):
+    for at_ms in between(timing, state.last_ms + 1, until_ms + 1, anchor_ms=state.anchor_ms):
+        if _was_sent(state, at_ms):
             continue
         count, first_ms, last_ms = count + 1, first_ms or at_ms, at_ms
         if count == COUNTED_MAX:
@@ -208,9 +208,9 @@ def _passed(standing: Standing, timing: Timing, until_ms: int) -> tuple[int, int
     return count, first_ms, last_ms
 
 
-def _was_sent(standing: Standing, at_ms: int) -> bool:
+def _was_sent(state: ScheduleState, at_ms: int) -> bool:
     """Whether a tick was sent before the clock was set back."""
-    return at_ms <= standing.high_ms and not any(after < at_ms <= until for after, until in standing.gaps)
+    return at_ms <= state.high_ms and not any(after < at_ms <= until for after, until in state.gaps)
 
 
 def _without(gaps: Sequence[tuple[int, int]], after_ms: int, until_ms: int) -> tuple[tuple[int, int], ...]:

@@ -3,8 +3,8 @@
 What may pass by itself (a queue that is throttled) is tried again: after 1 s, 2 s, 4 s and so on up to 8 minutes, so that
 185 retries take the 24 hours that are both maxima of EventBridge Scheduler's policy. What cannot pass (no such queue, a
 message that it refuses) is not. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's
-attribute names, or is dropped, and either is told. Ticks of a schedule that is not declared any more stay, for the day it is
-declared again; each scheduler says once that they are there.
+attribute names, or is dropped; an event reports either. Ticks of a schedule that is no longer declared stay, in case it is
+declared again; each scheduler reports once that they are there.
 Never here: when a tick is due. Invariant: a tick that was due is in its queue, here, in the
 dead-letter queue, or in the ledger as dropped.
 
@@ -30,11 +30,10 @@ from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageE
 from onefold.run import runs
 from onefold.run.events import Event
 from onefold.run.outgoing import Outgoing
-from onefold.schedules import ticking
-from onefold.schedules.agenda import Agenda
-from onefold.schedules.scheduling import Schedule
-from onefold.schedules.ticking import Detail, OtherSchedulerError, Writer, Written
-from onefold.schedules.ticks import Standing
+from onefold.schedules import transactions as ticking
+from onefold.schedules.schedule import Schedule
+from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.transactions import Agenda, Detail, OtherSchedulerError, Writer, Written
 
 PREFIX: Final = "undelivered-tick/"
 _PAUSE_MS: Final = limits.SECOND_MS
@@ -104,7 +103,7 @@ def next_failure(before: Unsent, error: OnefoldError, now_ms: int) -> Unsent:
 
 
 def exhausted(one: Unsent, attempts_max: int, age_ms: int, now_ms: int) -> str | None:
-    """What ended its retries: EventBridge's name of the limit, `error` for one that cannot pass; None: they go on.
+    """What ended its retries: EventBridge's name of the limit, or `error` for one that cannot pass; None while they go on.
 
     Args:
         attempts_max: retries. age_ms: counted from the first try.
@@ -122,8 +121,7 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
     """The message for the dead-letter queue: what the queue was to get, and why it did not.
 
     A message has ten attributes at most, on SQS its key is one of them. Its own stay, so that a redrive finds the job;
-    where there is no room for all, `IS_PAYLOAD_TRUNCATED`, which would be false, is left out, then the key, which the
-    body says too.
+    where they are too many, `IS_PAYLOAD_TRUNCATED`, which would be false, is left out, then the key, which the body has too.
 
     Args:
         why: from `exhausted`. execution: a new id of this last try.
@@ -158,13 +156,13 @@ def schedule_of(place: str) -> str:
 
 
 def refusal(error: Exception) -> OnefoldError:
-    """What a queue answered, as what becomes of the tick; a defect of onefold is raised."""
+    """The error that a tick's queue answered; a defect of onefold is raised."""
     if not isinstance(error, OnefoldError) or isinstance(error, InvariantBroken):
         raise error
     return error
 
 
-class Undelivered:
+class UndeliveredTicks:
     """Ticks that are to be sent again, of one scheduler's schedules.
 
     Args:
@@ -193,12 +191,12 @@ class Undelivered:
         """Say once which ticks wait for a schedule of this app that is not declared any more; they are kept for it."""
         new = sorted(counts.keys() - self._orphaned)
         for name, value in zip(new, self._state.get([ticking.PREFIX + name for name in new]), strict=True):
-            if value is not None and msgspec.json.decode(value.value, type=Standing).app == self._writer.house.name:
-                self._writer.tell(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
+            if value is not None and msgspec.json.decode(value.value, type=ScheduleState).app == self._writer.app.name:
+                self._writer.report(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
         self._orphaned.update(new)
 
     def send(self, place: str, now_ms: int) -> Written | None:
-        """Send a tick again, when it is time; what was written, None: nothing.
+        """Send a tick again, when it is time; what was written, or None for nothing.
 
         Raises:
             TransientError: the engine cannot be written.
@@ -228,12 +226,12 @@ class Undelivered:
     def _send(self, schedule: Schedule, one: Unsent, version: int) -> Written:
         wrote = Written()
         outgoing = schedule.outgoing_at(one.scheduled_at)
-        self._writer.house.deliver([outgoing])
+        self._writer.app.deliver([outgoing])
         wrote.sent = 1
         if not self._writer.put([Change(one.place, None, version)]):
             raise OtherSchedulerError
         event = self._writer.event("ticked", one.schedule, {"retries": one.retries + 1}, run=one.run)
-        wrote.told.append(replace(event, queue=outgoing.queue))
+        wrote.events.append(replace(event, queue=outgoing.queue))
         return wrote
 
     def keep(self, one: Unsent, version: int, now_ms: int, wrote: Written) -> Written:
@@ -252,10 +250,10 @@ class Undelivered:
         if why is None:
             taken = self._writer.put([Change(one.place, msgspec.json.encode(one), version)])
             wrote.due.append((one.place, one.again_at_ms))
-            wrote.told.append(self._writer.event("tick-refused", one.schedule, detail, run=one.run))
+            wrote.events.append(self._writer.event("tick-refused", one.schedule, detail, run=one.run))
         else:
             taken = self._writer.put([Change(one.place, None, version)])
-            wrote.told.append(self._give_up(one, why, {**detail, "reason": why}))
+            wrote.events.append(self._give_up(one, why, {**detail, "reason": why}))
         if version and not taken:
             raise OtherSchedulerError
         return wrote
@@ -265,19 +263,21 @@ class Undelivered:
         schedule = self._schedules[one.schedule]
         dead = schedule.undelivered.dead_letter
         key = None
-        if schedule.dispatches:  # its tick is none of the run's operations, so the row names no key: the run says it
+        if (
+            schedule.dispatches
+        ):  # its tick is not an operation of the run, so the row names no key: the run's value says it
             runs.note(self._state, one.run, failure=f"Its tick was given up: {one.message}"[:500])
         else:
             key = schedule.outgoing_at(one.scheduled_at).record
         if dead is not None:
-            entry = dead_letter(schedule, self._writer.house.name, one, why, self._writer.entropy.token())
+            entry = dead_letter(schedule, self._writer.app.name, one, why, self._writer.entropy.token())
             try:
                 (answer,) = self._writer.engine.queues.open(dead).send([entry])
             except UsageError as error:
                 detail = {**detail, "dead_letter": str(error)[:200]}
             else:
                 if not isinstance(answer, Refused):
-                    told = self._writer.event("dead-letter", one.schedule, detail, run=one.run)
-                    return replace(told, key=key, queue=dead, message_id=answer.message_id)
+                    event = self._writer.event("dead-letter", one.schedule, detail, run=one.run)
+                    return replace(event, key=key, queue=dead, message_id=answer.message_id)
                 detail = {**detail, "dead_letter": answer.message[:200]}
         return replace(self._writer.event("tick-dropped", one.schedule, detail, run=one.run), key=key)

@@ -28,7 +28,7 @@ from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
 from onefold.errors import UsageError
-from onefold.observe.standing import both
+from onefold.observe.operation_state import both
 from onefold.observe.wording import counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)

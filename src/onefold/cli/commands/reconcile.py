@@ -16,7 +16,7 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
 from onefold.maps import state as map_state
 from onefold.observe.wording import counted
-from onefold.reconcile.findings import Outcome
+from onefold.reconcile.findings import ReconcileOutcome
 
 _SHOWN = 20  # planned messages that are drawn; --json has them all
 
@@ -67,7 +67,7 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     return Answer({"outcomes": looks, "repair": plan}, draw=draw, code=code)
 
 
-def _draw_looks(looks: list[Outcome], found: target.Target, *, repairs: bool = False) -> None:
+def _draw_looks(looks: list[ReconcileOutcome], found: target.Target, *, repairs: bool = False) -> None:
     for place, outcome in enumerate(looks):
         if place:
             line()

@@ -1,8 +1,8 @@
-"""A declared schedule: its times, the job behind it, what becomes of a tick that its queue refuses; and `Tick` itself.
+"""A declared schedule: its times, the job behind it, what happens to a tick that its queue refuses; and `Tick` itself.
 
 `App.schedule` makes these; the embedded scheduler and `onefold synth` read them. A tick's message says the schedule and the
 planned time and nothing else, so that EventBridge Scheduler can write the same one (`<aws.scheduler.scheduled-time>`); the
-job's handler makes the `Tick` of it. Never here: when a tick is due (decide/), sending (scheduler.py).
+job's handler makes the `Tick` of it. Never here: when a tick is due (`ticks.py`), sending (`scheduler.py`).
 Invariant: a tick has one key, `<schedule>/<planned time>`, whoever sends it and how often.
 """
 
@@ -28,7 +28,7 @@ from onefold.run.context import Context
 from onefold.run.dispatcher import House, as_handler
 from onefold.run.handlers import Job, positional
 from onefold.run.outgoing import Outgoing, derived_dedup_id
-from onefold.schedules.expressions import Cron
+from onefold.schedules.expressions import CronExpression
 from onefold.schedules.fire_times import Timing, next_after, parse, run_name, zone_of
 from onefold.schedules.ticks import MISSED_MAX, Missed
 from onefold.zones import zone_name
@@ -82,12 +82,12 @@ class TickMessage(Struct, frozen=True, kw_only=True):
     scheduled_at: str
 
 
-class Undelivered(Struct, frozen=True, kw_only=True):
-    """What becomes of a tick that its queue does not take.
+class DeliveryPolicy(Struct, frozen=True, kw_only=True):
+    """What happens to a tick that its queue does not take.
 
     Args:
         attempts_max: retries, 0 to 185. age_ms: how long it is retried, counted from its first try.
-        dead_letter: the standard queue it goes to then; None: it is dropped, and that is told.
+        dead_letter: the standard queue it goes to then; None when it is dropped, which is reported.
     """
 
     attempts_max: int
@@ -101,7 +101,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     Attributes:
         name: unique in the app. expression: as it was written.
         timing: when it fires. job: what a tick is a message for.
-        missed, missed_max: what becomes of ticks whose time passed while no scheduler ran.
+        missed, missed_max: what happens to ticks whose time passed while no scheduler ran.
         delete_after: it is forgotten after its last tick (EventBridge's ActionAfterCompletion DELETE).
         undelivered: of ticks that the queue refuses. dispatches: its function is a generator of messages.
         function: as it was declared. owner: the team that owns a fix.
@@ -114,7 +114,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     missed: Missed
     missed_max: int
     delete_after: bool
-    undelivered: Undelivered
+    undelivered: DeliveryPolicy
     dispatches: bool
     function: Callable[..., Any]
     owner: str | None
@@ -206,7 +206,7 @@ def _instant_ms(message: TickMessage) -> int:
     )
 
 
-class Declares(House, Protocol):
+class ScheduleApp(House, Protocol):
     """What `declare` needs of an app."""
 
     @property
@@ -243,7 +243,7 @@ class Declares(House, Protocol):
         ...
 
 
-def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
+def declare(app: ScheduleApp, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
     """What `App.schedule` does; arguments and errors as there."""
     if callable(expression):
         raise errors.UsageError(
@@ -271,7 +271,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
         raise errors.UsageError(
             f"missed_max={given.missed_max!r} is out of range.", todo=f"It may be 1 to {MISSED_MAX:,}."
         )
-    undelivered_of(given.retry, None)
+    delivery_policy(given.retry, None)
 
     def declared(function: Any) -> Schedule:
         if not callable(function) or not inspect.signature(function).parameters:
@@ -305,7 +305,7 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
             missed=given.missed,
             missed_max=given.missed_max,
             delete_after=given.delete_after,
-            undelivered=undelivered_of(given.retry, dead_letter if given.dead_letter else None),
+            undelivered=delivery_policy(given.retry, dead_letter if given.dead_letter else None),
             dispatches=_dispatches(function),
             function=function,
             owner=given.owner,
@@ -317,8 +317,8 @@ def declare(app: Declares, expression: str, **options: Any) -> Callable[[Callabl
 
 
 def _check_fires(expression: str, timing: Timing) -> None:
-    """Refuse what can never fire. What has fired, or might have, is no mistake: an app lives longer than a date in it."""
-    if isinstance(timing.expression, Cron) and next_after(timing, -limits.DAY_MS, anchor_ms=0) is None:
+    """Refuse what can never fire. A time in the past is not a mistake: an app lives longer than a date in it."""
+    if isinstance(timing.expression, CronExpression) and next_after(timing, -limits.DAY_MS, anchor_ms=0) is None:
         bounds = " between its start and its end" if timing.start_ms is not None or timing.end_ms is not None else ""
         skips = timing.zone != "UTC" and timing.dst == "eventbridge"
         raise errors.UsageError(
@@ -329,7 +329,7 @@ def _check_fires(expression: str, timing: Timing) -> None:
         )
 
 
-def _own_queue(app: Declares) -> Queue:
+def _own_queue(app: ScheduleApp) -> Queue:
     """The queue for ticks that were given none, and for the dead letters of those that go to a FIFO queue."""
     name = f"{app.name}-schedules"
     return app.queues.get(name) or app.queue(name)
@@ -355,7 +355,7 @@ class _Options(Struct, frozen=True, kw_only=True):
     owner: str | None
 
 
-def undelivered_of(retry: ScheduleRetry, dead_letter: str | None) -> Undelivered:
+def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPolicy:
     """The retry policy of a schedule, checked.
 
     Raises:
@@ -366,10 +366,10 @@ def undelivered_of(retry: ScheduleRetry, dead_letter: str | None) -> Undelivered
     if type(attempts) is not int or not 0 <= attempts <= ATTEMPTS_MAX:
         raise errors.UsageError(f"retry.attempts={attempts!r} is out of range.", todo=f"It may be 0 to {ATTEMPTS_MAX}.")
     age_ms = duration.to_ms(retry.age, "retry.age", least_ms=AGE_MS_MIN, most_ms=AGE_MS_MAX)
-    return Undelivered(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
+    return DeliveryPolicy(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
 
 
-def _handler_of(function: Callable[..., Any], app: Declares, name: str, owner: str | None) -> Callable[..., Any]:
+def _handler_of(function: Callable[..., Any], app: ScheduleApp, name: str, owner: str | None) -> Callable[..., Any]:
     """A function of a tick as the handler of its messages; a coroutine function stays one, a generator dispatches."""
     inner = function
     if _dispatches(function):

@@ -1,10 +1,10 @@
-"""Where an operation stands now, in one sentence, and what a person can do next.
+"""The state of an operation now, in one sentence, and what a person can do next.
 
 Pure, from the same evidence as the timeline. The words are few and distinct, so that "waiting" never also means "lost" or
 "never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease is over, or whose process has
 ended), gone, unseen.
-Never here: the story (`timeline.py`), reading anything. Invariant: every operation stands in exactly one place, and every
-place but done, running and waiting names a next step.
+Never here: the story (`timeline.py`), reading anything. Invariant: every operation has exactly one state, and every state
+but done, running and waiting names a next step.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.observe.telling import Evidence
+from onefold.observe.timeline import Evidence
 from onefold.observe.wording import age, counted, pause
 
-Place = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
+StateName = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """Where an operation stands.
+class OperationState(Struct, frozen=True, kw_only=True):
+    """The state of an operation.
 
     Args:
-        place: the short word.
+        place: its name, one word.
         text: the sentence.
         todo: commands or advice, in order; empty when nothing is to be done.
     """
 
-    place: Place
+    place: StateName
     text: str
     todo: tuple[str, ...] = ()
 
 
-def standing(evidence: Evidence) -> Standing:
-    """The place, its sentence and the next steps."""
+def state_of(evidence: Evidence) -> OperationState:
+    """The state's name, its sentence and the next steps."""
     record = evidence.record
     dead = [one for one in evidence.messages if one.queue in evidence.dead]
     live = [one for one in evidence.messages if one.queue not in evidence.dead and one.queue not in evidence.held]
@@ -56,7 +56,7 @@ def standing(evidence: Evidence) -> Standing:
     return _gone(record, evidence)
 
 
-def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evidence) -> Standing:
+def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evidence) -> OperationState:
     text = f"Done at {evidence.say(record.updated_at_ms)}"
     by_hand = next((row for row in reversed(evidence.rows) if row.event == "settled" and row.detail.get("done")), None)
     if by_hand is not None and by_hand.at_ms >= (record.started_at_ms or 0):
@@ -72,13 +72,13 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
     if dead:
         text += f". {counted(len(dead), 'message')} of this key in a dead-letter queue"
         todo = (f"onefold dlq show {dead[0].message_id}",)
-    return Standing(place="done", text=text + ".", todo=todo)
+    return OperationState(place="done", text=text + ".", todo=todo)
 
 
-def _held(record: Record, evidence: Evidence) -> Standing:
+def _held(record: Record, evidence: Evidence) -> OperationState:
     why = f" {record.failure.error}: {record.failure.summary}" if record.failure is not None else ""
     key = shlex.quote(record.key.key)
-    return Standing(
+    return OperationState(
         place="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
@@ -89,7 +89,7 @@ def _held(record: Record, evidence: Evidence) -> Standing:
     )
 
 
-def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Standing:
+def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> OperationState:
     left_ms = record.lease_until_ms - evidence.now_ms
     started = record.started_fence == record.fence
     what = f"run {record.attempts}" if started else "a claim that has not started"
@@ -97,7 +97,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
     if evidence.owner_dead:
         return _ended(what, record, live)
     if left_ms > 0:
-        return Standing(
+        return OperationState(
             place="running",
             text=f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
             f"its lease holds for {pause(left_ms)} unless renewed.",
@@ -107,13 +107,13 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
         back = (
             f"visible again in {pause(wait_ms)}" if wait_ms else f"visible, {counted(live[0].receive_count, 'receive')}"
         )
-        return Standing(
+        return OperationState(
             place="silent",
             text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. "
             f"The next delivery takes it over; its message {live[0].message_id} is {back}.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
-    return Standing(
+    return OperationState(
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
@@ -121,44 +121,44 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Stan
     )
 
 
-def _ended(what: str, record: Record, live: list[Peeked]) -> Standing:
+def _ended(what: str, record: Record, live: list[Peeked]) -> OperationState:
     """A run whose process is known to have ended, whatever its lease says."""
     text = f"Silent: the process of {what}, owner {record.owner} (fence {record.fence}), has ended"
     if live:
-        return Standing(
+        return OperationState(
             place="silent",
             text=f"{text}; a worker on this machine frees its message {live[0].message_id} and takes it over.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
-    return Standing(
+    return OperationState(
         place="silent",
         text=f"{text}, and no message is left that would take it over.",
         todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
     )
 
 
-def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Standing:
+def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> OperationState:
     wait_ms = message.visible_at_ms - evidence.now_ms
     where = f"message {message.message_id} on {message.queue}"
     receives = f" ({counted(message.receive_count, 'receive')} so far)" if message.receive_count else ""
     if record is not None and record.status in ("failed", "unknown") and wait_ms > 0:
-        return Standing(
+        return OperationState(
             place="retrying",
             text=f"Retrying: {counted(record.attempts, 'run')} failed, the next in {pause(wait_ms)}, {where}.",
         )
     if message.state == "delayed":
-        return Standing(
+        return OperationState(
             place="waiting",
             text=f"Waiting: not before {evidence.say(message.visible_at_ms)}, in {pause(wait_ms)}; {where}.",
         )
     if message.state == "in_flight":
-        return Standing(
+        return OperationState(
             place="waiting",
             text=f"Waiting: received, and hidden for another {pause(wait_ms)} unless settled or extended; "
             f"{where}{receives}.",
         )
     since_ms = max(evidence.now_ms - message.visible_at_ms, 0)
-    return Standing(
+    return OperationState(
         place="waiting",
         text=f"Waiting for a worker for {age(since_ms)}; {where}{receives}.",
         todo=("Is a worker running? See `onefold status`.",) if since_ms >= _LONG_MS else (),
@@ -168,9 +168,9 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Stan
 _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question
 
 
-def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> Standing:
+def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> OperationState:
     job = evidence.key.job
-    return Standing(
+    return OperationState(
         place="waiting",
         text=f"Waiting: job {job} is paused by its circuit breaker, next try in {age(until_ms - evidence.now_ms)}; "
         f"message {message.message_id} on {message.queue}.",
@@ -178,13 +178,13 @@ def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> Standing:
     )
 
 
-def _dead(message: Peeked, evidence: Evidence) -> Standing:
+def _dead(message: Peeked, evidence: Evidence) -> OperationState:
     reason = message.reason
     why = (
         f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
     )
     owner = f" (owner: {reason.owner})" if reason is not None and reason.owner else ""
-    return Standing(
+    return OperationState(
         place="dead",
         text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
         f"{why}{owner}",
@@ -201,10 +201,10 @@ def both(redrive: str) -> tuple[str, ...]:
     return (f"{redrive} --dry-run", redrive) if redrive.startswith("onefold dlq redrive") else (redrive,)
 
 
-def _gone(record: Record | None, evidence: Evidence) -> Standing:
+def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
     if record is None and not evidence.rows:
-        return Standing(
+        return OperationState(
             place="unseen",
             text="No message, no record and no history of this key.",
             todo=("See below for what that can mean.",),
@@ -216,10 +216,10 @@ def _gone(record: Record | None, evidence: Evidence) -> Standing:
             if record.status == "failed"
             else f"Not done; the record says {record.status}{why}"
         )
-        return Standing(place="gone", text=f"{words}; the next call with this key runs it.", todo=())
+        return OperationState(place="gone", text=f"{words}; the next call with this key runs it.", todo=())
     who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
-    return Standing(
+    return OperationState(
         place="gone",
         text=f"Not done, and no message is left: {status}.{who}",
         todo=("Send it again with the same key; nothing prevents it.",),

@@ -1,4 +1,4 @@
-"""A run's dispatched operations against their records: where each stands, one page of keys at a time.
+"""A run's dispatched operations against their records: the state of each, one page of keys at a time.
 
 What was dispatched is known from the ledger (rows `dispatched` that name the run), what took effect from the records, and
 where the rest is from the queues. A run's own state is asked only whether it is a plain tick, which is its own operation;
@@ -48,11 +48,11 @@ _TABLE_BITS: Final = 27  # 16 MiB: of 10 million operations 4 % share a bit with
 _KEY_ROWS_MAX: Final = 10_000  # of one key; asked only about operations that needed more than one run
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class SurveyedOperation(Struct, frozen=True, kw_only=True):
     """One dispatched operation that is not simply done.
 
     Args:
-        key: the operation. place: where it stands.
+        key: the operation. place: its state, as above.
         why: one sentence.
         message_id, queue: where its payload is; None where no message is left.
         owner: of the fix, where it is known.
@@ -86,11 +86,11 @@ class Survey:
         engine: an open engine.
         run: the run's full name.
         now_ms: the instant of the question.
-        policies: of the declared jobs, by name; what is not known there is told without its owner and policy.
+        policies: of the declared jobs, by name; operations of other jobs have no owner and no policy.
 
     Attributes:
         dispatched: operations seen so far, each counted once. repeats: rows that dispatched one of them again.
-        counts: of these, by place. twice, doubtful: as of `Item`.
+        counts: of these, by place. twice, doubtful: as of `SurveyedOperation`.
     """
 
     def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
@@ -111,8 +111,8 @@ class Survey:
         self._instant_ms = 0
         self._of_instant: set[RecordKey] = set()  # odd ones whose first row is of that millisecond
 
-    def walk(self) -> Iterator[Item]:
-        """Everything that is not simply done once, in the order of its rows; when it ends, all counts stand."""
+    def walk(self) -> Iterator[SurveyedOperation]:
+        """Everything that is not simply done once, in the order of its rows; at the end all counts are complete."""
         standing = runs.read(self._engine.state, self.run)
         if standing is not None and standing.run.kind == "tick":  # it was not dispatched: it is the operation itself
             run, key = standing.run, RecordKey("", standing.run.title, self.run)
@@ -130,7 +130,7 @@ class Survey:
         if self.counts.get("done", 0) > done:
             yield from self._done_before()
 
-    def _done_before(self) -> Iterator[Item]:
+    def _done_before(self) -> Iterator[SurveyedOperation]:
         """Operations that an earlier message of their key completed, while this run's was refused or waits.
 
         A complete record says that its key is done, not with which payload: what this run's own rows say decides.
@@ -163,7 +163,7 @@ class Survey:
         return is_so
 
     def _told(self, history: Sequence[Row]) -> str:
-        """The event of this run that tells how an operation stands."""
+        """The event of this run that decides an operation's state."""
         told: str | None = None
         for row in history:
             if row.run == self.run and tells(row.event, told):
@@ -179,7 +179,7 @@ class Survey:
         ]
         return min(seen, key=lambda one: one.queue in self._dead, default=None)
 
-    def _completed_twice(self, rows: Sequence[Row]) -> Iterator[Item]:
+    def _completed_twice(self, rows: Sequence[Row]) -> Iterator[SurveyedOperation]:
         """Operations whose second completion in this run is among these rows."""
         for row in rows:
             key = row.key
@@ -195,7 +195,7 @@ class Survey:
                 self._twice.add(key)
                 self.twice += 1
                 why = f"completed {len(times)} times, {times[-1] - times[0]} ms apart"
-                yield Item(
+                yield SurveyedOperation(
                     key=key, place="done", why=why, dispatched_at_ms=row.at_ms, owner=self._owner(key), twice=True
                 )
 
@@ -214,7 +214,7 @@ class Survey:
             self.repeats += again
             self._count("done", -again)
 
-    def _page(self, rows: Sequence[Row]) -> Iterator[Item]:
+    def _page(self, rows: Sequence[Row]) -> Iterator[SurveyedOperation]:
         first: dict[RecordKey, Row] = {}
         for row in rows:
             assert row.key is not None
@@ -285,14 +285,14 @@ class Survey:
             self._depths[queue] = 0 if depth is None else depth.visible + depth.in_flight + depth.delayed
         return self._depths[queue] > 0
 
-    # -- where it stands -----------------------------------------------------------------------------------------------
+    # -- its state -----------------------------------------------------------------------------------------------------
 
     def _item(
         self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
-    ) -> Item:
+    ) -> SurveyedOperation:
         place, why = self._place(row, key, record, message, history)
         reason = message.reason if message is not None else None
-        return Item(
+        return SurveyedOperation(
             key=key,
             place=place,
             why=why,

@@ -1,0 +1,198 @@
+"""What the scheduler and its undelivered ticks share: the agenda of what is due when, and transactions with their events.
+
+A transaction is one call of the engine for what belongs together. Its rows of the ledger are written inside it; sinks get
+the events once it has been committed.
+Never here: what is written, when a tick is due, clocks. Invariants: nothing is reported of a transaction that was not made.
+A name has one instant in the agenda at most; an older one that is still in the heap is ignored.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from onefold import errors
+from onefold.contracts.engine import Engine
+from onefold.contracts.ledger import History
+from onefold.contracts.state import Change
+from onefold.run.events import Event, Sinks, kept
+from onefold.run.outgoing import Outgoing, Receipt
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
+
+
+class Due(NamedTuple):
+    """When a value in State is to be looked at.
+
+    Args:
+        at_ms: the instant. place: the value's name in State.
+    """
+
+    at_ms: int
+    place: str
+
+
+class Agenda:
+    """Names in State by the instant at which they are to be looked at. For one thread."""
+
+    def __init__(self) -> None:
+        self._heap: list[Due] = []
+        self._instants: dict[str, int] = {}
+
+    def note(self, place: str, at_ms: int | None) -> None:
+        """Look at a name at that instant, instead of the one noted before; with None not at all."""
+        if at_ms is None:
+            self._instants.pop(place, None)
+        elif self._instants.get(place) != at_ms:
+            self._instants[place] = at_ms
+            heapq.heappush(self._heap, Due(at_ms, place))
+
+    def take(self, now_ms: int, count_max: int) -> list[str]:
+        """Take off what is due, the earliest first."""
+        due: list[str] = []
+        while self._heap and self._heap[0].at_ms <= now_ms and len(due) < count_max:
+            at_ms, place = heapq.heappop(self._heap)
+            if self._instants.get(place) == at_ms:
+                del self._instants[place]
+                due.append(place)
+        return due
+
+    def put_back(self, places: list[str], at_ms: int) -> None:
+        """Note names that were taken, unless they were noted again since."""
+        for place in places:
+            if place not in self._instants:
+                self.note(place, at_ms)
+
+    def first_ms(self) -> int | None:
+        """An instant not later than the next one that is due; None when there is none."""
+        return self._heap[0].at_ms if self._heap else None
+
+    def has(self, place: str) -> bool:
+        """Whether a name is in the agenda."""
+        return place in self._instants
+
+    def next(self, count: int, prefix: str = "") -> list[Due]:
+        """What is due next, in order; at most `count`, of the names that begin with `prefix`."""
+        places = (Due(at_ms, place) for place, at_ms in self._instants.items() if place.startswith(prefix))
+        return heapq.nsmallest(count, places)
+
+
+PREFIX: Final = "schedule/"  # of the names of schedules' states in State
+Detail = Mapping[str, str | int | None]
+
+
+class SchedulerRuntime(Protocol):
+    """An opened engine, as the app has it."""
+
+    engine: Engine
+    clock: Clock
+    entropy: Entropy
+    owner: str
+
+
+class SchedulerApp(Protocol):
+    """What a scheduler needs of an app."""
+
+    name: str
+    history: History
+
+    @property
+    def reconcilers(self) -> Mapping[str, Any]:
+        """What looks at runs after a while, by name."""
+        ...
+
+    def runtime(self) -> SchedulerRuntime:
+        """The opened engine."""
+        ...
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Accept messages durably, all or none."""
+        ...
+
+
+class OtherSchedulerError(Exception):
+    """Another scheduler has dealt with it in the meantime."""
+
+
+class Written:
+    """What a transaction did, to be acted on once it is committed.
+
+    Attributes:
+        events: what happened. sent: how many ticks were sent. superseded: schedules for which other times count.
+        due: when names in State are to be looked at; None for not at all.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.due: list[tuple[str, int | None]] = []
+        self.superseded: list[str] = []
+        self.sent = 0
+
+
+class Writer:
+    """Makes a scheduler's transactions.
+
+    Args:
+        app: the app. sinks: hear what happened.
+    """
+
+    def __init__(self, app: SchedulerApp, sinks: Sinks) -> None:
+        opened = app.runtime()
+        self.app = app
+        self.engine, self.clock, self.entropy = opened.engine, opened.clock, opened.entropy
+        self._owner = opened.owner
+        self._sinks = sinks
+
+    def together(self, write: Callable[[], Written]) -> Written | Exception:
+        """Make changes in one transaction, where the engine has one; what they did, or the error that prevented them.
+
+        Raises:
+            TransientError: an embedded engine cannot be written, or not now: nothing was done.
+        """
+
+        def call() -> Written:
+            wrote = write()
+            self._append(wrote.events)
+            return wrote
+
+        (answer,) = self.engine.together([call])
+        if isinstance(answer, errors.TransientError) and self.engine.commit is not None:
+            raise answer
+        if isinstance(answer, Written):
+            if answer.sent:
+                self.engine.notify()  # workers woken inside the transaction were woken too early
+            self._emit(answer.events)
+            return answer
+        assert isinstance(answer, Exception)
+        return answer
+
+    def put(self, changes: Sequence[Change]) -> bool:
+        """Change State; whether every value still had the expected version."""
+        return all(self.engine.state.put(changes)) if changes else True
+
+    def event(self, name: str, schedule: str, detail: Detail = {}, *, run: str | None = None) -> Event:  # noqa: B006 - read only
+        """An event about a schedule, to be reported with a transaction."""
+        at_ms = self.clock.now_ms()
+        return Event(at_ms=at_ms, name=name, run=run, actor=self._owner, detail={"schedule": schedule, **detail})
+
+    def report(self, *events: Event) -> None:
+        """Report what happened outside of a transaction."""
+        with suppress(errors.TransientError):  # the engine may be what the events are about
+            self._append(events)
+        self._emit(events)
+
+    def report_own(self, name: str, detail: Detail = {}) -> None:  # noqa: B006 - read only
+        """Report something that happened to the scheduler itself."""
+        self.report(Event(at_ms=self.clock.now_ms(), name=name, actor=self._owner, detail=detail))
+
+    def _append(self, events: Iterable[Event]) -> None:
+        rows = [event.row() for event in events if kept(event.name, self.app.history, run=event.run)]
+        if rows:
+            self.engine.ledger.append(rows)
+
+    def _emit(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._sinks.emit(event)
