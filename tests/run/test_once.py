@@ -338,7 +338,7 @@ def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **options: 
 
     with monkeypatch.context() as patch:
         patch.setattr("onefold.run.once.Guard.failed", lambda self, claimed, error: None)
-        patch.setattr("onefold.run.once.Keeper.add", lambda self, hold: None)
+        patch.setattr("onefold.run.once.LeaseKeeper.add", lambda self, hold: None)
         with pytest.raises(Dead):
             guard(work, **options)("o-1")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -41,16 +42,16 @@ from onefold.decide.keys import KeyFunction, key_rule
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import check_choice, checked_options
-from onefold.run import once_refusals
+from onefold.run import once_reports
 from onefold.run.events import is_kept, kept_text
 from onefold.run.names import take
-from onefold.run.once_history import History
-from onefold.run.once_leases import Keeper
-from onefold.steady_clock import SteadyClock, until_ms
+from onefold.run.once_reports import CallHistory
+from onefold.steady_clock import SteadyClock, lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State, Store
     from onefold.outside import Clock, Entropy, Waiter
+
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -61,6 +62,69 @@ _WRITE_PAUSE_MS = 50
 _log = logging.getLogger("onefold")
 _inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
 """The calls that this thread, or this task and those it came from, is in the middle of."""
+
+
+class LeaseKeeper:
+    """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
+
+    A lease that is lost, or over, while its call runs is logged.
+    """
+
+    def __init__(self, store: Store, clock: Clock, lease_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._holds: dict[records.Hold, None] = {}
+        self._ends: dict[records.Hold, int] = {}  # of the thread: when each lease is over unless renewed
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: the calls that run are the parent's, and its thread is not here."""
+        self._holds, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
+
+    def add(self, hold: records.Hold) -> None:
+        """Renew from now on."""
+        self._holds[hold] = None
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
+                    thread.start()
+                    self._thread = thread  # after its start: an exception out of a signal's handler may come between
+
+    def __contains__(self, hold: records.Hold) -> bool:
+        """Whether it is being renewed."""
+        return hold in self._holds
+
+    def remove(self, hold: records.Hold) -> None:
+        """The call is over."""
+        self._holds.pop(hold, None)
+
+    def _renew_all(self) -> None:
+        while not self._clock.wait(self._stop, self._lease_ms // 3):
+            if self._holds:
+                now_ms = lease_from_ms(self._clock)
+                self._renew(list(self._holds), now_ms, until_ms(self._clock, now_ms, self._lease_ms))
+
+    def _renew(self, holds: list[records.Hold], now_ms: int, ends_ms: int) -> None:
+        self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
+        try:
+            kept = self._store.renew(holds, ends_ms)
+        except errors.OnefoldError as error:  # tried again a third of a lease later
+            for hold in holds:
+                if self._ends[hold] <= now_ms:
+                    text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
+                    _log.warning(text, hold.key.job, hold.key.key, error)
+            return
+        for hold, is_renewed in zip(holds, kept, strict=True):
+            self._ends[hold] = ends_ms
+            if not is_renewed and hold in self._holds:  # else the call has ended meanwhile
+                self.remove(hold)
+                text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
+                _log.warning(text, hold.key.job, hold.key.key)
 
 
 class Guard:
@@ -89,10 +153,10 @@ class Guard:
     ) -> None:
         check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
         check_choice(on_running, ("wait", "raise"), "on_running")
-        once_refusals.check_crashes(crashes)
+        once_reports.check_crashes(crashes)
         self.name = name
         self.store = store
-        self._history = History(store, name, on_unknown, crashes)
+        self._history = CallHistory(store, name, on_unknown, crashes)
         self.clock = clock
         self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
         self.never: Waiter = Never()
@@ -103,13 +167,13 @@ class Guard:
             for parameter in self._signature.parameters.values()
         )
         parameters = self._signature.parameters
-        self._ignored = once_refusals.fingerprinted(function, self._signature, ignore, name)
-        self._defaults = once_refusals.defaults_of(self._signature)
+        self._ignored = once_reports.fingerprinted(function, self._signature, ignore, name)
+        self._defaults = once_reports.defaults_of(self._signature)
         self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
         fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(parameters, Any))  # type: ignore[operator]
         self._key = key_rule(key, fields, what=f"key of {name}")
         self._tenant = key_rule(tenant, fields, what=f"tenant of {name}") if tenant else None
-        self._result = payload_type(Any, result=once_refusals.returned(function))
+        self._result = payload_type(Any, result=once_reports.returned(function))
         self._keep_ms = keep_ms
         self._lease_ms = lease_ms
         self._on_unknown = on_unknown
@@ -118,7 +182,7 @@ class Guard:
         self.on_running = on_running
         self._entropy = entropy
         self._owner = entropy.token()
-        self._keeper = Keeper(store, clock, lease_ms)
+        self._keeper = LeaseKeeper(store, clock, lease_ms)
         self._is_named = False  # whether its name is known to be that of guarded calls on this store
         self._asking: dict[
             object, records.RecordKey
@@ -150,7 +214,7 @@ class Guard:
         try:
             fingerprint = digest(outline(told))
         except errors.PayloadError as error:
-            raise once_refusals.without_form(self.name, told, error) from None
+            raise once_reports.without_form(self.name, told, error) from None
         now_ms = self._lease_from_ms()
         ask = Ask(
             key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
@@ -165,7 +229,7 @@ class Guard:
         self._asking[call] = ask.key
         try:
             found = self._history.claim(ask, now_ms)
-            if isinstance(found, Conflict) and once_refusals.is_alike(
+            if isinstance(found, Conflict) and once_reports.is_alike(
                 told, fingerprint, found.fingerprint, self._defaults
             ):
                 found = self._history.claim(replace(ask, fingerprint=found.fingerprint), now_ms)
@@ -184,7 +248,7 @@ class Guard:
                 return found  # without another call in between, which an exception could follow
             case Running():
                 if self.on_running == "wait" and records.Hold(ask.key, found.owner, found.fence) in _inside.get():
-                    raise once_refusals.own_call(self.name, ask.key.key)
+                    raise once_reports.own_call(self.name, ask.key.key)
                 return found
             case Held():
                 raise self._unknown(ask.key, now_ms)
@@ -211,7 +275,7 @@ class Guard:
         if not found.started:
             if found.doubt and (self._on_unknown == "hold" or found.crashes >= self._crashes):
                 why = "on_unknown is hold" if self._on_unknown == "hold" else f"crashes is {self._crashes}"
-                failure = Failure(kind="unknown", error="CallerDied", summary=once_refusals.died(found, why))
+                failure = Failure(kind="unknown", error="CallerDied", summary=once_reports.died(found, why))
                 parked = Unknown(failure=failure, expires_at_ms=now_ms + self._keep_ms, parked=True)
                 if self.store.write([(found.hold, parked)], now_ms)[0]:
                     self._history.note(found, now_ms, "held", failure)
@@ -249,8 +313,8 @@ class Guard:
         try:
             result = self._result.encode_result(value)
         except errors.PayloadError as error:
-            if isinstance(value, once_refusals.LAZY):
-                refused = once_refusals.lazy_result(self.name, value)
+            if isinstance(value, once_reports.LAZY):
+                refused = once_reports.lazy_result(self.name, value)
                 reason = Failure(kind="permanent", error="UsageError", summary=refused.what)
                 if self._write(claimed, Fail(failure=reason, expires_at_ms=expires_at_ms)):
                     self._history.note(claimed, now_ms, "failed", reason)
@@ -336,7 +400,7 @@ class Guard:
         try:
             return self._result.decode_result(found.result)
         except errors.PayloadError as error:
-            raise once_refusals.unfit(self.name, found.hold.key.key, error) from None
+            raise once_reports.unfit(self.name, found.hold.key.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Since when a duplicate that has met a running call waits; None: until now it has not.
@@ -350,11 +414,11 @@ class Guard:
             waited_ms = self._wait_ms if waits else None
             own = found.owner == self._owner
             key = self._key.of(self._named(self._arguments(args, kwargs)))
-            raise once_refusals.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
+            raise once_reports.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
         return since_ms
 
     def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
-        return once_refusals.held(self.name, self.store.read([key], now_ms)[0], key)
+        return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)
 
     def _named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as key rules see them: those of **kwargs by their own names, too."""
@@ -419,7 +483,7 @@ def once(
             function,
             key=key,
             store=store,
-            name=once_refusals.named(name, function, store),
+            name=once_reports.named(name, function, store),
             tenant=tenant,
             ignore=ignore,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
@@ -433,7 +497,7 @@ def once(
         )
         if not inspect.iscoroutinefunction(function):
             return _synchronous(function, guard)
-        from onefold.run.once_in_tasks import (
+        from onefold.run.once_async import (
             asynchronous,
         )  # 36 ms for asyncio; a program with coroutines has it already
 

@@ -25,7 +25,7 @@ from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import once_in_tasks
+from onefold.run import once_async
 from tests.run.bench import Faulty
 from tests.run.test_once import PATIENCE_S, Watched, standing
 
@@ -151,7 +151,7 @@ def test_a_claim_that_waits_for_a_thread_is_not_made_once_it_is_cancelled(
 ) -> None:
     pool, free = ThreadPoolExecutor(1), threading.Event()
     pool.submit(free.wait, PATIENCE_S)
-    monkeypatch.setattr(once_in_tasks._claims, "_pool", pool)
+    monkeypatch.setattr(once_async._claims, "_pool", pool)
     charge = Charge(store, clock, lambda verb, side: None)
 
     async def main() -> None:
@@ -168,13 +168,13 @@ def test_a_claim_is_let_go_whose_answer_comes_with_the_cancellation(
     store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charge = Charge(store, clock, lambda verb, side: None)
-    answered, perform = threading.Event(), once_in_tasks._Call.perform
+    answered, perform = threading.Event(), once_async._Call.perform
 
     def performed(*args: Any) -> None:
         perform(*args)
         answered.set()
 
-    monkeypatch.setattr(once_in_tasks._Call, "perform", performed)
+    monkeypatch.setattr(once_async._Call, "perform", performed)
 
     async def main() -> None:
         task = asyncio.ensure_future(charge.call("o-1"))
@@ -308,8 +308,8 @@ def test_a_record_that_no_thread_comes_to_is_written_by_the_call_that_is_cancell
 ) -> None:
     pool, free = ThreadPoolExecutor(1), threading.Event()
     pool.submit(free.wait, PATIENCE_S)
-    monkeypatch.setattr(once_in_tasks._records, "_pool", pool)
-    monkeypatch.setattr(once_in_tasks, "_CANCELLED_WAITS_S", 0.05)
+    monkeypatch.setattr(once_async._records, "_pool", pool)
+    monkeypatch.setattr(once_async, "_CANCELLED_WAITS_S", 0.05)
     charge = Charge(store, clock, lambda verb, side: None)
 
     async def main() -> None:
@@ -328,7 +328,7 @@ def test_a_record_that_no_thread_comes_to_is_written_by_the_call_that_is_cancell
 def test_a_call_that_is_cancelled_does_not_wait_for_ever_for_its_record(
     store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(once_in_tasks, "_CANCELLED_WAITS_S", 0.05)
+    monkeypatch.setattr(once_async, "_CANCELLED_WAITS_S", 0.05)
     gate = Gate("store.write", "before")
     charge = Charge(store, clock, gate)
 
@@ -403,7 +403,7 @@ def test_where_no_thread_can_be_started_the_record_is_written_here(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     async def act() -> None:
-        monkeypatch.setattr(once_in_tasks._records._pool, "submit", none)
+        monkeypatch.setattr(once_async._records._pool, "submit", none)
         if fails:
             raise ValueError("no")
 
@@ -452,7 +452,7 @@ def below(frame: types.FrameType | None) -> bool:
     """Whether a frame is the module's, or of what it calls in the libraries of threads, whose locks both sides may need."""
     while frame is not None and frame.f_code.co_filename in (threading.__file__, _base.__file__, thread.__file__):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == once_in_tasks.__file__
+    return frame is not None and frame.f_code.co_filename == once_async.__file__
 
 
 @pytest.mark.parametrize("kind", [Alarmed, KeyboardInterrupt])
@@ -461,10 +461,10 @@ def test_an_exception_of_a_signal_at_any_line_leaves_the_key_free_or_its_effect_
     clock: Watched, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], event: str
 ) -> None:
     store = onefold.memory_store()
-    monkeypatch.setattr(once_in_tasks, "_LOOK_S", 0.01)
-    monkeypatch.setattr(once_in_tasks._claims, "_pool", ThreadPoolExecutor(1))
-    monkeypatch.setattr(once_in_tasks._records, "_pool", ThreadPoolExecutor(1))
-    pools = [once_in_tasks._claims._pool, once_in_tasks._records._pool]
+    monkeypatch.setattr(once_async, "_LOOK_S", 0.01)
+    monkeypatch.setattr(once_async._claims, "_pool", ThreadPoolExecutor(1))
+    monkeypatch.setattr(once_async._records, "_pool", ThreadPoolExecutor(1))
+    pools = [once_async._claims._pool, once_async._records._pool]
     charge = Charge(store, clock, lambda verb, side: None)
     left, where = 0, ""
 
