@@ -6,7 +6,6 @@ import pytest
 
 import onefold
 from onefold.admin import dead_letters, editing
-from onefold.admin import editing as payloads
 from onefold.admin.dead_letters import Select
 from onefold.run.handlers import AMENDS_ATTRIBUTE
 from tests.faces.office import ACTOR, Open, Order
@@ -226,18 +225,18 @@ def test_what_is_deleted_is_gone_and_says_who_did_it(there: Open) -> None:
 
 def test_assignments_keep_what_they_do_not_name() -> None:
     text = '{"amount":1.10,"big":12345678901234567890,"lines":[{"count":1}],"note":"x"}'
-    changed = payloads.assigned(text, ["lines.0.count=2", "note=007", 'zip="01234"', 'more={"a":[1]}'])
+    changed = editing.assigned(text, ["lines.0.count=2", "note=007", 'zip="01234"', 'more={"a":[1]}'])
     assert changed == (
         '{"amount":1.10,"big":12345678901234567890,"lines":[{"count":2}],"note":"007","zip":"01234","more":{"a":[1]}}'
     )
-    assert payloads.changed_fields(text, changed) == ("lines", "note", "zip", "more")
-    assert payloads.assigned("no json", []) == "no json"
+    assert editing.changed_fields(text, changed) == ("lines", "note", "zip", "more")
+    assert editing.assigned("no json", []) == "no json"
 
 
 def test_a_body_that_is_no_json_has_no_fields() -> None:
     with pytest.raises(onefold.UsageError, match="not JSON"):
-        payloads.assigned("no json", ["a=1"])
-    assert payloads.changed_fields("no json", "no json") == ()
-    assert payloads.changed_fields("no json", '{"a": 1}') == ("(all)",)
-    assert payloads.changed_fields("[1]", "[2]") == ("(all)",)
-    assert payloads.changed_fields('{"a": 1}', '{"a":1}') == ()
+        editing.assigned("no json", ["a=1"])
+    assert editing.changed_fields("no json", "no json") == ()
+    assert editing.changed_fields("no json", '{"a": 1}') == ("(all)",)
+    assert editing.changed_fields("[1]", "[2]") == ("(all)",)
+    assert editing.changed_fields('{"a": 1}', '{"a":1}') == ()

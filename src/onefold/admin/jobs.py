@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.admin import editing as payloads
-from onefold.admin import reading
+from onefold.admin import editing, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
@@ -77,7 +76,7 @@ def send_text(
             todo="""JSON has names and texts in double quotes; put the whole in single ones: '{"id": "7"}'""",
         ) from None
     payload = job.rules.payload.decode(text)
-    payloads.check_fields(job, text)
+    editing.check_fields(job, text)
     return job.send(payload, delay=delay, run_at=at, key=key)
 
 

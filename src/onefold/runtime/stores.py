@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onefold.backends import registry
+from onefold.backends.memory import MemoryStore
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
@@ -28,8 +30,6 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
         UsageError: unknown scheme, or an extra that is not installed.
         StorageError: the file, table or server cannot be used.
     """
-    from onefold.backends import registry
-
     if not isinstance(url, str):
         raise UsageError(
             f"onefold.store({url!r:.80}): a store is named by a URL, as text.",
@@ -41,6 +41,4 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
 
 def memory_store() -> Store:
     """A store in this process's memory: for tests and for deduplication that need not survive a restart."""
-    from onefold.backends.memory import MemoryStore
-
     return MemoryStore()

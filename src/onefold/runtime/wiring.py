@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onefold import errors
-from onefold.backends import registry
+from onefold.backends import buckets, registry
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.run.admission import Admission
+from onefold.run.completion import Closer, Closing
 from onefold.run.driver import Driver
 from onefold.run.finishing import group_flag
 from onefold.run.names import take
-from onefold.run.settlement import Backend
+from onefold.run.settlement import Backend, JointTransaction
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.maps.sources import ResultLocation, Source
     from onefold.outside import Clock, Entropy, Waiter
-    from onefold.run.completion import Closing
     from onefold.run.events import Sinks
     from onefold.run.handlers import Job
-    from onefold.run.settlement import JointTransaction
 
 
 def backend_of(engine: Engine) -> Backend:
@@ -57,8 +56,6 @@ def backend_of(engine: Engine) -> Backend:
         return backend
 
     def effects(limit_ms: int) -> JointTransaction | None:
-        from onefold.run.settlement import JointTransaction  # only jobs whose effect is rows of theirs
-
         inner = opened(limit_ms)
         return JointTransaction(backend, inner) if inner is not None else None
 
@@ -155,8 +152,6 @@ class Runtime:
             ConflictError: another app's job on this engine has the name of one.
         """
         self.take_names_of(jobs)
-        from onefold.run.completion import Closer  # a function makes its own when it settles something of a run
-
         self.sinks = sinks
         self.closer = Closer(self.engine, jobs, self.steady)
         self.engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
@@ -188,14 +183,12 @@ class Runtime:
 
     def source(self, place: str) -> Source:
         """The file, directory, S3 object or prefix that a map run reads; errors as `sources.source_of`."""
-        from onefold.backends import buckets
         from onefold.maps.sources import source_of  # only map runs read
 
         return source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def results(self, place: str) -> ResultLocation:
         """Where a map run writes its result files: a folder or an S3 prefix."""
-        from onefold.backends import buckets
         from onefold.maps.sources import result_location  # only map runs write
 
         return result_location(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)

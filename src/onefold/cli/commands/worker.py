@@ -196,9 +196,7 @@ def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
     """A scheduler beside the worker; the worker drains when it fails."""
-    from onefold.runtime import workers as schedules  # and with it zones and expressions: only who schedules pays
-
-    return schedules.beside(schedules.make_scheduler(app, app.schedules, sinks=sinks), worker.drain)
+    return workers.beside(workers.make_scheduler(app, app.schedules, sinks=sinks), worker.drain)
 
 
 @contextmanager
