@@ -140,7 +140,7 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
         payloads = part("aws.payloads").Payloads(session, place.bucket, place.folder, entropy=entropy)
     later = None
     if place.later_group is not None:
-        later = part("aws.later").Later(session, group=place.later_group, role=place.later_role)
+        later = part("aws.sending").Later(session, group=place.later_group, role=place.later_role)
     books: Books
     if place.records is None:
         books, sweep = _dynamo(

@@ -321,7 +321,7 @@ def test_a_letter_of_unknown_origin_needs_a_target(queues: SqsQueues) -> None:
     send(queues, "dead", "stray")
     bury(queues, "orders", "a")
     ids = letters(queues)
-    with pytest.raises(errors.UsageError, match="Nobody knows which queue"):
+    with pytest.raises(errors.UsageError, match="It is not known which queue"):
         queues.move([(ids["a"], None, None), (ids["stray"], None, None)])
     assert queues.depth("dead").visible == 2
     with pytest.raises(errors.NotFoundError):
@@ -542,5 +542,5 @@ def test_what_sqs_does_not_tell(queues: SqsQueues) -> None:
     assert queue.depth().oldest_age_ms is None
     assert queues.next_ready_ms("orders") is None
     assert queues.dedup_memory("orders") == []
-    with pytest.raises(errors.UsageError, match="does not tell how a receipt stands"):
+    with pytest.raises(errors.UsageError, match="does not report the state of a receipt"):
         queue.standing([held.receipt])

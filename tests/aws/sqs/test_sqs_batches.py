@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onefold import errors
 from onefold.backends.aws import batches
-from onefold.backends.aws.batches import BATCH_BYTES_MAX, TRIES, Failure
+from onefold.backends.aws.batches import BATCH_BYTES_MAX, TRIES, FailedEntry
 from onefold.backends.aws.session import aws_errors
 from tests.aws.sqs.rig import client_error
 
@@ -53,10 +53,10 @@ def test_only_what_failed_for_now_is_tried_again() -> None:
     entries = [entry("a", "ok"), entry("b", "later", "ok"), entry("c", "wrong"), entry("d", "silent", "later", "ok")]
     answers = batches.carry_out(server, entries)
     assert server.asked == [["a", "b", "c", "d"], ["b", "d"], ["d"]]
-    assert [one if isinstance(one, Failure) else one["said"] for one in answers] == [
+    assert [one if isinstance(one, FailedEntry) else one["said"] for one in answers] == [
         "a",
         "b",
-        Failure("Code", "wrong", passing=False),
+        FailedEntry("Code", "wrong", passing=False),
         "d",
     ]
 
@@ -65,8 +65,8 @@ def test_tries_end() -> None:
     server = Server()
     answers = batches.carry_out(server, [entry("a", "later"), entry("b", "ok")])
     assert len(server.asked) == TRIES
-    assert answers[0] == Failure("Code", "later", passing=True)
-    assert not isinstance(answers[1], Failure)
+    assert answers[0] == FailedEntry("Code", "later", passing=True)
+    assert not isinstance(answers[1], FailedEntry)
 
 
 def test_a_request_refused_for_one_entry_is_made_again_entry_by_entry() -> None:
@@ -81,8 +81,8 @@ def test_a_request_refused_for_one_entry_is_made_again_entry_by_entry() -> None:
 
     answers = batches.carry_out(call, [{"name": "a"}, {"name": "bad"}, {"name": "c"}])
     assert asked == [["a", "bad", "c"], ["a"], ["bad"], ["c"]]
-    assert [isinstance(one, Failure) for one in answers] == [False, True, False]
-    assert answers[1] == Failure("InvalidParameterValue", "MessageGroupId", passing=False)
+    assert [isinstance(one, FailedEntry) for one in answers] == [False, True, False]
+    assert answers[1] == FailedEntry("InvalidParameterValue", "MessageGroupId", passing=False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from onefold import errors, limits
 from onefold.backends.aws import batches
-from onefold.backends.aws.messages import Receipt
+from onefold.backends.aws.messages import SqsReceipt
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs, SqsQueue
 from onefold.backends.aws.sqs_admin import SqsQueues
@@ -355,7 +355,7 @@ def test_wrong_region_or_queue_missing(queues: SqsQueues, queue: Queue) -> None:
         lambda: queue.send([Entry(body="a")]),
         lambda: queue.receive(1),
         queue.depth,
-        lambda: queue.delete([Receipt("m", "h").text()]),
+        lambda: queue.delete([SqsReceipt("m", "h").text()]),
         lambda: queues.setting("orders"),
         lambda: queues.peek("orders"),
         lambda: queues.purge("orders"),

@@ -15,7 +15,7 @@ import pytest
 
 from onefold import errors, limits
 from onefold.backends import places
-from onefold.backends.aws.later import Later
+from onefold.backends.aws.sending import Later
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs
 from onefold.backends.aws.sqs_admin import SqsQueues

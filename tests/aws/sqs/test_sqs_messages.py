@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from onefold import errors
 from onefold.backends.aws import messages
-from onefold.backends.aws.entries import burial_token, entry_of, pointer
-from onefold.backends.aws.messages import Form, Receipt
+from onefold.backends.aws.messages import Form, SqsReceipt, dead_letter_token, entry_of, pointer
 from onefold.contracts.queue import Attribute, Reason
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
@@ -123,9 +122,9 @@ def test_a_receipt_that_is_none(text: str) -> None:
 
 
 def test_a_receipt_carries_what_a_delete_needs() -> None:
-    receipt = Receipt("m", 'handle"with:all/of+it', "p/orders/1")
+    receipt = SqsReceipt("m", 'handle"with:all/of+it', "p/orders/1")
     assert messages.parse_receipt(receipt.text()) == receipt
-    assert messages.parse_receipt(Receipt("m", "h").text()) == Receipt("m", "h")
+    assert messages.parse_receipt(SqsReceipt("m", "h").text()) == SqsReceipt("m", "h")
 
 
 @pytest.mark.parametrize("record", [{}, {"messageId": "m"}, {"eventSource": "aws:s3", "s3": {}}, {"attributes": None}])
@@ -142,5 +141,5 @@ def test_a_pointer_is_that_of_aws_own_clients() -> None:
 
 
 def test_one_burial_has_one_id() -> None:
-    assert burial_token("orders", "m") == burial_token("orders", "m")
-    assert len({burial_token(queue, one) for queue in ("a", "b") for one in ("1", "2")}) == 4
+    assert dead_letter_token("orders", "m") == dead_letter_token("orders", "m")
+    assert len({dead_letter_token(queue, one) for queue in ("a", "b") for one in ("1", "2")}) == 4

@@ -1,8 +1,8 @@
 """Batches of SQS: cut to ten entries and 1 MiB, one answer per entry, failed entries tried again by themselves.
 
-SQS answers a batch with 200 and two lists, so a batch half succeeds. An entry that failed for a passing reason is tried
-again at once, without the others, at most `TRIES` times in all; botocore has already waited where whole calls failed. A
-request that is refused as a whole because of one entry (FIFO parameters, for example) is made again entry by entry.
+SQS answers a batch with 200 and two lists, so half of a batch may succeed. An entry that failed for a passing reason is
+tried again at once, without the others, at most `TRIES` times in all; botocore has already waited where whole calls failed.
+A request that is refused as a whole because of one entry (FIFO parameters, for example) is made again entry by entry.
 
 Never here: what an entry means. Invariant: every entry has exactly one answer, in the order asked, or an error is raised.
 
@@ -37,8 +37,8 @@ _OF_ONE: Final = _WRONG | {
 }  # fmt: skip
 
 
-class Failure(Struct, frozen=True):
-    """Why an entry failed for good, or `passing`: it failed every time and may work later."""
+class FailedEntry(Struct, frozen=True):
+    """An entry that failed for good, or `passing`: it failed at every try and may work later."""
 
     code: str
     message: str
@@ -51,7 +51,7 @@ def seconds(duration_ms: int) -> int:
 
 
 def cut(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Places of entries, in order, in batches of at most ten and 1 MiB; one that is larger stands alone."""
+    """Indexes of entries, in order, in batches of at most ten and 1 MiB; one that is larger is a batch of its own."""
     batch: list[int] = []
     total = 0
     for place, size in enumerate(sizes):
@@ -64,7 +64,7 @@ def cut(sizes: Sequence[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | Failure]:
+def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | FailedEntry]:
     """Make one batch call; each entry's success or failure, in order.
 
     Args:
@@ -74,11 +74,11 @@ def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[
     Raises:
         TransientError, UsageError: the whole call failed; entries of an earlier try may have been done.
     """
-    answers: dict[int, Mapping[str, Any] | Failure] = {}
+    answers: dict[int, Mapping[str, Any] | FailedEntry] = {}
     waiting = list(range(len(entries)))
     for _ in range(TRIES):
         answers |= _once(call, entries, waiting)
-        waiting = [place for place in waiting if isinstance(one := answers[place], Failure) and one.passing]
+        waiting = [place for place in waiting if isinstance(one := answers[place], FailedEntry) and one.passing]
         if not waiting:
             break
     return [answers[place] for place in range(len(entries))]
@@ -86,7 +86,7 @@ def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[
 
 def _once(
     call: Call, entries: Sequence[Mapping[str, Any]], places: Sequence[int]
-) -> dict[int, Mapping[str, Any] | Failure]:
+) -> dict[int, Mapping[str, Any] | FailedEntry]:
     try:
         answer = call([{**entries[place], "Id": str(place)} for place in places])
     except errors.UsageError as error:
@@ -94,14 +94,14 @@ def _once(
         if code not in _OF_ONE:
             raise
         if len(places) == 1:
-            return {places[0]: Failure(code, said(error), passing=False)}
+            return {places[0]: FailedEntry(code, said(error), passing=False)}
         return {place: answer for one in places for place, answer in _once(call, entries, [one]).items()}
-    found: dict[int, Mapping[str, Any] | Failure] = {int(one["Id"]): one for one in answer.get("Successful", ())}
+    found: dict[int, Mapping[str, Any] | FailedEntry] = {int(one["Id"]): one for one in answer.get("Successful", ())}
     for one in answer.get("Failed", ()):
         wrong = one["Code"] in _WRONG or bool(one.get("SenderFault"))
-        found[int(one["Id"])] = Failure(one["Code"], one.get("Message", ""), passing=not wrong)
+        found[int(one["Id"])] = FailedEntry(one["Code"], one.get("Message", ""), passing=not wrong)
     for place in places:
-        found.setdefault(place, Failure("NoAnswer", "The answer does not name this entry.", passing=True))
+        found.setdefault(place, FailedEntry("NoAnswer", "The answer does not name this entry.", passing=True))
     return found
 
 

@@ -1,29 +1,45 @@
-"""The queues of one region that share a prefix: their URLs, ARNs and settings, looked up once and kept.
+"""The queues of one region that share a prefix: their URLs, ARNs and settings, and queues made and changed.
 
-An app names queues without the prefix; AWS sees them with it. What is kept here is forgotten when this process changes or
-drops the queue; another's change of a setting is seen when it leads to a refusal (`settings(fresh=True)`).
+An app names queues without the prefix; AWS sees them with it. URLs and settings are looked up once and kept. They are
+forgotten when this process changes or drops the queue; another process's change of a setting is seen when it leads to a
+refusal (`settings(fresh=True)`).
 
-Never here: messages, changes. Invariant: one name stands for one URL as long as the process lives.
+What SQS holds of a queue's settings is attributes and a tag (`queue_attributes.py`). A queue that exists is never changed by
+making it again.
 
-Sources: SQS API reference, GetQueueUrl, GetQueueAttributes, ListQueues, ListQueueTags.
+Never here: messages, dropping. Invariant: one name stays one URL as long as the process lives; what is refused before the
+first write has changed nothing. Where a later call of a change is refused, its earlier ones were made.
+
+Sources: SQS API reference, the operation in each method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+from msgspec import structs
 
 from onefold import errors
 from onefold.backends.aws import queue_attributes
+from onefold.backends.aws.batches import cause_of
 from onefold.backends.aws.session import Session, aws_errors
-from onefold.contracts.settings import QueueSettings
+from onefold.contracts.settings import QueueSettings, check_target, check_targets, refuse_differences
 
-_PAGE = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
+_ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
+_EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
+# The codes of servers that do not have an action (move tasks, dead-letter sources).
+UNKNOWN_ACTION: Final = frozenset(
+    {"InvalidAction", "UnknownOperation", "UnknownOperationException", "UnsupportedOperation", "NotImplemented",
+     "AWS.SimpleQueueService.UnsupportedOperation"}
+)  # fmt: skip
+_PAGE: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
 
 
-class Catalogue:
-    """Names of queues, and what they stand for.
+class QueueCatalogue:
+    """Queues by name. Safe to call from any thread.
 
     Args:
         session: clients.
@@ -109,7 +125,7 @@ class Catalogue:
         return self._arns[name]
 
     def attributes(self, name: str, *names: str) -> dict[str, str]:
-        """Attributes of a queue as SQS tells them.
+        """Attributes of a queue as SQS has them.
 
         Raises:
             NotFoundError: no such queue.
@@ -120,7 +136,7 @@ class Catalogue:
         return found
 
     def settings(self, name: str, *, fresh: bool = False) -> QueueSettings:
-        """A queue's settings without `held`, which only `held` tells: sending and receiving do not need it.
+        """A queue's settings without `held`, for which to call `held`: sending and receiving do not need it.
 
         Args:
             fresh: ask SQS, also when it was asked before.
@@ -136,8 +152,8 @@ class Catalogue:
             self._settings[name] = found
         return found
 
-    def buries_in(self, source: str, queue: str) -> bool:
-        """Whether `queue` is a queue's dead-letter or held queue: anyone may write an attribute that names another."""
+    def dead_letters_to(self, source: str, queue: str) -> bool:
+        """Whether `queue` is the dead-letter or held queue of `source`: anyone may write an attribute that names another."""
         try:
             return queue == self.settings(source).dead_letter or queue == self.held(source)
         except errors.OnefoldError:  # no such queue, or none that may be looked at
@@ -187,3 +203,133 @@ class Catalogue:
         """The queue was changed or dropped: ask again."""
         for kept in (self._urls, self._arns, self._settings, self._held):
             kept.pop(name, None)
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues that name `queue` as their dead-letter queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        url = self.url(queue)
+        found: list[str] = []
+        ask: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1_000}
+        while True:
+            try:
+                with self.calling("ListDeadLetterSourceQueues", queue) as client:
+                    answer = client.list_dead_letter_source_queues(**ask)
+            except errors.OnefoldError as error:
+                if cause_of(error) not in UNKNOWN_ACTION:
+                    raise
+                names = self.names()
+                return [one for one in names if self.settings(one, fresh=True).dead_letter == queue]
+            found += [self.local(self.name_of_url(one)) for one in answer.get("queueUrls", ())]
+            if not answer.get("NextToken"):
+                return sorted(found)
+            ask["NextToken"] = answer["NextToken"]
+
+    # -- making and changing ----------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Create a queue; again with equal settings does nothing. SQS lets a name be used again 60 s after a drop.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting that SQS does not take or cannot store; not allowed.
+            NotFoundError: its dead-letter or held queue does not exist.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        if self.is_there(name):
+            refuse_differences(self.current(name), settings)
+            return
+        check_targets(settings, self._target, advised=advised)
+        wanted = queue_attributes.written(settings, self.arn)
+        plain = queue_attributes.written(QueueSettings(name=name, fifo=settings.fifo), self.arn)
+        attributes = {attribute: value for attribute, value in wanted.items() if value != plain[attribute]}
+        if settings.fifo:
+            attributes["FifoQueue"] = "true"
+        try:
+            with self.calling("CreateQueue", name) as client:
+                client.create_queue(QueueName=self.prefix + name, Attributes=attributes, tags=self._tags(settings))
+        except errors.UsageError as error:
+            if cause_of(error) not in _EXISTS:
+                raise
+            refuse_differences(self.current(name), settings)  # somebody else made it just now
+        self.forget(name)
+
+    def _tags(self, settings: QueueSettings) -> dict[str, str]:
+        return {} if settings.held is None else {queue_attributes.HELD_TAG: self.on_aws(settings.held)}
+
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
+
+        Raises:
+            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            NotFoundError: no such queue.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        stored = self.current(name)
+        if (settings.dead_letter, settings.held) != (stored.dead_letter, stored.held) or advised:
+            check_targets(settings, self._target, advised=advised)
+        if advised and settings.retention_ms < stored.retention_ms:
+            for source in self.sources(name):
+                check_target(self.settings(source), settings)
+        had, wanted = self._written(stored), self._written(settings)
+        changed = {attribute: value for attribute, value in wanted.items() if had.get(attribute) != value}
+        url = self.url(name)
+        try:
+            if changed:
+                with self.calling("SetQueueAttributes", name) as client:
+                    client.set_queue_attributes(QueueUrl=url, Attributes=changed)
+            if settings.held is None and stored.held is not None:
+                with self.calling("UntagQueue", name) as client:
+                    client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
+            elif settings.held != stored.held:
+                with self.calling("TagQueue", name) as client:
+                    client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
+        finally:
+            self.forget(name)
+
+    def _target(self, name: str) -> QueueSettings:
+        return self.settings(name, fresh=True)
+
+    def _written(self, settings: QueueSettings) -> dict[str, str]:
+        """Attributes of settings whose other queues need not exist any more; equal names give equal text."""
+        return queue_attributes.written(settings, self._arn_of)
+
+    def _arn_of(self, name: str) -> str:
+        try:
+            return self.arn(name)
+        except errors.NotFoundError:
+            return f"(dropped) {name}"
+
+    def every(self) -> list[QueueSettings]:
+        """All queues with the prefix, by name; two calls for each."""
+
+        def one(name: str) -> QueueSettings | None:
+            try:
+                return self.current(name)
+            except errors.NotFoundError:
+                return None  # dropped meanwhile
+
+        names = self.names()
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="onefold-settings") as pool:
+            return [found for found in pool.map(one, names) if found is not None]
+
+    def current(self, queue: str) -> QueueSettings:
+        """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        found = self.settings(queue, fresh=True)
+        try:
+            return structs.replace(found, held=self.held(queue, fresh=True))
+        except errors.NotFoundError:
+            raise
+        except errors.UsageError:
+            return found

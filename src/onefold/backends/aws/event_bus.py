@@ -1,7 +1,7 @@
 """EventBridge's PutEvents as a queue that is only sent to: each body is one entry of the request, as JSON.
 
 Entries go ten at a time and stay below the size of a request; those that failed for now are tried again without the
-others. EventBridge promises each event at least once and has no deduplication: what is put twice are two events.
+others. EventBridge delivers each event at least once and has no deduplication: an event that is put twice is two events.
 Never here: rules, archives. Invariant: an entry's answer is `Sent` only when EventBridge gave it an event id.
 
 Sources: EventBridge API reference, PutEvents; user guide, "Sending events with PutEvents" (which errors to try again).
@@ -125,7 +125,7 @@ def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
         prefix: of the app's own buses on AWS.
 
     Raises:
-        NotFoundError: it names none.
+        NotFoundError: it does not name a bus.
     """
     bus = bus_of(place)
     if bus is None:
@@ -136,7 +136,7 @@ def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
 
 
 def _cut(sizes: Sequence[int], places: Sequence[int]) -> list[list[int]]:
-    """Places in batches of at most ten entries and a request's size; one that is larger stands alone."""
+    """Indexes in batches of at most ten entries and a request's size; one that is larger is a batch of its own."""
     batches: list[list[int]] = []
     total = 0
     for place in places:

@@ -1,14 +1,15 @@
-"""Looking into queues of SQS, which has no look: messages are received for a short time and then released.
+"""Looking into queues of SQS, which has no operation for that: messages are received for a short time and then released.
 
-Said plainly, because it shows: every look counts one receive of each message it sees, hides what it sees from consumers
-until it is released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a
-queue with a maximum receive count brings messages nearer to it. So only dead-letter and held queues are searched unasked;
-another queue is looked into when somebody names it.
+This has effects: every look counts one receive of each message it sees, hides what it sees from consumers until it is
+released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a queue with a
+maximum receive count brings messages nearer to it. So only dead-letter and held queues are searched unasked; another queue
+is looked into when somebody names it.
 
 A look stops after `count_max` messages or when a receive gives nothing new. What it found is kept for `FRESH_MS`, so that
-pages and repeated questions are one look. Copies of one burial (same `onefold-id`) are shown as one message.
+pages and repeated questions are one look. Copies of one dead-lettering (same `onefold-id`) are shown as one message.
 
-Never here: moving, deleting. Invariant: what a look took is released before it answers, unless it was asked to hold it.
+Never here: moving, deleting for people. Invariant: what a look took is released before it answers, unless it was asked to
+hold it.
 
 Sources: SQS API reference, ReceiveMessage; developer guide, "Using the message group ID", on locked groups.
 """
@@ -24,7 +25,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.backends.aws import batches, messages
-from onefold.backends.aws.catalogue import Catalogue
+from onefold.backends.aws.catalogue import QueueCatalogue
 from onefold.backends.aws.messages import Form, Received
 from onefold.backends.aws.payloads import Payloads
 from onefold.contracts.admin import Peeked
@@ -39,19 +40,19 @@ _AT_ONCE: Final = 8  # queues that are looked into by one search
 _REMEMBERED_MAX: Final = 100_000
 
 
-class Seen(Struct, frozen=True):
-    """A message that a look took: `copies` are all receives of it, by message id and burial."""
+class SeenMessage(Struct, frozen=True):
+    """A message that a look took: `copies` are all receives of it, by message id and `onefold-id`."""
 
     queue: str
     first: Received
     copies: tuple[Received, ...]
 
 
-class Look(Struct, frozen=True):
+class QueueLook(Struct, frozen=True):
     """What a look found in one queue, from the oldest on; `ended`: nothing more came."""
 
     at_ms: int
-    seen: tuple[Seen, ...]
+    seen: tuple[SeenMessage, ...]
     ended: bool
 
 
@@ -64,7 +65,7 @@ class Looker:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: QueueCatalogue,
         *,
         clock: Clock,
         payloads: Payloads | None,
@@ -76,14 +77,14 @@ class Looker:
         self._clock = clock
         self._payloads = payloads
         self._wait_s = wait_s
-        self._kept: dict[str, Look] = {}
+        self._kept: dict[str, QueueLook] = {}
         self._places: dict[str, str] = {}
         self._lock = threading.Lock()
         self._looking: dict[str, threading.Lock] = {}
 
     # -- a look --------------------------------------------------------------------------------------------------------
 
-    def look(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> Look:
+    def look(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueLook:
         """What a queue holds: all of it, up to `COUNT_MAX`, or about `count_max` messages.
 
         Args:
@@ -102,10 +103,10 @@ class Looker:
                 found = self.take(queue, lambda _: True, most)
                 self.release(queue, [copy for one in found for copy in one.copies])
                 ended = count_max is None or sum(len(one.copies) for one in found) < most
-                kept = self._kept[queue] = Look(self._clock.monotonic_ms(), tuple(found), ended)
+                kept = self._kept[queue] = QueueLook(self._clock.monotonic_ms(), tuple(found), ended)
             return kept
 
-    def look_into(self, queues: Sequence[str], *, fresh: bool = False) -> list[Look]:
+    def look_into(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueLook]:
         """Looks into several queues, some at a time: each ends with a wait for what does not come.
 
         Raises:
@@ -114,11 +115,11 @@ class Looker:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="onefold-look") as pool:
             return list(pool.map(lambda queue: self.look(queue, fresh=fresh), queues))
 
-    def kept(self, queue: str) -> Look | None:
+    def kept(self, queue: str) -> QueueLook | None:
         """The last look into a queue, however old."""
         return self._kept.get(queue)
 
-    def take(self, queue: str, wanted: Callable[[Received], bool], count_max: int) -> list[Seen]:
+    def take(self, queue: str, wanted: Callable[[Received], bool], count_max: int) -> list[SeenMessage]:
         """Receive until `count_max` wanted messages are held or nothing new comes; the others are released.
 
         Raises:
@@ -141,7 +142,7 @@ class Looker:
             if not new:
                 break
         self.release(queue, others)
-        found = [Seen(queue, copies[0], tuple(copies)) for copies in held.values()]
+        found = [SeenMessage(queue, copies[0], tuple(copies)) for copies in held.values()]
         self._remember(found)
         return sorted(found, key=lambda one: (one.first.sent_at_ms, one.first.sequence or "", one.first.message_id))
 
@@ -184,7 +185,7 @@ class Looker:
             done |= {
                 taken[place].message_id
                 for place, one in zip(places, answers, strict=True)
-                if not isinstance(one, batches.Failure)
+                if not isinstance(one, batches.FailedEntry)
             }
         return done
 
@@ -204,7 +205,7 @@ class Looker:
         with self._lock:
             self._places[message_id] = queue
 
-    def _remember(self, found: Sequence[Seen]) -> None:
+    def _remember(self, found: Sequence[SeenMessage]) -> None:
         with self._lock:
             for one in found:
                 for copy in one.copies:
@@ -214,7 +215,7 @@ class Looker:
 
     # -- as the contract shows it ----------------------------------------------------------------------------------------
 
-    def peeked(self, one: Seen) -> Peeked:
+    def peeked(self, one: SeenMessage) -> Peeked:
         """A message as an operator sees it. Its receive count has this look in it."""
         got, form, queue = one.first, one.first.form, one.queue
         body = form.body
@@ -242,13 +243,13 @@ class Looker:
             trusted=self._trusts(form, body, got.sent_at_ms),
         )
 
-    def origin(self, one: Seen) -> tuple[str | None, Any]:
+    def origin(self, one: SeenMessage) -> tuple[str | None, Any]:
         """The queue a message was dead-lettered from, and the reason that travels with it."""
         form, moved_from = one.first.form, one.first.moved_from_arn
-        if moved_from is not None:  # SQS's own word; what the sender wrote beside it is not asked
+        if moved_from is not None:  # SQS's own statement; what the sender wrote beside it does not count
             return self._catalogue.name_of_arn(moved_from), None
         if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
             source = self._catalogue.local(form.source)
-            if self._catalogue.buries_in(source, one.queue):
+            if self._catalogue.dead_letters_to(source, one.queue):
                 return source, form.reason
         return None, None

@@ -1,26 +1,30 @@
-"""Messages as SQS carries them: answers and Lambda records to contract values, and our receipts.
+"""Messages as SQS carries them: contract values to entries of a batch request, received messages and Lambda records back.
 
-What onefold adds travels in attributes named `onefold-...`; a message with more than ten attributes in all carries the
-user's in one of ours. `entries.py` writes them. A receipt of ours is a JSON array of message id, SQS's handle and, where
-the body lies in S3, its place: everything a delete needs, in any process.
+What onefold adds to a message goes into attributes named `onefold-...`. With more than ten attributes in all, the user's go
+into one of ours; text that a String may not hold goes as bytes. A receipt of ours is a JSON array of message id, SQS's
+handle
+and, where the body is in S3, its key: everything a delete needs, in any process.
 
-Never here: calls, S3, rules of what SQS accepts (`contracts/rules.py`). Invariant: what `entries.entry_of` writes,
-`received` reads back equal; a message that somebody else wrote is read without an error, whatever it holds.
+Never here: calls, S3, rules of what SQS accepts (`contracts/rules.py`). Invariant: what `entry_of` writes, `received` reads
+back equal; a message that somebody else wrote is read without an error, whatever it holds.
 
-Sources: SQS API reference, Message; Lambda developer guide, "Using Lambda with Amazon SQS" (the event); the large-payload
-form is that of AWS's extended client libraries for Java and Python.
+Sources: SQS API reference, Message, SendMessageBatchRequestEntry; SQS developer guide, "Amazon SQS message quotas"; Lambda
+developer guide, "Using Lambda with Amazon SQS" (the event); the large-payload form is that of AWS's extended client
+libraries for Java and Python.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
+import hashlib
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.contracts.queue import Attribute, Reason
 
 OURS: Final = "onefold-"
@@ -41,8 +45,8 @@ class Form(Struct, frozen=True, kw_only=True):
         body: as SQS holds it; a pointer when `stored_bytes` is set.
         attributes: the user's own.
         key, group, dedup_id, trace: as in `Entry`.
-        reason: why it was buried. source: the queue it was buried from, by its name on AWS.
-        token: id of the burial, the same for every try of it (`burial_token`).
+        reason: why it was dead-lettered or held. source: the queue it was moved from, by its name on AWS.
+        token: id of that move, the same for every try of it (`dead_letter_token`).
         stored_bytes: size of the body in S3.
         delay_s: 0 to 900.
         signature: of app, job, claims and body.
@@ -75,8 +79,8 @@ class Received(Struct, frozen=True, kw_only=True):
     moved_from_arn: str | None
 
 
-class Receipt(Struct, frozen=True, array_like=True):
-    """What a receipt says: the message, SQS's handle of this receive, and where its body lies."""
+class SqsReceipt(Struct, frozen=True, array_like=True):
+    """What a receipt holds: the message, SQS's handle of this receive, and the key of its body in S3."""
 
     message_id: str
     handle: str
@@ -87,11 +91,11 @@ class Receipt(Struct, frozen=True, array_like=True):
         return msgspec.json.encode(self).decode()
 
 
-def parse_receipt(text: str) -> Receipt:
-    """A receipt that `Receipt.text` wrote.
+def parse_receipt(text: str) -> SqsReceipt:
+    """A receipt that `SqsReceipt.text` wrote.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not one.
     """
     try:
         found = msgspec.json.decode(text)
@@ -99,7 +103,7 @@ def parse_receipt(text: str) -> Receipt:
         found = None
     match found:  # a typed decoder takes longer to make than a first batch takes to read its receipts
         case [str(message_id), str(handle), None | str() as stored] if message_id and handle:
-            return Receipt(message_id, handle, stored)
+            return SqsReceipt(message_id, handle, stored)
     raise errors.UsageError(
         f'The input receipt handle "{text[:100]}" is not a valid receipt handle.',
         meaning="Nothing was changed.",
@@ -125,7 +129,7 @@ def of_lambda(record: Mapping[str, Any]) -> Received:
     """A record of the event that Lambda's event source mapping passes; its binary values are base64.
 
     Raises:
-        PayloadError: it is no SQS record.
+        PayloadError: it is not an SQS record.
     """
     try:
         attributes = {}
@@ -198,7 +202,7 @@ def _reason(attribute: Attribute) -> Reason | None:
 
 
 def _unpacked(attribute: Attribute, others: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """What is packed; the attribute itself where it is none of ours, which no queue would take unpacked."""
+    """The packed attributes; the attribute itself where it was not written by us: no queue would take that unpacked."""
     from onefold.contracts.rules import check_attributes  # few messages have so many
 
     try:
@@ -224,3 +228,83 @@ def read_pointer(form: Form) -> tuple[str, str] | None:
         return (place["s3BucketName"], place["s3Key"]) if kind == POINTER_CLASS else None
     except (msgspec.MsgspecError, KeyError):
         return None
+
+
+def entry_of(form: Form, entry_id: str) -> dict[str, Any]:
+    """A SendMessageBatchRequestEntry."""
+    entry: dict[str, Any] = {"Id": entry_id, "MessageBody": form.body}
+    attributes = _all_attributes(form)
+    if attributes:
+        entry["MessageAttributes"] = {name: _written(one) for name, one in attributes.items()}
+    if form.trace:
+        entry["MessageSystemAttributes"] = {"AWSTraceHeader": {"DataType": "String", "StringValue": form.trace}}
+    if form.delay_s is not None:
+        entry["DelaySeconds"] = form.delay_s
+    if form.group is not None:
+        entry["MessageGroupId"] = form.group
+    if form.dedup_id is not None:
+        entry["MessageDeduplicationId"] = form.dedup_id
+    return entry
+
+
+def bytes_of(form: Form) -> int:
+    """The size SQS counts: body and attributes, ours included (SQS developer guide, message quotas)."""
+    return len(form.body.encode()) + sum(
+        len(name.encode())
+        + len(one.type.encode())
+        + len(one.value if isinstance(one.value, bytes) else one.value.encode())
+        for name, one in _all_attributes(form).items()
+    )
+
+
+def _all_attributes(form: Form) -> Mapping[str, Attribute]:
+    ours: dict[str, Attribute] = {}
+    if form.key:
+        ours[KEY] = _text(form.key)
+    if form.reason is not None:
+        ours[REASON] = Attribute(json.dumps(msgspec.to_builtins(form.reason), separators=(",", ":")))
+    if form.source is not None:
+        ours[SOURCE] = Attribute(form.source)
+    if form.token is not None:
+        ours[TOKEN] = Attribute(form.token)
+    if form.signature is not None:
+        ours[SIGNATURE] = Attribute(form.signature)
+    if form.stored_bytes is not None:
+        ours[STORED_BYTES] = Attribute(str(form.stored_bytes), "Number")
+    if not ours:
+        return form.attributes
+    if len(ours) + len(form.attributes) > limits.ATTRIBUTES_MAX:
+        return ours | {PACKED: Attribute(_packed(form.attributes))}
+    return {**form.attributes, **ours}
+
+
+def _text(value: str) -> Attribute:
+    """Any text: what a String may not hold is sent as bytes."""
+    if all(" " <= char < "\ud800" or char in "\t\n\r" for char in value):
+        return Attribute(value)
+    return Attribute(value.encode(errors="surrogatepass"), "Binary.utf-8")
+
+
+def _written(attribute: Attribute) -> dict[str, Any]:
+    field = "BinaryValue" if isinstance(attribute.value, bytes) else "StringValue"
+    return {"DataType": attribute.type, field: attribute.value}
+
+
+def _packed(attributes: Mapping[str, Attribute]) -> str:
+    return json.dumps(
+        {
+            name: [one.type, one.value if isinstance(one.value, str) else b64encode(one.value).decode()]
+            for name, one in attributes.items()
+        },
+        separators=(",", ":"),
+    )
+
+
+def pointer(bucket: str, key: str) -> str:
+    """The body of a message whose payload is in S3."""
+    return json.dumps([POINTER_CLASS, {"s3BucketName": bucket, "s3Key": key}], separators=(",", ":"))
+
+
+def dead_letter_token(queue_on_aws: str, message_id: str) -> str:
+    """Id of dead-lettering one message of one queue, the same at every try: 32 hexadecimal digits."""
+    return hashlib.sha256(f"{queue_on_aws}{message_id}".encode()).hexdigest()[:32]

@@ -2,11 +2,11 @@
 
 SQS's task moves everything, unchanged, and sends a message back only to a queue that SQS itself took it from. A copy
 (receive, send, delete) does the rest: chosen messages, edited ones, messages that were sent to the dead-letter queue
-directly, as every burial of ours is, and servers without move tasks. A crash in a copy leaves the message in both queues;
-the job's key makes the second run harmless.
+directly, as all that onefold dead-letters are, and servers without move tasks. A crash in a copy leaves the message in both
+queues; the job's key makes the second run harmless.
 
 `start` chooses: with one source, or a named target, SQS's task with that target (it needs to know no origin then); with
-several sources a copy task, which goes on only while `step` is called. A message whose origin nobody knows stays.
+several sources a copy task, which continues only while `step` is called. A message whose origin is not known stays.
 
 Never here: looking for people. Invariant: nothing is deleted whose copy was not accepted.
 
@@ -26,10 +26,9 @@ from msgspec import structs
 from onefold import errors, limits
 from onefold.backends.aws import messages, sending
 from onefold.backends.aws.batches import cause_of
-from onefold.backends.aws.catalogue import Catalogue
-from onefold.backends.aws.entries import bytes_of
-from onefold.backends.aws.looking import Looker, Seen
-from onefold.backends.aws.messages import Form, Received
+from onefold.backends.aws.catalogue import UNKNOWN_ACTION, QueueCatalogue
+from onefold.backends.aws.looking import Looker, SeenMessage
+from onefold.backends.aws.messages import Form, Received, bytes_of
 from onefold.backends.aws.payloads import Payloads
 from onefold.backends.aws.session import aws_errors
 from onefold.contracts.admin import Edit, MoveTask
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
 LISTED_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10
 _STEP_MAX: Final = 100  # messages of one step, so that a step ends soon
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{12}:[A-Za-z0-9_.-]+")
-# What servers without move tasks say.
-_UNKNOWN: Final = frozenset(
-    {"InvalidAction", "UnknownOperation", "UnknownOperationException", "UnsupportedOperation", "NotImplemented",
-     "AWS.SimpleQueueService.UnsupportedOperation"}
-)  # fmt: skip
 
 
 class _CopyTask:
@@ -69,7 +63,7 @@ class Mover:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: QueueCatalogue,
         looker: Looker,
         *,
         clock: Clock,
@@ -94,14 +88,14 @@ class Mover:
         """Begin a move task.
 
         Raises:
-            UsageError: the source is no dead-letter queue, has a task running, or the rate is out of range.
+            UsageError: the source is not a dead-letter queue, has a task running, or the rate is out of range.
             NotFoundError: no such queue.
         """
         if per_second_max is not None and not 1 <= per_second_max <= limits.MOVE_PER_SECOND_MAX:
             raise errors.UsageError(
                 f"per_second_max={per_second_max} is out of range.", todo=f"Choose 1 to {limits.MOVE_PER_SECOND_MAX}."
             )
-        sources = self.sources(source)
+        sources = self._catalogue.sources(source)
         if any(one.status == "RUNNING" for one in self._of_copies(source)):
             raise errors.UsageError(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
@@ -131,12 +125,12 @@ class Mover:
             with self._catalogue.calling("StartMessageMoveTask", source) as client:
                 handle: str = client.start_message_move_task(**ask)["TaskHandle"]
         except errors.OnefoldError as error:
-            if cause_of(error) in _UNKNOWN:
+            if cause_of(error) in UNKNOWN_ACTION:
                 return None
             raise
         self._looker.forget(source)
-        told = self._told(source)
-        newest = next((one for one in told if one.get("TaskHandle") == handle), told[0] if told else None)
+        listed = self._listed(source)
+        newest = next((one for one in listed if one.get("TaskHandle") == handle), listed[0] if listed else None)
         if newest is None:
             return MoveTask(
                 handle=handle,
@@ -166,38 +160,15 @@ class Mover:
         self._copies[task.handle] = _CopyTask(task, self._clock.monotonic_ms())
         return task
 
-    def sources(self, queue: str) -> list[str]:
-        """The queues that name `queue` as their dead-letter queue.
-
-        Raises:
-            NotFoundError: no such queue.
-        """
-        url = self._catalogue.url(queue)
-        found: list[str] = []
-        ask: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1_000}
-        while True:
-            try:
-                with self._catalogue.calling("ListDeadLetterSourceQueues", queue) as client:
-                    answer = client.list_dead_letter_source_queues(**ask)
-            except errors.OnefoldError as error:
-                if cause_of(error) not in _UNKNOWN:
-                    raise
-                names = self._catalogue.names()
-                return [one for one in names if self._catalogue.settings(one, fresh=True).dead_letter == queue]
-            found += [self._catalogue.local(self._catalogue.name_of_url(one)) for one in answer.get("queueUrls", ())]
-            if not answer.get("NextToken"):
-                return sorted(found)
-            ask["NextToken"] = answer["NextToken"]
-
     def tasks(self, source: str) -> list[MoveTask]:
         """The tasks of a source queue, newest first: SQS's last ten, and this process's copies."""
-        found = [self._task(source, one) for one in self._told(source)] + self._of_copies(source)
+        found = [self._task(source, one) for one in self._listed(source)] + self._of_copies(source)
         return sorted(found, key=lambda task: -task.started_at_ms)
 
     def _of_copies(self, source: str) -> list[MoveTask]:
         return [one.task for one in self._copies.values() if one.task.source == source]
 
-    def _told(self, source: str) -> Sequence[Mapping[str, Any]]:
+    def _listed(self, source: str) -> Sequence[Mapping[str, Any]]:
         arn = self._catalogue.arn(source)
         try:
             with self._catalogue.calling("ListMessageMoveTasks", source) as client:
@@ -205,27 +176,27 @@ class Mover:
                     SourceArn=arn, MaxResults=LISTED_MAX
                 ).get("Results", ())
         except errors.OnefoldError as error:
-            if cause_of(error) in _UNKNOWN:
+            if cause_of(error) in UNKNOWN_ACTION:
                 return ()
             raise
         return found
 
-    def _task(self, source: str, told: Mapping[str, Any]) -> MoveTask:
-        started_at_ms = int(told["StartedTimestamp"])
-        if told.get("TaskHandle"):  # SQS shows it while the task runs only
-            self._handles[source, started_at_ms] = told["TaskHandle"]
-        to = told.get("DestinationArn")
-        status: Any = told["Status"]
+    def _task(self, source: str, listed: Mapping[str, Any]) -> MoveTask:
+        started_at_ms = int(listed["StartedTimestamp"])
+        if listed.get("TaskHandle"):  # SQS shows it while the task runs only
+            self._handles[source, started_at_ms] = listed["TaskHandle"]
+        to = listed.get("DestinationArn")
+        status: Any = listed["Status"]
         return MoveTask(
             handle=self._handles.get((source, started_at_ms), f"{source}@{started_at_ms}"),
             source=source,
             to=None if to is None else self._catalogue.name_of_arn(to),
-            per_second_max=told.get("MaxNumberOfMessagesPerSecond"),
+            per_second_max=listed.get("MaxNumberOfMessagesPerSecond"),
             status=status,
-            to_move=int(told.get("ApproximateNumberOfMessagesToMove") or 0),
-            moved=int(told.get("ApproximateNumberOfMessagesMoved") or 0),
+            to_move=int(listed.get("ApproximateNumberOfMessagesToMove") or 0),
+            moved=int(listed.get("ApproximateNumberOfMessagesMoved") or 0),
             started_at_ms=started_at_ms,
-            failure=told.get("FailureReason"),
+            failure=listed.get("FailureReason"),
         )
 
     def cancel(self, handle: str) -> MoveTask:
@@ -260,7 +231,7 @@ class Mover:
         return next((task for task in found if task.handle == handle), stopped)
 
     def _source_of(self, handle: str) -> str | None:
-        """The queue a task moves from: known here, or as its handle tells (base64 with the source's ARN in it)."""
+        """The queue a task moves from: known here, or read from its handle (base64 with the source's ARN in it)."""
         for (queue, _), one in self._handles.items():
             if one == handle:
                 return queue
@@ -273,7 +244,7 @@ class Mover:
     def running(self, queues: Sequence[str]) -> bool:
         """Whether one of these queues, or a copy of this process, is being moved."""
         return any(one.task.status == "RUNNING" for one in self._copies.values()) or any(
-            one["Status"] == "RUNNING" for queue in queues for one in self._told(queue)[:1]
+            one["Status"] == "RUNNING" for queue in queues for one in self._listed(queue)[:1]
         )
 
     @staticmethod
@@ -285,20 +256,20 @@ class Mover:
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    def step(self) -> list[tuple[Seen, str, str]]:
+    def step(self) -> list[tuple[SeenMessage, str, str]]:
         """Carry this process's copy tasks forward; each message with its target and new id."""
-        done: list[tuple[Seen, str, str]] = []
+        done: list[tuple[SeenMessage, str, str]] = []
         for copy in self._copies.values():
             if copy.task.status == "RUNNING":
                 done += self._step(copy)
         return done
 
-    def _step(self, copy: _CopyTask) -> list[tuple[Seen, str, str]]:
-        done: list[tuple[Seen, str, str]] = []
+    def _step(self, copy: _CopyTask) -> list[tuple[SeenMessage, str, str]]:
+        done: list[tuple[SeenMessage, str, str]] = []
         source, room = copy.task.source, copy.room(self._clock.monotonic_ms())
         while room > 0:
             asked = min(room, limits.BATCH_ENTRIES_MAX)
-            got = [Seen(source, one, (one,)) for one in self._looker.receive(source, count_max=asked)]
+            got = [SeenMessage(source, one, (one,)) for one in self._looker.receive(source, count_max=asked)]
             if not [one for one in got if one.first.message_id not in copy.left_ids]:
                 self._end(copy, "COMPLETED", self._left(copy))
                 break
@@ -329,16 +300,16 @@ class Mover:
             return None
         return f"{len(copy.left_ids)} messages stay: their origin is not known, or their target refused them. Name a target."
 
-    def way_back(self, one: Seen) -> str | None:
-        """The queue a dead letter came from; None: nobody knows."""
+    def way_back(self, one: SeenMessage) -> str | None:
+        """The queue a dead letter came from; None if that is not known."""
         source, _ = self._looker.origin(one)
         if source is not None:
             return source
-        sources = self.sources(one.queue)
+        sources = self._catalogue.sources(one.queue)
         return sources[0] if len(sources) == 1 else None
 
     def send_on(
-        self, source: str, moves: Sequence[tuple[Seen, str, Edit | None]], *, keep_reason: bool = False
+        self, source: str, moves: Sequence[tuple[SeenMessage, str, Edit | None]], *, keep_reason: bool = False
     ) -> list[str | None]:
         """Send held messages to their targets and delete them where they were; new ids, None where a target refused.
 
@@ -381,13 +352,13 @@ class Mover:
         self._drop_replaced([one for (one, _, edit), new in zip(moves, found, strict=True) if edit is not None and new])
         return found
 
-    def _drop_replaced(self, edited: Sequence[Seen]) -> None:
+    def _drop_replaced(self, edited: Sequence[SeenMessage]) -> None:
         """Delete the payloads of messages whose bodies were replaced."""
         if self._payloads is not None:
             for one in edited:
                 place = messages.read_pointer(one.first.form)
                 if place is not None and self._payloads.is_ours(*place):
-                    self._payloads.delete_of(one.queue, [place[1]], self._catalogue.buries_in)
+                    self._payloads.delete_of(one.queue, [place[1]], self._catalogue.dead_letters_to)
 
     def _edited(self, form: Form, target: str, edit: Edit | None) -> Form:
         if edit is None:

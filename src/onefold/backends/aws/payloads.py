@@ -7,9 +7,11 @@
 So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
 (longer than the queue's and the dead-letter queue's retention together: 28 days at most).
 
-A pointer is written by whoever may send to the queue. Read is only what is named as `put` names objects, in the configured
-bucket and prefix: names that cannot be guessed. Deleted is only what was put for the message's own queue, or for one whose
-dead-letter or held queue that is (`Catalogue.buries_in`); what else was moved stays, for the lifecycle rule.
+A pointer is written by whoever may send to the queue. So only objects named as `put` names them, in the configured bucket
+and
+prefix, are read: names that cannot be guessed. And only those that were put for the message's own queue, or for one whose
+dead-letter or held queue that is (`QueueCatalogue.dead_letters_to`), are deleted; those of messages that were moved
+elsewhere stay, for the lifecycle rule.
 
 Never here: messages, queues. Invariant: no other object is read or deleted.
 
@@ -84,18 +86,20 @@ class Payloads:
         except UnicodeDecodeError:
             return None
 
-    def delete_of(self, queue: str, keys: Sequence[str], buries_in: Callable[[str, str], bool]) -> None:
+    def delete_of(self, queue: str, keys: Sequence[str], dead_letters_to: Callable[[str, str], bool]) -> None:
         """Delete the objects of messages of a queue, as far as they were put for it.
 
         Args:
-            buries_in: whether one queue's messages end in the other, its dead-letter or held queue.
+            dead_letters_to: whether one queue's messages end in the other, its dead-letter or held queue.
 
         Raises:
             as `delete`.
         """
         owners = {key: self.queue_of(key) for key in keys}
         mine = [
-            key for key, owner in owners.items() if owner is not None and (owner == queue or buries_in(owner, queue))
+            key
+            for key, owner in owners.items()
+            if owner is not None and (owner == queue or dead_letters_to(owner, queue))
         ]
         if mine:
             self.delete(mine)

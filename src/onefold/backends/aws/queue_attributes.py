@@ -1,7 +1,7 @@
 """Settings of a queue as SQS's attributes, both ways.
 
-SQS has no word for a held queue; it stands in the tag `onefold:held`. What SQS keeps by the second is refused by the
-millisecond, and its cap of messages in flight cannot be set.
+SQS has no attribute for a held queue; it is in the tag `onefold:held`. What SQS keeps in seconds is refused in
+milliseconds, and its cap of messages in flight cannot be set.
 
 Never here: calls. Invariant: `written` of what `read` gave changes nothing.
 
@@ -26,7 +26,7 @@ _SECONDS: Final = {
 
 
 def check(settings: QueueSettings) -> None:
-    """Refuse settings that SQS has no place for, before anything is asked of it.
+    """Refuse settings that SQS cannot store, before any call is made.
 
     Raises:
         UsageError: names the setting and its value.

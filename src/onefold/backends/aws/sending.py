@@ -1,30 +1,43 @@
-"""Sending to an SQS queue: which entries it would take, what they become, and batches until each has its answer.
+"""Sending to an SQS queue: which entries it would take, the messages they become, and batches until each has its answer.
 
 Entries are checked here by the queue's settings before anything is sent, so that one bad entry never sinks a batch; SQS's
 own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are not
 sent either: their order would be lost.
 
-Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted.
+A message that is due later than SQS delays one becomes a one-time schedule of EventBridge Scheduler that sends it and
+deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
+here. Its name is made of queue, instant and message, so a send that is tried again makes no second one; two equal messages
+for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"), tries for a day, and then puts the
+request into the queue's dead-letter queue, where that is a standard queue. Needs a group and a role that may send (`onefold
+synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
 
-Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas".
+Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives as it was
+given, nothing in it is read as a context attribute.
+
+Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas"; EventBridge Scheduler API
+reference, CreateSchedule; user guide, "Using universal targets", "Deleting a schedule", "Adding context attributes";
+quotas: an input has up to 256 KB.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from onefold import errors, limits
 from onefold.backends.aws import batches, messages
-from onefold.backends.aws.batches import Failure
-from onefold.backends.aws.catalogue import Catalogue
-from onefold.backends.aws.entries import burial_token, bytes_of, entry_of, pointer
-from onefold.backends.aws.later import Later
-from onefold.backends.aws.messages import Form, Received
+from onefold.backends.aws.batches import FailedEntry
+from onefold.backends.aws.catalogue import QueueCatalogue
+from onefold.backends.aws.messages import Form, Received, bytes_of, dead_letter_token, entry_of, pointer
 from onefold.backends.aws.payloads import Payloads
+from onefold.backends.aws.session import Session, aws_errors
 from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
 from onefold.contracts.queue import CLAIMS, Attribute, Reason, text_at
 from onefold.contracts.rules import check_entry
@@ -32,6 +45,95 @@ from onefold.contracts.settings import QueueSettings
 
 if TYPE_CHECKING:
     from onefold.backends.aws.signing import Signer
+
+
+INPUT_BYTES_MAX: Final = 262_144
+ATTEMPTS: Final = 185  # API reference, RetryPolicy: the most
+AGE_S: Final = 86_400  # same
+_CONTEXT: Final = "<aws.scheduler."  # begins what Scheduler fills in
+_LAST_AT_MS: Final = 253_402_300_799_000  # the last second that has four digits of a year
+
+
+class Later:
+    """Makes one-time schedules.
+
+    Args:
+        session: clients.
+        group: name of the schedule group. role: ARN of the role that they send with.
+    """
+
+    def __init__(self, session: Session, *, group: str, role: str) -> None:
+        self._session = session
+        self._group = group
+        self._role = role
+
+    def send(self, form: Form, *, url: str, arn: str, dead_letter: str | None, at_ms: int) -> Sent | Refused:
+        """Send a message at an instant, rounded up to a second.
+
+        Args:
+            form: the message. url, arn: of the queue. dead_letter: name on AWS of a standard queue of the same account; None
+                for none.
+
+        Returns:
+            `Sent` with the schedule's name for an id: the message has none yet.
+
+        Raises:
+            NotFoundError: no such group. UsageError: not allowed. TransientError: for now.
+        """
+        text = _input(form, url)
+        if len(text.encode()) > INPUT_BYTES_MAX:
+            return Refused(
+                "InvalidParameterValue",
+                f"A message for later may have {INPUT_BYTES_MAX} bytes as a request; this one has {len(text.encode())}. "
+                "Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL.",
+            )
+        if not 0 <= at_ms <= _LAST_AT_MS:
+            return Refused("InvalidParameterValue", f"run_at_ms={at_ms} is not an instant that a schedule can have.")
+        at = datetime.fromtimestamp(-(-at_ms // limits.SECOND_MS), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        name = f"later-{hashlib.sha256((at + text).encode()).hexdigest()[:40]}"
+        partition, region, account = _parts(arn)
+        target: dict[str, Any] = {
+            "Arn": f"arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage",
+            "RoleArn": self._role,
+            "Input": text,
+            "RetryPolicy": {"MaximumRetryAttempts": ATTEMPTS, "MaximumEventAgeInSeconds": AGE_S},
+        }
+        if dead_letter is not None:
+            target["DeadLetterConfig"] = {"Arn": f"arn:{partition}:sqs:{region}:{account}:{dead_letter}"}
+        client = self._session.client("scheduler")
+        made_before = client.exceptions.ConflictException  # by an earlier try
+        with aws_errors("scheduler:CreateSchedule", f"schedule group {self._group}"), suppress(made_before):
+            client.create_schedule(
+                Name=name,
+                GroupName=self._group,
+                ScheduleExpression=f"at({at})",
+                ScheduleExpressionTimezone="UTC",
+                FlexibleTimeWindow={"Mode": "OFF"},
+                ActionAfterCompletion="DELETE",
+                Target=target,
+            )
+        return Sent(name, None)
+
+
+def _input(form: Form, url: str) -> str:
+    """SendMessage's parameters as the schedule's input."""
+    request = entry_of(form, "")
+    del request["Id"]
+    text = json.dumps({"QueueUrl": url, **request}, separators=(",", ":"), ensure_ascii=False, default=_base64)
+    return text.replace(_CONTEXT, "\\u003c" + _CONTEXT[1:])
+
+
+def _base64(value: object) -> str:
+    """A binary attribute as JSON has it."""
+    assert isinstance(value, bytes)
+    return b64encode(value).decode()
+
+
+def _parts(arn: str) -> tuple[str, str, str]:
+    """Partition, region and account."""
+    _, partition, _, region, account, *_ = arn.split(":")
+    return partition, region, account
+
 
 _INVALID: Final = "InvalidParameterValue"
 _TRACE_CHARS_MAX: Final = 1_000  # of a reason: an attribute counts for the message's size
@@ -41,7 +143,7 @@ _BEHIND: Final = "BehindRefused"
 
 
 def send(
-    catalogue: Catalogue,
+    catalogue: QueueCatalogue,
     name: str,
     entries: Sequence[Entry],
     *,
@@ -100,7 +202,7 @@ def send(
 
 
 def _send_late(
-    catalogue: Catalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
+    catalogue: QueueCatalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
 ) -> Sent | Refused:
     dead_letter = None if settings.fifo or settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
     return later.send(
@@ -120,7 +222,7 @@ def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
 def _form(
     settings: QueueSettings, entry: Entry, now_ms: int, signer: Callable[[], Signer], *, offloads: bool
 ) -> Form | Refused:
-    """What an entry becomes, or why a queue with these settings would not take it."""
+    """The message of an entry, or why a queue with these settings would not take it."""
     wrong = check_entry(entry, structs.replace(settings, message_bytes_max=_BEYOND))
     if wrong is not None:
         return wrong
@@ -132,7 +234,7 @@ def _form(
         return delay_s
     dedup_id = entry.dedup_id
     if dedup_id is not None and entry.trusted and dedup_id.startswith(DERIVED_DEDUP):
-        dedup_id = signer().disguised(dedup_id)  # who could foretell it could have the message swallowed
+        dedup_id = signer().disguised(dedup_id)  # whoever could predict it could have the message dropped
     form = Form(
         body=entry.body,
         attributes=entry.attributes,
@@ -192,12 +294,12 @@ def store(payloads: Payloads, name: str, form: Form) -> tuple[Form, str]:
 
 
 def deliver(
-    catalogue: Catalogue, name: str, forms: Sequence[Form], *, accepted: Callable[[int], None] = lambda _: None
+    catalogue: QueueCatalogue, name: str, forms: Sequence[Form], *, accepted: Callable[[int], None] = lambda _: None
 ) -> list[Sent | Refused]:
     """Send messages that are ready, in batches; one answer each, in order.
 
     Args:
-        accepted: told each place as soon as SQS has accepted it, also when an error follows.
+        accepted: called with each index as soon as SQS has accepted it, also when an error follows.
 
     Raises:
         as `send`.
@@ -211,8 +313,8 @@ def deliver(
 
     fifo = name.endswith(".fifo")
     answers: dict[int, Sent | Refused] = {}
-    stopped: dict[str | None, Failure] = {}
-    passing: list[Failure] = []
+    stopped: dict[str | None, FailedEntry] = {}
+    passing: list[FailedEntry] = []
     for batch in batches.cut([bytes_of(form) for form in forms]):
         places = [place for place in batch if forms[place].group not in stopped]
         for place in batch:
@@ -225,7 +327,7 @@ def deliver(
         except errors.TransientError as error:
             raise _not_all(error.what, accepted=_accepted(answers), count=len(forms)) from error
         for place, one in zip(places, found, strict=True):
-            if isinstance(one, Failure):
+            if isinstance(one, FailedEntry):
                 passing += [one] if one.passing else []
                 answers[place] = Refused(one.code, one.message)
                 if fifo:
@@ -241,7 +343,7 @@ def deliver(
     return [answers[place] for place in range(len(forms))]
 
 
-def _behind(failure: Failure) -> Refused:
+def _behind(failure: FailedEntry) -> Refused:
     return Refused(
         _BEHIND, f"An earlier message of its group was not accepted ({failure.code}), so it was not sent: order first."
     )
@@ -262,9 +364,9 @@ def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def burial(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
-    """A message as it goes to the dead-letter or held queue: as it was, with the reason and the burial's id."""
-    token = burial_token(source, message.message_id)
+def dead_letter_copy(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
+    """A message as it goes to the dead-letter or held queue: as it was, with the reason and the id of the move."""
+    token = dead_letter_token(source, message.message_id)
     if reason.trace is not None and len(reason.trace) > _TRACE_CHARS_MAX:
         reason = structs.replace(reason, trace=_cut_trace(reason.trace))
     return structs.replace(
@@ -288,10 +390,10 @@ def _cut_trace(trace: str) -> str:
 
 
 def without_trace(form: Form) -> Form:
-    """The same burial without the frames."""
+    """The same copy without the traceback's frames."""
     return structs.replace(form, reason=None if form.reason is None else structs.replace(form.reason, trace=None))
 
 
 def without_reason(form: Form) -> Form:
-    """The same burial without reason, source and id, for a message that with them is larger than a queue takes."""
+    """The same copy without reason, source and id, for a message that with them is larger than a queue takes."""
     return structs.replace(form, reason=None, source=None, token=None)

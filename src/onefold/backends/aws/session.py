@@ -8,8 +8,11 @@ Time-outs and retries are set on purpose (docs/how-to/deploy-to-aws.md repeats t
   of what it is made for does.
 - Connections are kept alive and as many as threads use them.
 
-Never here: what a call means, queues, tables. Invariant: no credential is read before a client is asked for, and nothing of
-botocore's errors leaves a backend.
+Errors are classified by code, and by HTTP status. Never here: what a call means, queues, tables, what to do about an error.
+Invariant: no credential is read before a client is asked for; no error of botocore leaves a backend; an error that may pass
+is a TransientError, and no other is.
+
+Sources: DynamoDB developer guide, "Error handling"; SQS API reference, "Common errors"; botocore, retries/standard.py.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class Session:
             waits_s: how long a call may wait on purpose (a long poll), added to the read time-out.
 
         Raises:
-            UsageError: the region is not one, or the endpoint no URL.
+            UsageError: the region is not a region, or the endpoint not a URL.
         """
         with self._lock:
             found = self._clients.get((service, waits_s))
@@ -127,7 +130,7 @@ class Session:
 
 @contextmanager
 def aws_errors(action: str, resource: str) -> Iterator[None]:
-    """Make AWS's errors ours.
+    """Raise AWS's errors as ours.
 
     Args:
         action: the IAM action of the calls inside, for example `sqs:SendMessage`.
@@ -189,7 +192,7 @@ def code_of(error: ClientError) -> str:
 
 
 def translated(error: ClientError, action: str, resource: str) -> errors.OnefoldError:
-    """One answer of AWS as our error; see `session.aws_errors`."""
+    """One error answer of AWS as ours; see `aws_errors`."""
     code = code_of(error)
     said = str(error.response.get("Error", {}).get("Message", "")).strip() or "(no message)"
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -2,20 +2,20 @@
 
 Whoever may send to a queue can write any attribute. These three decide more than a sender of that queue may decide, so a
 message that carries one also carries `onefold-signature`: an HMAC-SHA256 over app, job, the claims and the body's digest.
-Copied onto another body, job or app it does not hold; copied with all of them it is the same operation once more, which the
+Copied onto another body, job or app it is not valid; copied with all of them it is the same operation once more, which the
 record answers. Neither queue nor message id is in it: dead letters, redrives (SQS's own too) and delayed copies stay valid,
 and a job runs only from the queue it is declared on anyway.
 
 The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
 so that one can be replaced. Without it, one is made and kept in the record backend's State: whoever can write there can
-write the records themselves. A message that nobody signed is believed only when it was sent before ONEFOLD_UNSIGNED_BEFORE
-(an instant): for what the version before this one left in flight. A copy that is dead-lettered or moved is younger, so it is
-signed if the message counted (`sqs.Sqs.signed`).
+write the records themselves. A message that nobody signed is trusted only when it was sent before ONEFOLD_UNSIGNED_BEFORE
+(an instant): for messages that the version before this one left in flight. A copy that is dead-lettered or moved is
+younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
 
-The same secret makes FIFO deduplication ids that nobody foretells: with a foretold one, a stranger's message sent just
+The same secret makes FIFO deduplication ids that nobody can predict: with a predictable one, a stranger's message sent just
 before has the operation's own taken for its repetition. A process that may not read the secret sends them as they are.
 
-Never here: which claims a job believes unsigned, because its body says the same (`run/handlers.py`).
+Never here: which claims a job accepts unsigned, because its body says the same (`run/handlers.py`).
 Invariant: nothing is signed that onefold of this engine did not send or verify itself.
 """
 
@@ -59,7 +59,7 @@ class Signer:
         environment: where the two variables are looked up.
 
     Raises:
-        UsageError: a secret that is too short, an instant that is none.
+        UsageError: a secret that is too short, a text that is not an instant.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Signer:
         return self._may_be_newer(sent_at_ms) and self._holds(signature, attributes, body, self._secrets(again=True))
 
     def disguised(self, text: str) -> str:
-        """The same text for the same text, which nobody foretells who does not know the secret.
+        """A text that is the same for the same text, and that nobody can predict who does not know the secret.
 
         A process that cannot read the secret gets the text as it is, and is warned once: a sender that is refused is one
-        that does not work, and what it sends is as good as before, only easier to foretell.
+        that does not work, and what it sends is as good as before, only easier to predict.
         """
         if self._denied_at_ms is None or self._clock.monotonic_ms() - self._denied_at_ms >= _AGAIN_MS:
             try:
@@ -128,8 +128,8 @@ class Signer:
     def _may_be_newer(self, sent_at_ms: int) -> bool:
         """Whether a message may be signed with a secret that was stored after this process last read them.
 
-        So a stranger's made-up signature has them read once more, which costs less than its burial; and never keeps the
-        process from seeing a secret that is new.
+        So a stranger's made-up signature makes it read them once more, which costs less than dead-lettering the message; and
+        it never keeps the process from seeing a new secret.
         """
         if self._configured or self._read_at_ms is None:
             return False

@@ -1,17 +1,19 @@
 """SQS in one region, and one queue of it behind the Queue contract.
 
-`Sqs` holds what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. What a verb takes is in a
-module of its own and loaded by its first call: `sending.py`, `receiving.py`, `settling.py` (hiding and deleting),
-`burying.py`, and `sqs_admin.py` for operators. A function whose messages Lambda received (`adopt`) needs none of them while
-all goes well: no client of SQS is made, and nothing is looked up.
+`Sqs` holds what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. How messages are sent is in
+`sending.py`, how they are hidden, deleted and dead-lettered in `settling.py`, operators' verbs are in `sqs_admin.py`. For a
+function whose messages Lambda received (`adopt`), as long as all goes well, no client of SQS is made and nothing is looked
+up.
 
-What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no burial in one step, and
-nobody can look into a queue without receiving. A burial is a copy and a deletion; so that a copy can be made at all, the
-messages that this process holds are remembered (`holding.py`): a process buries what it received itself, or took over.
+What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no dead-lettering in one
+step, and nobody can look into a queue without receiving. A process can dead-letter only what it received itself, or
+adopted.
 
-Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it.
+Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it; what SQS
+gave is answered, or comes back after its visibility; an error never hides messages that other calls brought.
 
-Sources: SQS API reference, the operation in each method.
+Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout" and "Amazon SQS
+long polling".
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from onefold import errors, limits
-from onefold.backends.aws import messages
-from onefold.backends.aws.holding import Holding
-from onefold.backends.aws.messages import Receipt, parse_receipt
+from onefold.backends.aws import batches, messages, sending, settling
+from onefold.backends.aws.catalogue import QueueCatalogue
+from onefold.backends.aws.event_bus import open_bus
+from onefold.backends.aws.messages import SqsReceipt, parse_receipt
+from onefold.backends.aws.settling import Holding
+from onefold.backends.aws.signing import Signer
 from onefold.contracts.queue import CLAIMS, Delivery, Depth, QueueCapabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onefold.backends.aws.catalogue import Catalogue
-    from onefold.backends.aws.later import Later
     from onefold.backends.aws.messages import Form, Received
     from onefold.backends.aws.payloads import Payloads
-    from onefold.backends.aws.receiving import Receiver
+    from onefold.backends.aws.sending import Later
     from onefold.backends.aws.session import Session
-    from onefold.backends.aws.signing import Signer
     from onefold.backends.aws.sqs_admin import SqsQueues
     from onefold.contracts.entries import Entry, Refused, Sent
     from onefold.contracts.queue import Bury, RetryIn
@@ -95,25 +97,21 @@ class Sqs:
         self.wait_s = wait_s
         self._state = state
         self._open: dict[str, SqsQueue] = {}
-        self._catalogue: Catalogue | None = None
+        self._catalogue: QueueCatalogue | None = None
         self._admin: SqsQueues | None = None
         self._lock = threading.Lock()
 
     @property
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> QueueCatalogue:
         """Names, URLs and settings of the queues."""
         with self._lock:
             if self._catalogue is None:
-                from onefold.backends.aws.catalogue import Catalogue
-
-                self._catalogue = Catalogue(self.session, self.prefix, wait_s=WAIT_S_MAX)
+                self._catalogue = QueueCatalogue(self.session, self.prefix, wait_s=WAIT_S_MAX)
             return self._catalogue
 
     @functools.cached_property
     def signer(self) -> Signer:
         """Signs and verifies what messages claim beside their bodies."""
-        from onefold.backends.aws.signing import Signer  # most messages claim nothing
-
         return Signer(self._state or _no_state, clock=self.clock, entropy=self.entropy)
 
     def trusts(self, form: Form, body: str, sent_at_ms: int) -> bool:
@@ -150,7 +148,7 @@ class Sqs:
         catalogue = self.catalogue
         with self._lock:
             if self._admin is None:
-                from onefold.backends.aws.sqs_admin import SqsQueues
+                from onefold.backends.aws.sqs_admin import SqsQueues  # a Lambda function needs no operator's verbs
 
                 self._admin = SqsQueues(
                     catalogue,
@@ -168,8 +166,6 @@ class Sqs:
     def open(self, name: str) -> Queue:
         """As `queue`; a bus's place opens EventBridge's PutEvents."""
         if ":" in name:  # as in no queue's name
-            from onefold.backends.aws.event_bus import open_bus  # only who puts events pays for it
-
             return open_bus(self.session, name, self.prefix)
         return self.queue(name)
 
@@ -177,7 +173,7 @@ class Sqs:
         """One queue, the same object at every call. SQS is not asked: where there is no such queue, its verbs say so."""
         found = self._open.get(name)
         if found is None:
-            found = self._open.setdefault(name, SqsQueue(self, name))  # only who received a message can bury it
+            found = self._open.setdefault(name, SqsQueue(self, name))  # only who received can dead-letter
         return found
 
 
@@ -207,15 +203,13 @@ class SqsQueue:
     def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
         """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
 
-        Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not tell (on FIFO queues a
+        Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not say (on FIFO queues a
         duplicate has the first one's message id).
 
         Raises:
             TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
             NotFoundError: no such queue. UsageError: not allowed, no credentials.
         """
-        from onefold.backends.aws import sending
-
         sqs = self._sqs
         now_ms = sqs.clock.now_ms()
         return sending.send(
@@ -235,7 +229,7 @@ class SqsQueue:
             OverLimitError: standard queue at its in-flight cap.
             NotFoundError, UsageError, TransientError: as `send`; never when some were received already.
         """
-        return self._receiver.receive(count_max, visible_ms, self._sqs.wait_s)
+        return self._receive(count_max, visible_ms, self._sqs.wait_s)
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """As `receive`; waits at the server for a first message, whole seconds of `wait_ms` (0 to 20,000).
@@ -244,14 +238,68 @@ class SqsQueue:
             as `receive`.
         """
         wait_s = min(max(wait_ms // limits.SECOND_MS, 0), WAIT_S_MAX)
-        return self._receiver.receive(count_max, visible_ms, wait_s)
+        return self._receive(count_max, visible_ms, wait_s)
 
-    @functools.cached_property
-    def _receiver(self) -> Receiver:
-        from onefold.backends.aws.receiving import Receiver
+    def _receive(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
+        """Calls of ten messages each, until enough came or there are no more; an error hides no message."""
+        if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
+            raise errors.UsageError(
+                f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
+                todo=f"count_max is at least 1, visible_ms 0 to {limits.VISIBILITY_MS_MAX:,}.",
+            )
+        found: list[Delivery] = []
+        while len(found) < count_max:
+            asked = min(count_max - len(found), limits.BATCH_ENTRIES_MAX)
+            try:
+                got = self._receive_once(asked, visible_ms, wait_s=0 if found else wait_s)
+            except errors.OnefoldError:
+                if found:
+                    return found
+                raise
+            found += got
+            if len(got) < asked:
+                break
+        return found
 
-        sqs = self._sqs
-        return Receiver(sqs.catalogue, self.name, clock=sqs.clock, entropy=sqs.entropy, take=self._delivery)
+    def _receive_once(self, count_max: int, visible_ms: int | None, *, wait_s: int) -> list[Delivery]:
+        url = self._sqs.catalogue.url(self.name)
+        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": batches.seconds(visible_ms)}
+        if self.name.endswith(".fifo"):  # botocore's own second try of this call then gets the same messages
+            ask["ReceiveRequestAttemptId"] = self._sqs.entropy.token()
+        asked_at_ms = self._sqs.clock.now_ms()
+        try:
+            with self._sqs.catalogue.calling("ReceiveMessage", self.name) as client:
+                answer = client.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=count_max,
+                    WaitTimeSeconds=wait_s,
+                    MessageAttributeNames=["All"],
+                    MessageSystemAttributeNames=["All"],
+                    **ask,
+                )
+        except errors.TransientError as error:
+            if batches.cause_of(error) == "OverLimit":
+                raise errors.OverLimitError(error.what, meaning=error.meaning, todo=error.todo) from error
+            raise
+        got = [messages.received(one) for one in answer.get("Messages", ())]
+        if not got:
+            return []
+        if visible_ms is None:
+            visible_ms = self._sqs.catalogue.settings(self.name).visibility_ms
+        return self._deliveries(got, asked_at_ms, batches.seconds(visible_ms) * limits.SECOND_MS)
+
+    def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
+        """What was received; a message whose payload S3 does not give now comes back after its visibility."""
+        found: list[Delivery] = []
+        failed: errors.TransientError | None = None
+        for one in got:
+            try:
+                found.append(self._delivery(one, asked_at_ms, visible_ms))
+            except errors.TransientError as error:
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return found
 
     def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
         """Take over messages that Lambda's event source mapping received, from its event.
@@ -261,7 +309,7 @@ class SqsQueue:
             visible_ms: how long the mapping's receive hides them: the queue's visibility.
 
         Raises:
-            PayloadError: a record is none of SQS's. UsageError, TransientError: a payload in S3 could not be read.
+            PayloadError: a record is not one of SQS. UsageError, TransientError: a payload in S3 could not be read.
         """
         asked_at_ms = self._sqs.clock.now_ms()
         return [self._delivery(messages.of_lambda(one), asked_at_ms, visible_ms) for one in records]
@@ -280,7 +328,7 @@ class SqsQueue:
     def _delivery(self, got: Received, asked_at_ms: int, visible_ms: int) -> Delivery:
         form = got.form
         body, stored = self._sqs.body(form)
-        receipt = Receipt(got.message_id, got.handle, stored).text()
+        receipt = SqsReceipt(got.message_id, got.handle, stored).text()
         source = None if got.moved_from_arn is None else self._sqs.catalogue.name_of_arn(got.moved_from_arn)
         reason = None
         if form.source is not None:
@@ -321,8 +369,6 @@ class SqsQueue:
             UsageError: a malformed receipt, or a delay out of range; nothing was changed.
             TransientError: SQS did not change all of them; the same call again does no harm.
         """
-        from onefold.backends.aws import settling
-
         return settling.set_visible_in(
             self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete,
             trusts=self._sqs.trusts,
@@ -335,25 +381,21 @@ class SqsQueue:
             UsageError: a malformed receipt; nothing was deleted.
             TransientError: SQS did not delete all of them; the same call again does no harm.
         """
-        from onefold.backends.aws import settling
-
         return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
-        """As `burying.bury`: a copy in the dead-letter or held queue, then a deletion.
+        """As `settling.bury`: a copy in the dead-letter or held queue, then a deletion.
 
         Raises:
             UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
             TransientError: not all were copied and deleted; the same call again does no harm in this process.
         """
-        from onefold.backends.aws import burying
-
-        return burying.bury(self._sqs.catalogue, self.name, self._holding, burials, signed=self._sqs.signed)
+        return settling.bury(self._sqs.catalogue, self.name, self._holding, burials, signed=self._sqs.signed)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """SQS does not tell (capability `inspectable`).
+        """SQS does not say (capability `inspectable`).
 
         Raises:
             UsageError: always.
@@ -361,11 +403,11 @@ class SqsQueue:
         for receipt in receipts:
             parse_receipt(receipt)
         raise errors.UsageError(
-            "SQS does not tell how a receipt stands.", todo="Take the answer of delete or set_visible_in as it is."
+            "SQS does not report the state of a receipt.", todo="Take the answer of delete or set_visible_in as it is."
         )
 
     def depth(self) -> Depth:
-        """Approximate numbers, up to a minute old; SQS tells the oldest age to CloudWatch only, so it is None here."""
+        """Approximate numbers, up to a minute old; SQS gives the oldest age to CloudWatch only, so it is None here."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
         found = self._sqs.catalogue.attributes(self.name, *names)
         visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from onefold import errors
 from onefold.backends.aws.dynamodb import schema
-from onefold.backends.aws.dynamodb.effects import DynamoEffects
 from onefold.backends.aws.dynamodb.ledger import DynamoLedger
 from onefold.backends.aws.dynamodb.notes import RecordNotes
 from onefold.backends.aws.dynamodb.records import DynamoRecords, DynamoStore
@@ -18,6 +17,7 @@ from onefold.backends.aws.dynamodb.state import DynamoState
 from onefold.backends.aws.dynamodb.table import Table
 
 if TYPE_CHECKING:
+    from onefold.backends.aws.dynamodb.effects import DynamoEffects
     from onefold.backends.aws.dynamodb.items import Layout
     from onefold.backends.aws.session import Session
     from onefold.outside import Clock, Entropy
@@ -68,6 +68,10 @@ class DynamoBackend:
             limit_ms: no bound here: nothing is locked while a handler runs.
         """
         del limit_ms
+        from onefold.backends.aws.dynamodb.effects import (
+            DynamoEffects,  # brings a part of boto3 that only level 4 needs
+        )
+
         return DynamoEffects(self.table, self._notes, self.ledger, self.state)
 
     def appear(self) -> None:

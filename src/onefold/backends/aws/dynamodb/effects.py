@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import botocore.exceptions
+from boto3.dynamodb.types import TypeSerializer
 
 from onefold import errors
 from onefold.backends.aws.dynamodb.items import Item, place_of, record_of, stamp_of
@@ -55,8 +56,6 @@ class Transact:
 
     def __init__(self, table: str) -> None:
         self._table = table
-        from boto3.dynamodb.types import TypeSerializer  # some ms that only level 4 needs
-
         self._serializer = TypeSerializer()
         self.actions: list[dict[str, Any]] = []
 
