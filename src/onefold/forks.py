@@ -16,6 +16,7 @@ from __future__ import annotations
 import _thread
 import os
 import stat
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from onefold import errors
 from onefold.interrupts import is_of_a_signal
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
+_LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that keep a lock of theirs for the whole of a fork
 
 
 class Forked(Protocol):
@@ -69,6 +71,7 @@ class _Here:
         self.forking = threading.RLock()
         self.held: list[Forked] = []
         self.is_gated = False  # `opening` is held for a fork
+        self.hooked = -1  # how many of `_LOCKING` were there when the hooks were registered last
         self.is_interrupted = False  # by a Ctrl-C, which is passed on after the fork
         self.owners: dict[int, weakref.ref[Forked]] = {}
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
@@ -93,8 +96,21 @@ def opening() -> threading.RLock:
 
 def register(owner: Forked) -> None:
     """From now on, and as long as it lives, an owner hears of forks."""
+    go_first()
     owners, number = _here.owners, id(owner)  # at the interpreter's end this module's names are gone before the owner
     owners[number] = weakref.ref(owner, lambda _: owners.pop(number, None))
+
+
+def go_first() -> None:
+    """Have a fork wait for what is open before it takes the locks of Python's own modules, and not with them in its hands.
+
+    A handler whose transaction it waits for may need them: it submits to an executor, or forks itself. Hooks are called last
+    registered first and cannot be moved, so they are registered once more when such a module came after them.
+    """
+    found = sum(name in sys.modules for name in _LOCKING)
+    if found > _here.hooked and hasattr(os, "register_at_fork"):
+        _here.hooked = found
+        os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
@@ -164,6 +180,8 @@ def _before() -> None:
 
     Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself.
     """
+    if _here.is_gated and _is_forking():
+        return  # the hook that was registered later has done it
     waited_s = 0.0
     while True:
         _here.forking.acquire()
@@ -179,6 +197,12 @@ def _before() -> None:
         _here.forking.release()
         waited_s += _SLICE_S * len(missing)
         _here.never.acquire(timeout=_SLICE_S / 10)
+
+
+def _is_forking() -> bool:
+    """Whether this thread is."""
+    owned: bool = _here.forking._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition does
+    return owned
 
 
 def _held(owner: Forked) -> bool:
@@ -201,18 +225,21 @@ def _let_go() -> None:
 
 
 def _in_parent() -> None:
+    if not _is_forking():
+        return  # another of the hooks has done it, or `_before` was torn before it had it
     if _here.is_gated:  # an exception out of a signal's handler may have ended `_before`
         _here.is_gated = False
         _here.opening.release()
     _let_go()
     is_interrupted, _here.is_interrupted = _here.is_interrupted, False
-    with suppress(RuntimeError):  # `_before` was torn before it had it
-        _here.forking.release()
+    _here.forking.release()
     if is_interrupted:  # raised in here it would only be printed
         _thread.interrupt_main()
 
 
 def _in_child() -> None:
+    if _here.process == os.getpid() and not _here.is_gated:
+        return  # another of the hooks has done it
     _here.process = os.getpid()
     _here.forks += 1
     _here.opening, _here.forking = threading.RLock(), threading.RLock()
@@ -243,5 +270,4 @@ def _open_files() -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+go_first()

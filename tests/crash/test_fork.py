@@ -397,6 +397,52 @@ def test_a_fork_lets_a_transaction_that_wants_to_fork_itself_go_first(tmp_path: 
     engine.close()
 
 
+WAITING_FOR_ONE_THAT_FORKS = """
+import onefold.forks
+import concurrent.futures.thread, logging, os, sys, threading
+from onefold import forks
+from onefold.backends.sqlite.connection import Engine
+from onefold.backends.sqlite.file import FileSettings
+from onefold.clock import SystemClock
+
+engine = Engine(sys.argv[1], SystemClock(), settings=FileSettings(busy_ms=600_000))
+begun, codes = threading.Event(), []
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(forks.generation())
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+def in_a_transaction():
+    engine.begin_exclusive()
+    begun.set()
+    while not forks._here.held:
+        pass  # until the other fork is under way
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        codes.append(pool.submit(logging.getLogger, "another").result().name)
+    fork()
+    engine.end_exclusive(commit=True)
+
+threads = [threading.Thread(target=one, daemon=True) for one in (in_a_transaction, fork)]
+threads[0].start()
+begun.wait()
+threads[1].start()
+for one in threads:
+    one.join(60)
+fork()
+print(codes, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_fork_that_waits_for_a_transaction_has_no_lock_of_pythons_own_modules(tmp_path: Path) -> None:
+    """Their hooks were called first where they were imported after ours: the handler waited for the fork, and it for him."""
+    command = [sys.executable, "-c", WAITING_FOR_ONE_THAT_FORKS, str(tmp_path / "a.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout == "['another', 1, 1, 1]\n", done.stderr
+
+
 def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them keeps it for one slice a round, so the slices of all count."""
     engines = [engine_on(tmp_path / f"{name}.db", 500) for name in "abcd"]
