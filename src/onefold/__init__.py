@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onefold import lazy
 from onefold.app import App
 from onefold.decide.keys import jmespath
 from onefold.errors import (
@@ -96,28 +97,31 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     "UsageError",
 ]
 
-_LATER = {
-    "ItemReader": "onefold.maps.rules",
-    "Bus": "onefold.events.bus",
-    "EventEntry": "onefold.decide.envelopes",
-    "InputTransformer": "onefold.events.transform",
-    "CompleteRun": "onefold.run.completion",
-    "Counted": "onefold.reconcile.counts",
-    "Done": "onefold.run.handlers",
-    "LogSink": "onefold.observe.sinks",
-    "NotDone": "onefold.run.handlers",
-    "Receipt": "onefold.run.outgoing",
-    "Schedule": "onefold.schedules.schedule",
-    "ScheduleRetry": "onefold.schedules.schedule",
-    "StillUnknown": "onefold.run.handlers",
-    "Tick": "onefold.schedules.schedule",
-    "Reconciliation": "onefold.reconcile.reconciler",
-    "Totals": "onefold.reconcile.counts",
-    "memory_store": "onefold.runtime.stores",
-    "once": "onefold.run.once",
-    "retrying": "onefold.run.retrying",
-    "store": "onefold.runtime.stores",
-}
+_later = lazy.attributes(
+    __name__,
+    {
+        "ItemReader": "onefold.maps.rules",
+        "Bus": "onefold.events.bus",
+        "EventEntry": "onefold.decide.envelopes",
+        "InputTransformer": "onefold.events.transform",
+        "CompleteRun": "onefold.run.completion",
+        "Counted": "onefold.reconcile.counts",
+        "Done": "onefold.run.handlers",
+        "LogSink": "onefold.observe.sinks",
+        "NotDone": "onefold.run.handlers",
+        "Receipt": "onefold.run.outgoing",
+        "Schedule": "onefold.schedules.schedule",
+        "ScheduleRetry": "onefold.schedules.schedule",
+        "StillUnknown": "onefold.run.handlers",
+        "Tick": "onefold.schedules.schedule",
+        "Reconciliation": "onefold.reconcile.reconciler",
+        "Totals": "onefold.reconcile.counts",
+        "memory_store": "onefold.runtime.stores",
+        "once": "onefold.run.once",
+        "retrying": "onefold.run.retrying",
+        "store": "onefold.runtime.stores",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -126,11 +130,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("onefold")
-    if name in _LATER:
-        from importlib import import_module
-
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'onefold' has no attribute {name!r}")
+    return _later(name)
 
 
 def __dir__() -> list[str]:

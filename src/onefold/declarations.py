@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from onefold import errors, limits
+from onefold import errors, events, limits, maps, reconcile, schedules
 from onefold.options import (
     FUNCTION,
     DeadLetter,
@@ -241,12 +241,10 @@ class Declarations:
         Raises:
             UsageError: an option that cannot be right; says which field, and what is allowed.
         """
-        from onefold.schedules.schedule import ScheduleRetry, declare  # and zones: only who schedules pays
-
-        return declare(
+        return schedules.declare(
             self, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,
             window=window, start=start, end=end, delete_after=delete_after,
-            retry=ScheduleRetry() if retry is None else retry,
+            retry=schedules.ScheduleRetry() if retry is None else retry,
             dead_letter=dead_letter, timeout=timeout, job_retry=job_retry, owner=owner,
         )  # fmt: skip
 
@@ -292,19 +290,16 @@ class Declarations:
         Raises:
             UsageError: an option that cannot be right; says which, and what is allowed.
         """
-        from onefold.maps.jobs import Options, declare  # only who maps pays for readers and rules
-        from onefold.maps.turns import Turns
-
         self._own(queue)
-        return declare(
+        return maps.declare(
             self,
             queue,
-            Options(
+            maps.Options(
                 key=key, name=name, items=items, source=source, batch=batch, concurrency=concurrency,
                 tolerated_count=tolerated_count, tolerated_percent=tolerated_percent, retry=retry, catch=catch,
                 effect=effect, timeout=timeout, results=results, owner=owner,
             ),
-            Turns().take,
+            maps.Turns().take,
         )  # fmt: skip
 
     @checked_options
@@ -331,9 +326,7 @@ class Declarations:
         Raises:
             UsageError: a value out of range. ConflictError: the name is taken.
         """
-        from onefold.reconcile import reconciler as reconciling  # only who reconciles pays for it
-
-        return reconciling.declare(self, of, after=after, name=name, queue=queue, owner=owner)
+        return reconcile.declare(self, of, after=after, name=name, queue=queue, owner=owner)
 
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> Bus:
         """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).
@@ -344,9 +337,7 @@ class Declarations:
         Raises:
             UsageError: a value out of range. ConflictError: the bus was declared with another account or region.
         """
-        from onefold.events.bus import declare
-
-        return declare(self, name, account=account, region=region)
+        return events.declare_bus(self, name, account=account, region=region)
 
     @checked_options
     def pipe(
@@ -378,9 +369,7 @@ class Declarations:
         Raises:
             UsageError: a value that cannot be. ConflictError: the source queue has a job or pipe already.
         """
-        from onefold.events import pipes
-
-        return pipes.declare(
+        return events.declare_pipe(
             self, source, target, name=name, filter=filter, enrich=enrich, transform=transform, group=group,
             timeout=timeout, retry=retry, after_failure=after_failure, keep=keep, owner=owner,
         )  # fmt: skip

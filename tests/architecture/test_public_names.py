@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from importlib import import_module
+
+import pytest
 
 import onefold
 from tests.architecture import public_names
@@ -25,6 +28,14 @@ def test_every_export_is_listed_and_documented() -> None:
         thing for thing in exported if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__
     ]
     assert not silent
+
+
+@pytest.mark.parametrize("room", ["events", "maps", "observe", "reconcile", "schedules"])
+def test_the_names_of_a_feature_can_be_loaded(room: str) -> None:
+    package = import_module(f"onefold.{room}")
+    assert [getattr(package, name).__doc__ is not None for name in package.__all__] == [True] * len(package.__all__)
+    with pytest.raises(AttributeError, match=f"module 'onefold.{room}' has no attribute 'nothing'"):
+        _ = package.nothing
 
 
 def test_a_change_would_be_seen() -> None:

@@ -13,15 +13,16 @@ DECLARE = (
 # Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do. Small modules of a
 # delivery's own path are not among them: what costs a cold start is a package (asyncio, logging), or a room.
 ELSEWHERE = {
-    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing", "observe"),
+    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing"),
     *("backends.aws", "backends.sqlite", "run.once", "run.processes", "run.worker"),
-    *("events", "maps", "reconcile", "schedules"),
     *("contracts.admin", "run.tasks", "run.poll", "run.longpoll", "run.retrying"),
 }
+# Their names are loaded when they are first used: the package is there, none of its modules.
+FEATURES = {"events", "maps", "observe", "reconcile", "schedules"}
 
 
 def test_what_must_not_be_loaded_exists() -> None:
-    assert [room for room in sorted(ELSEWHERE) if find_spec(f"onefold.{room}") is None] == []
+    assert [room for room in sorted(ELSEWHERE | FEATURES) if find_spec(f"onefold.{room}") is None] == []
 
 
 def test_a_handler_loads_nothing_heavy() -> None:
@@ -30,3 +31,4 @@ def test_a_handler_loads_nothing_heavy() -> None:
     assert not loaded & (LATER | {"concurrent", "difflib", "dataclasses", "socket", "urllib3"})
     rooms = {".".join(name.split(".")[1:]) for name in loaded if name.startswith("onefold.")}
     assert not {room for room in rooms if any(room == one or room.startswith(f"{one}.") for one in ELSEWHERE)}
+    assert not {room for room in rooms if room.partition(".")[0] in FEATURES and room not in FEATURES}

@@ -1,4 +1,45 @@
 """Events: buses with rules, archives and replays, and pipes from queue to queue.
 
-Imports `run` and below. Which rule an event matches is decided in `events/routing.py`.
+Imports `run` and below. Which rule an event matches is decided in `events/routing.py`. The names here are loaded when they
+are first used: patterns and templates cost a function that has no bus nothing.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.events.bus import Bus, PutAnswer, declare_bus
+    from onefold.events.pipes import Pipe, declare_pipe
+    from onefold.events.replay import Replay
+    from onefold.events.rules import EventArchive, Rule
+    from onefold.events.transform import InputTransformer
+
+__all__ = [
+    "Bus",
+    "EventArchive",
+    "InputTransformer",
+    "Pipe",
+    "PutAnswer",
+    "Replay",
+    "Rule",
+    "declare_bus",
+    "declare_pipe",
+]
+
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "Bus": "onefold.events.bus",
+        "PutAnswer": "onefold.events.bus",
+        "declare_bus": "onefold.events.bus",
+        "Pipe": "onefold.events.pipes",
+        "declare_pipe": "onefold.events.pipes",
+        "Replay": "onefold.events.replay",
+        "EventArchive": "onefold.events.rules",
+        "Rule": "onefold.events.rules",
+        "InputTransformer": "onefold.events.transform",
+    },
+)

@@ -429,7 +429,7 @@ def _no_way_out(parcel: Parcel, refused: Refused) -> errors.UsageError:
 
 
 class Declares(Home, Protocol):
-    """What `declare` needs of an app."""
+    """What `declare_bus` needs of an app."""
 
     @property
     def buses(self) -> dict[str, Bus]:
@@ -437,7 +437,7 @@ class Declares(Home, Protocol):
         ...
 
 
-def declare(app: Declares, name: str, *, account: str | None, region: str | None) -> Bus:
+def declare_bus(app: Declares, name: str, *, account: str | None, region: str | None) -> Bus:
     """What `App.bus` does; arguments and errors as there."""
     bus = app.buses.get(name)
     if bus is None:

@@ -89,7 +89,7 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PipeApp(Sender, Protocol):
-    """What `declare` needs of an app."""
+    """What `declare_pipe` needs of an app."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class PipeJob(Job[str, Any]):
         return facts, body
 
 
-def declare(
+def declare_pipe(
     app: PipeApp,
     source: Queue,
     target: Queue,

@@ -1,5 +1,48 @@
 """Map runs: a job for each item of a file or listing, worked through to its end or to its tolerated failures.
 
 Imports `run` and below. What is tried again, tolerated or caught is decided in `maps/rules.py`; how results are written
-in `maps/results.py`.
+in `maps/results.py`. The names here are loaded when they are first used: readers and rules cost a function that has no map
+nothing.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.maps.jobs import MapJob, Options, declare
+    from onefold.maps.lambda_children import StepFunctionsChildren, child_of
+    from onefold.maps.rules import ItemBatch, ItemReader
+    from onefold.maps.sources import result_location, source_of
+    from onefold.maps.turns import Turns
+
+__all__ = [
+    "ItemBatch",
+    "ItemReader",
+    "MapJob",
+    "Options",
+    "StepFunctionsChildren",
+    "Turns",
+    "child_of",
+    "declare",
+    "result_location",
+    "source_of",
+]
+
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "MapJob": "onefold.maps.jobs",
+        "Options": "onefold.maps.jobs",
+        "declare": "onefold.maps.jobs",
+        "StepFunctionsChildren": "onefold.maps.lambda_children",
+        "child_of": "onefold.maps.lambda_children",
+        "ItemBatch": "onefold.maps.rules",
+        "ItemReader": "onefold.maps.rules",
+        "result_location": "onefold.maps.sources",
+        "source_of": "onefold.maps.sources",
+        "Turns": "onefold.maps.turns",
+    },
+)

@@ -53,7 +53,7 @@ class ChildEvent(Struct, frozen=True):
     items: tuple[Any, ...]
 
 
-def event_of(event: object) -> ChildEvent | None:
+def child_of(event: object) -> ChildEvent | None:
     """The child that an event is about; None for an event of something else.
 
     Raises:

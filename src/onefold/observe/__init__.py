@@ -1,0 +1,17 @@
+"""What people see of what happened: an operation's story and state, events as log lines, what messages cost.
+
+Imports `run` and below. `LogSink` is loaded when it is first used, and the standard library's logging with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.observe.sinks import LogSink
+
+__all__ = ["LogSink"]
+
+__getattr__ = lazy.attributes(__name__, {"LogSink": "onefold.observe.sinks"})

@@ -1,4 +1,28 @@
 """Whether what should exist after a run exists, once: looked at later, or by hand.
 
-Imports `run` and below. Nothing here sends the missing again: that is `admin/repair.py`, and a person's decision.
+Imports `run` and below. Nothing here sends the missing again: that is `admin/repair.py`, and a person's decision. The names
+here are loaded when they are first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.reconcile.counts import Counted, Totals
+    from onefold.reconcile.reconciler import Reconciler, Reconciliation, declare
+
+__all__ = ["Counted", "Reconciler", "Reconciliation", "Totals", "declare"]
+
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "Counted": "onefold.reconcile.counts",
+        "Totals": "onefold.reconcile.counts",
+        "Reconciler": "onefold.reconcile.reconciler",
+        "Reconciliation": "onefold.reconcile.reconciler",
+        "declare": "onefold.reconcile.reconciler",
+    },
+)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from onefold import errors
+from onefold import errors, maps, observe
 from onefold.backends import places
 from onefold.clock import Never
 from onefold.run.admission import Admission
@@ -105,9 +105,7 @@ class LambdaHandler:
         """
         self.take_names()
         if self._app.maps:
-            from onefold.maps import lambda_children  # only an app with maps pays for it
-
-            child = lambda_children.event_of(event)
+            child = maps.child_of(event)
             if child is not None:
                 return self._children().handle(child, context)
         return self.adapter().handle(event, context)
@@ -167,10 +165,8 @@ class _Wired:
     @functools.cached_property
     def children(self) -> StepFunctionsChildren:
         """What performs the children of map runs."""
-        from onefold.maps.lambda_children import StepFunctionsChildren
-
         runtime = self._runtime
-        return StepFunctionsChildren(
+        return maps.StepFunctionsChildren(
             self._app.maps,
             self._make_children_pool,
             store=runtime.backend.store,
@@ -276,9 +272,7 @@ class _Log:
             return
         with self._lock:
             if self._sink is None:
-                from onefold.observe.sinks import LogSink
-
-                self._sink = LogSink(level="warning")
+                self._sink = observe.LogSink(level="warning")
         self._sink.emit(event)
 
 

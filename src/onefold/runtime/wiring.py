@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onefold import errors
+from onefold import errors, maps
 from onefold.backends import buckets, registry
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
@@ -183,15 +183,11 @@ class Runtime:
 
     def source(self, place: str) -> Source:
         """The file, directory, S3 object or prefix that a map run reads; errors as `sources.source_of`."""
-        from onefold.maps.sources import source_of  # only map runs read
-
-        return source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
+        return maps.source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def results(self, place: str) -> ResultLocation:
         """Where a map run writes its result files: a folder or an S3 prefix."""
-        from onefold.maps.sources import result_location  # only map runs write
-
-        return result_location(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
+        return maps.result_location(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

@@ -1,5 +1,27 @@
 """Schedules as they are declared, and the embedded scheduler that sends their ticks.
 
 Imports `run` and below. When a tick is due is decided in `schedules/ticks.py`; what a dispatcher yields goes through
-`run/dispatcher.py`.
+`run/dispatcher.py`. The names here are loaded when they are first used: zones and expressions cost a function that has no
+schedule nothing.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick, declare
+
+__all__ = ["Schedule", "ScheduleRetry", "Tick", "declare"]
+
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "Schedule": "onefold.schedules.schedule",
+        "ScheduleRetry": "onefold.schedules.schedule",
+        "Tick": "onefold.schedules.schedule",
+        "declare": "onefold.schedules.schedule",
+    },
+)
