@@ -13,7 +13,6 @@ opened in its child.
 
 from __future__ import annotations
 
-import _thread
 import os
 import stat
 import sys
@@ -25,7 +24,7 @@ from types import MethodType
 from typing import Final, Protocol
 
 from onefold import errors
-from onefold.interrupts import is_of_a_signal
+from onefold.interrupts import Deferred
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
 _LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that keep a lock of theirs for the whole of a fork
@@ -72,7 +71,7 @@ class _Here:
         self.held: list[Forked] = []
         self.is_gated = False  # `opening` is held for a fork
         self.hooked = -1  # how many of `_LOCKING` were there when the hooks were registered last
-        self.is_interrupted = False  # by a Ctrl-C, which is passed on after the fork
+        self.signals = Deferred()  # while the main thread forks
         self.owners: dict[int, weakref.ref[Forked]] = {}
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
         self.inherited: frozenset[tuple[int, int]] = frozenset()
@@ -165,7 +164,7 @@ def refuse_inherited(path: str, place: str) -> None:
 def keep_for_ever(thing: object) -> None:
     """Keep a thing of the parent's from being finalised, also when the interpreter ends: that would close it."""
     _here.kept.append(thing)
-    with suppress(ImportError):
+    with suppress(ImportError, AttributeError):  # it is just being imported
         import ctypes  # only in a child
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
@@ -182,6 +181,7 @@ def _before() -> None:
     """
     if _here.is_gated and _is_forking():
         return  # the hook that was registered later has done it
+    _here.signals.begin()
     waited_s = 0.0
     while True:
         _here.forking.acquire()
@@ -189,13 +189,14 @@ def _before() -> None:
         missing = [owner for owner in owners if not _held(owner)]
         if all(waited_s >= owner.wait_s for owner in missing):
             _here.opening.acquire()
-            if all(owner in _here.held and owner.is_held() for owner in _owners()):
+            is_late = waited_s >= max((owner.wait_s for owner in owners), default=0.0)
+            if is_late or all(owner in _here.held and owner.is_held() for owner in _owners()):
                 _here.is_gated = True
                 return
             _here.opening.release()
         _let_go()
         _here.forking.release()
-        waited_s += _SLICE_S * len(missing)
+        waited_s += _SLICE_S * max(len(missing), 1)
         _here.never.acquire(timeout=_SLICE_S / 10)
 
 
@@ -211,30 +212,25 @@ def _held(owner: Forked) -> bool:
         _here.held.append(owner)
     try:
         return owner.hold(_SLICE_S)
-    except Exception as error:  # noqa: BLE001 - Python would print it, and fork with everything open
-        return not is_of_a_signal(error)
-    except BaseException:  # noqa: BLE001 - of a signal, which is passed on after the fork
-        _here.is_interrupted = True
-        return False
+    except Exception:  # noqa: BLE001 - Python would print it, and fork with everything open
+        return True
 
 
 def _let_go() -> None:
-    held, _here.held = _here.held, []
-    for owner in reversed(held):
-        owner.let_go()
+    while _here.held:
+        owner = _here.held.pop()
+        with suppress(RuntimeError):  # it was not held after all; the others are
+            owner.let_go()
 
 
 def _in_parent() -> None:
     if not _is_forking():
-        return  # another of the hooks has done it, or `_before` was torn before it had it
-    if _here.is_gated:  # an exception out of a signal's handler may have ended `_before`
-        _here.is_gated = False
-        _here.opening.release()
+        return  # another of the hooks has done it
+    _here.is_gated = False
+    _here.opening.release()
     _let_go()
-    is_interrupted, _here.is_interrupted = _here.is_interrupted, False
     _here.forking.release()
-    if is_interrupted:  # raised in here it would only be printed
-        _thread.interrupt_main()
+    _here.signals.end(deliver=True)
 
 
 def _in_child() -> None:
@@ -252,6 +248,7 @@ def _in_child() -> None:
                 start_anew()
         except Exception as error:  # noqa: BLE001 - the others must not go on with the parent's all the same
             first = first or error
+    _here.signals.end(deliver=False)
     if first is not None:
         raise first  # Python prints it
 

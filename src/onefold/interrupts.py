@@ -3,17 +3,23 @@
 Python runs such a handler between any two calls of the main thread, so its exception seems to come from whatever runs there:
 a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Who gives each piece of work its own
 error must not give one of them that.
-Never here: handlers of ours. Invariant: an exception that no handler of a signal raised is never taken for one.
+While this process forks they come later (`Deferred`): Python prints and forgets what is raised in a hook of a fork.
+Never here: handlers of ours that stay. Invariant: an exception that no handler of a signal raised is never taken for one.
 """
 
 from __future__ import annotations
 
+import _signal
+import _thread
 import functools
 import signal
 import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CodeType
-from typing import Final
+from typing import Any, Final
 
+_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals())
 _LAYERS_MAX: Final = 20  # ours: of partials and decorators around a handler
 
 
@@ -27,13 +33,85 @@ def is_of_a_signal(error: BaseException) -> bool:
         return True
     if threading.current_thread() is not threading.main_thread():
         return False
-    codes = {code for one in signal.valid_signals() for code in _codes(signal.getsignal(one))}
-    place = error.__traceback__
+    return bool(_raised_by(error, {number: signal.getsignal(number) for number in signal.valid_signals()}))
+
+
+def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int]:
+    """The signals whose handler raised it."""
+    codes = {number: _codes(handler) for number, handler in handlers.items()}
+    place, found = error.__traceback__, list[int]()
     while place is not None:
-        if place.tb_frame.f_code in codes:
-            return True
+        found += [number for number, known in codes.items() if place.tb_frame.f_code in known]
         place = place.tb_next
-    return False
+    return found
+
+
+class Deferred:
+    """Handlers of signals that come later: in between each signal is noted, and nothing is raised.
+
+    For the main thread, in which handlers run; in another thread nothing is raised by them, and nothing is deferred.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._noted: list[int] = []
+
+    def begin(self) -> None:
+        """From here on signals are noted."""
+        if threading.current_thread() is threading.main_thread():
+            self._until_done(self._replace)
+
+    def end(self, *, deliver: bool) -> None:
+        """Give the signals their handlers back.
+
+        Args:
+            deliver: have the handlers called for what was noted, soon; a forked child has none of its parent's signals.
+        """
+        if not self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        self._until_done(self._restore)
+        noted, self._noted = list(dict.fromkeys(self._noted)), []
+        if noted and deliver:
+            with suppress(RuntimeError):  # no thread can be started
+                _thread.start_new_thread(_deliver, (noted,))
+
+    def _until_done(self, step: Callable[[], None]) -> None:
+        """A handler that is not replaced yet, or is back already, may raise in the middle: it is called again later."""
+        while True:
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 - of a signal
+                found = _raised_by(error, self._handlers)
+                self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
+            else:
+                return
+
+    def _replace(self) -> None:
+        for number in _SIGNALS:  # the C functions: each line here is a place where a handler may raise still
+            handler = _signal.getsignal(number)
+            # asyncio's handler does nothing: the loop has heard of the signal through its wake-up file, and would twice.
+            if callable(handler) and handler != self._note and getattr(handler, "__name__", "") != "_sighandler_noop":
+                self._handlers[number] = handler
+                _signal.signal(number, self._note)
+
+    def _restore(self) -> None:
+        while self._handlers:
+            number, handler = next(iter(self._handlers.items()))
+            if _signal.getsignal(number) == self._note:
+                _signal.signal(number, handler)
+            self._handlers.pop(number, None)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._noted.append(number)
+
+
+def _deliver(numbers: list[int]) -> None:
+    """In a thread of its own: a moment later, so that no exception is raised where it would only be printed."""
+    pause = _thread.allocate_lock()
+    pause.acquire()
+    pause.acquire(timeout=0.001)
+    for number in numbers:
+        _thread.interrupt_main(number)
 
 
 def _codes(handler: object) -> list[CodeType]:
