@@ -9,7 +9,7 @@ Never here: handlers of ours that stay. Invariant: an exception that no handler 
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # what `signal` is made of
 import _thread
 import functools
 import signal
@@ -111,7 +111,7 @@ def _deliver(numbers: list[int]) -> None:
     pause.acquire()
     pause.acquire(timeout=0.001)
     for number in numbers:
-        _thread.interrupt_main(number)
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _codes(handler: object) -> list[CodeType]:
