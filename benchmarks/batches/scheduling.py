@@ -19,7 +19,7 @@ import onefold
 from benchmarks.trials import Figures
 from onefold import limits
 from onefold.manual_clock import ManualClock
-from onefold.runtime.workers import make_scheduler
+from onefold.runtime.schedulers import make_scheduler
 
 START_MS = 1_780_272_000_000  # 2026-06-01T00:00:00Z
 DAY_MINUTES = 1_440

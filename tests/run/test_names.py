@@ -114,7 +114,7 @@ def test_a_name_is_asked_for_once_in_a_process(shop: Callable[..., Shop], monkey
 
 
 def test_a_schedule_of_another_app_is_not_taken_over(shop: Callable[..., Shop], url: str) -> None:
-    from onefold.runtime.workers import make_scheduler
+    from onefold.runtime.schedulers import make_scheduler
 
     def declared(name: str) -> onefold.App:
         app = onefold.App(name, url=url)

@@ -17,7 +17,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.run import runs
 from onefold.run.events import Sinks
 from onefold.run.outgoing import Outgoing, Receipt
-from onefold.runtime import workers
+from onefold.runtime import schedulers
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
 
@@ -234,7 +234,7 @@ def test_what_comes_next_is_said_behind_ticks_that_are_to_be_sent_again(tmp_path
         throttled(one, refuses=1)
         one.step()
         assert one.step(1_000) == 0
-        (comes,) = workers.upcoming(one.scheduler, one.app.schedules, clock.now_ms(), count=1)
+        (comes,) = schedulers.upcoming(one.scheduler, one.app.schedules, clock.now_ms(), count=1)
         assert (comes.schedule, comes.at) == ("nightly", "2026-06-01T03:00:00Z")
 
 

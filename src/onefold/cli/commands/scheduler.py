@@ -1,7 +1,7 @@
 """`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
 
 SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
-Never here: the loop (`schedules/scheduler.py`), how one is built (`runtime/workers.py`).
+Never here: the loop (`schedules/scheduler.py`), how one is built (`runtime/schedulers.py`).
 Invariant: a signal handler only sets the scheduler's flag.
 """
 
@@ -25,8 +25,8 @@ from onefold.cli.render import line
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
 from onefold.run.events import EVENTS, Event
-from onefold.runtime import workers
-from onefold.runtime.workers import Ended, Upcoming
+from onefold.runtime import schedulers
+from onefold.runtime.schedulers import Ended, Upcoming
 from onefold.schedules.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     sinks: list[Sink] = [*app.sinks, voice]
     if log is not None:
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
-    scheduler = workers.make_scheduler(app, app.schedules, sinks=sinks)
+    scheduler = schedulers.make_scheduler(app, app.schedules, sinks=sinks)
     if once:
         scheduler.catch_up()
     else:
         with _signals(scheduler.stop):
             scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
-    comes = tuple(workers.upcoming(scheduler, app.schedules, app.now_ms(), _SAID))
-    over = tuple(workers.ended(scheduler, app.schedules))
+    comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.now_ms(), _SAID))
+    over = tuple(schedulers.ended(scheduler, app.schedules))
     report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, ended=over)
     return Answer(report, draw=lambda: _draw(report))
 
@@ -141,11 +141,11 @@ class _Next:
     def say(self) -> None:
         """At the first time all that comes soon, then one line."""
         count = _SAID if self._said is None else 1
-        comes = workers.upcoming(self._scheduler, self._app.schedules, self._app.now_ms(), count)
+        comes = schedulers.upcoming(self._scheduler, self._app.schedules, self._app.now_ms(), count)
         said = [(one.schedule, one.at) for one in comes]
         if self._said is None:
             render.note(f"{counted(len(self._app.schedules), 'schedule')} on {absolute(self._app.url)}")
-            for text in _without_ticks(workers.ended(self._scheduler, self._app.schedules)):
+            for text in _without_ticks(schedulers.ended(self._scheduler, self._app.schedules)):
                 render.note(text)
         if self._said is None or said[:1] != self._said[:1]:
             for one in comes:
