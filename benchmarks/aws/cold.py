@@ -35,9 +35,8 @@ def onefold_ms() -> float:
     import onefold.backends.aws.dynamodb.backend  # what opening an engine and its log would import
     import onefold.backends.aws.session
     import onefold.backends.aws.sqs
-    import onefold.backends.joined
-    import onefold.backends.places
-    import onefold.backends.registry
+    import onefold.backends.composite
+    import onefold.backends.urls
     import onefold.runtime.wiring
 
     app = onefold.App("bench")

@@ -41,7 +41,7 @@ def test_contracts_hold() -> None:
         ("decide/planted.py", "import time", "Pure"),
         ("contracts/queue.py", "from onefold import clock", "Pure"),
         ("run/planted.py", "import onefold.backends.sqlite", "Injected"),
-        ("backends/sqlite/planted.py", "from onefold.backends import registry", "Rooms"),
+        ("backends/sqlite/planted.py", "from onefold.backends import urls", "Rooms"),
         ("backends/planted.py", "", "Rooms"),
         ("contracts/queue.py", "from onefold.contracts import commit", "Rings"),
     ],

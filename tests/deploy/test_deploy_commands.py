@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.backends.aws.session import Session
 from onefold.cli.commands import deploy
 from onefold.cli.main import run
@@ -158,7 +158,7 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     url = f"aws://{REGION}?table={table}&endpoint={endpoint}"
     key, done = RecordKey("", "book", "o-1"), Complete(result=b'"booked"', expires_at_ms=KEPT_MS + NOW)
     assert shop.deploy("--yes")[0] == 0
-    old = registry.open_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+    old = urls.open_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
     (answer,) = old.claim([ask(key)], NOW)
     assert isinstance(answer, Claimed)
     assert old.write([(answer.hold, done)], NOW) == [True]
@@ -182,7 +182,7 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     ]
     settings = session.client("lambda").get_function_configuration(FunctionName=name)
     assert "layout=2" in settings["Environment"]["Variables"]["ONEFOLD_URL"]
-    new = registry.open_store(f"{url}&layout=2", clock=ManualClock(), entropy=SeededEntropy(2))
+    new = urls.open_store(f"{url}&layout=2", clock=ManualClock(), entropy=SeededEntropy(2))
     (answer,) = new.claim([ask(key, "B")], NOW)
     assert isinstance(answer, Completed)
     assert answer.result == done.result

@@ -16,7 +16,7 @@ import pytest
 import onefold
 import onefold.testing
 from onefold import limits
-from onefold.backends import places
+from onefold.backends import urls
 from onefold.backends.aws.dynamodb.items import ITEM_BYTES_MAX
 from onefold.backends.sqlite import file
 from onefold.deploy import package
@@ -106,7 +106,7 @@ def test_a_number_of_a_page_is_that_of_the_code(name: str, sentence: str, said: 
 
 
 def test_the_options_of_aws_urls_are_those_there_are() -> None:
-    assert sorted(table("docs/how-to/choose-a-store.md", "option of `aws://`")) == sorted(places._OPTIONS)
+    assert sorted(table("docs/how-to/choose-a-store.md", "option of `aws://`")) == sorted(urls._OPTIONS)
 
 
 def test_what_is_under_onefold_is_in_the_table() -> None:

@@ -282,7 +282,7 @@ def test_what_an_exception_says_cannot_steer_a_terminal() -> None:
         ("aws://shop", "names no region"),
         ("aws://eu-west-1?tabel=shop", "Did you mean 'table'"),
         ("aws://eu-west-1?create=maybe", "neither yes nor no"),
-        ("aws://eu-west-1?sqs=localhost:9324", "is no URL"),
+        ("aws://eu-west-1?sqs=localhost:9324", "is not a URL"),
         ("/tmp/x.db", "not an engine URL"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.cli.main import run
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
@@ -58,7 +58,7 @@ HANDLERS = """
 
 @contextmanager
 def opened(data: Path) -> Iterator[Engine]:
-    engine = registry.open_engine(f"sqlite:///{data}", clock=SystemClock(), entropy=SystemEntropy(), owner="test")
+    engine = urls.open_engine(f"sqlite:///{data}", clock=SystemClock(), entropy=SystemEntropy(), owner="test")
     try:
         yield engine
     finally:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, redact
-from onefold.backends.registry import open_store
+from onefold.backends.urls import open_store
 from onefold.cli import main, render
 from onefold.cli.commands import lambda_, serve
 from onefold.clock import SystemClock

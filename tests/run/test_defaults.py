@@ -16,7 +16,7 @@ import pytest
 
 import onefold
 from onefold import codec, payload_defaults
-from onefold.backends.registry import open_engine
+from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute

@@ -12,7 +12,7 @@ import onefold
 from onefold import errors
 from onefold.admin import names as admin
 from onefold.admin.session import open_session
-from onefold.backends.registry import open_engine
+from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.state import Change
 from onefold.entropy import SystemEntropy

@@ -18,7 +18,7 @@ import onefold
 from onefold import redact
 from onefold.admin import held, status, why
 from onefold.admin.session import AdminSession, open_session
-from onefold.backends.registry import open_engine
+from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy

@@ -9,7 +9,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.admin import names as admin
-from onefold.backends.registry import open_engine
+from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.run import names

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from onefold import errors, redact
-from onefold.backends.registry import is_records_alone
+from onefold.backends.urls import is_records_alone
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row

@@ -27,8 +27,8 @@ import click
 from onefold.admin import queues
 from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.app import App
-from onefold.backends.no_queues import NoQueues
-from onefold.backends.registry import is_records_alone
+from onefold.backends.composite import NoQueues
+from onefold.backends.urls import is_records_alone
 from onefold.cli import render
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError

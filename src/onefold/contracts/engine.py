@@ -1,6 +1,6 @@
 """The Engine contract: one opened backend, with all its contracts and what a worker process needs of it.
 
-`backends/registry.py` opens one by URL, `runtime/wiring.py` is the only caller. Never here: settings, declared queues.
+`backends/urls.py` opens one by URL, `runtime/wiring.py` is the only caller. Never here: settings, declared queues.
 Invariant: `appear` comes before this process's owner id is used in a claim.
 """
 
@@ -66,8 +66,8 @@ class Keeper(Protocol):
         ...
 
 
-class Books(Keeper, Protocol):
-    """One opened record backend: everything of an engine but its queues, which live somewhere else."""
+class RecordBackend(Keeper, Protocol):
+    """One opened record backend: everything of an engine but its queues, which are somewhere else."""
 
     def effects(self, limit_ms: int) -> EffectTransaction | None:
         """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None: it cannot.

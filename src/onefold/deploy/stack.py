@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from msgspec import Struct
 
 from onefold import errors
-from onefold.backends import places, registry
+from onefold.backends import urls
 from onefold.deploy import names
 
 # CloudWatch Logs API, PutRetentionPolicy: the values it takes, in days.
@@ -123,7 +123,7 @@ def _check_records(url: str) -> None:
             meaning="It would be written into the template and in the function's settings for everyone who may read them.",
             todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
         )
-    if parts.scheme not in registry.SERVERS:
+    if parts.scheme not in urls.SERVERS:
         raise errors.UsageError(
             f"Functions cannot keep their records in {url!r}.",
             meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",
@@ -142,7 +142,7 @@ def stack_of(url: str) -> Stack:
     """
     if not url.startswith("aws://"):
         return Stack()
-    place = places.read(url)
+    place = urls.read_aws(url)
     return Stack(
         prefix=place.prefix,
         table=None if place.records else place.table,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from onefold import errors, limits, private_files
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.contracts.engine import Engine
 from onefold.contracts.settings import QueueSettings
 from onefold.lambdas import mapping as mappings
@@ -154,7 +154,7 @@ def _open(settings: RunSettings, clock: Clock, entropy: Entropy) -> Engine:
             f"The folder of {settings.data} cannot be made: {error.strerror}.",
             todo="Check the path and its permissions.",
         ) from None
-    return registry.open_engine(f"sqlite:///{settings.data}", clock=clock, entropy=entropy, owner=entropy.token())
+    return urls.open_engine(f"sqlite:///{settings.data}", clock=clock, entropy=entropy, owner=entropy.token())
 
 
 def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:

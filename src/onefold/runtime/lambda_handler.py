@@ -18,7 +18,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from onefold import errors, maps, observe
-from onefold.backends import places
+from onefold.backends import urls
 from onefold.clock import Never
 from onefold.run.admission import Admission
 from onefold.run.driver import Driver
@@ -155,7 +155,7 @@ class _Wired:
         self._app = app
         self._runtime = runtime
         self._settings = settings
-        self._place = places.read(app.url) if app.url.startswith("aws://") else None
+        self._place = urls.read_aws(app.url) if app.url.startswith("aws://") else None
         self._sinks = Sinks(app.sinks or (_Log(),))
         self._backend = runtime.backend
         if runtime.engine.known_queue is not None:  # the event names its queue

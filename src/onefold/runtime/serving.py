@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from onefold import errors, private_files
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
@@ -230,7 +230,7 @@ class Serving:
         if settings.data is not None:
             self._lock = DataFileLock(settings.data)
         url = "sqlite://:memory:" if settings.data is None else f"sqlite:///{settings.data}"
-        self._engine = registry.open_engine(
+        self._engine = urls.open_engine(
             url, clock=self.clock, entropy=self._entropy, owner=self._entropy.token(), file=_FILE,
         )  # fmt: skip
         queues = LocalQueues(

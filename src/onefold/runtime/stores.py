@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.backends.memory import MemoryStore
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
@@ -36,7 +36,7 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
             meaning="None comes from a variable of the environment that is not set." if url is None else "",
             todo="Write for example onefold.store('sqlite:///records.db').",
         )
-    return registry.open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
+    return urls.open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
 
 
 def memory_store() -> Store:

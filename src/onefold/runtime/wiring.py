@@ -1,6 +1,6 @@
 """Settings to live objects: an app's queues on an opened engine.
 
-`backends/registry.py` turns a URL into the contracts of one backend; `Runtime` adds what a process needs to run jobs on it:
+`backends/urls.py` turns a URL into the contracts of one backend; `Runtime` adds what a process needs to run jobs on it:
 an owner id, presence, wake-up, sinks. Never here: declarations (app.py), decisions, output.
 Invariant: nothing is opened before it is asked for, and everything that was opened is closed by `close`.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onefold import errors, maps
-from onefold.backends import buckets, registry
+from onefold.backends import urls
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.run.admission import Admission
@@ -114,7 +114,7 @@ class Runtime:
         self.settings = {one.name: one for one in queues}
         self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
-        self.engine: Engine = registry.open_engine(
+        self.engine: Engine = urls.open_engine(
             url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone, looks=looks
         )
         self.backend = backend_of(self.engine)
@@ -183,11 +183,11 @@ class Runtime:
 
     def source(self, place: str) -> Source:
         """The file, directory, S3 object or prefix that a map run reads; errors as `sources.source_of`."""
-        return maps.source_of(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
+        return maps.source_of(place, urls.s3_client(self.url) if place.startswith("s3://") else None)
 
     def results(self, place: str) -> ResultLocation:
         """Where a map run writes its result files: a folder or an S3 prefix."""
-        return maps.result_location(place, buckets.s3_client(self.url) if place.startswith("s3://") else None)
+        return maps.result_location(place, urls.s3_client(self.url) if place.startswith("s3://") else None)
 
     def never(self) -> Waiter:
         """For pauses that nobody ends early."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onefold import errors, limits
-from onefold.backends import places
+from onefold.backends import urls
 from onefold.backends.aws.sending import Later
 from onefold.backends.aws.session import Session
 from onefold.backends.aws.sqs import Sqs
@@ -154,7 +154,7 @@ def test_a_group_that_is_not_there_is_named(ministack_url: str) -> None:
 
 
 def test_the_url_names_both_group_and_role_or_neither() -> None:
-    place = places.read(f"aws://{REGION}?later=shop&later_role={ROLE}")
+    place = urls.read_aws(f"aws://{REGION}?later=shop&later_role={ROLE}")
     assert (place.later_group, place.later_role) == ("shop", ROLE)
     with pytest.raises(errors.UsageError, match="without the other"):
-        places.read(f"aws://{REGION}?later=shop")
+        urls.read_aws(f"aws://{REGION}?later=shop")

@@ -1,4 +1,4 @@
-"""`onefold records`: moving the records of a DynamoDB table to layout 2 (`backends/aws/dynamodb/migrating.py`).
+"""`onefold records`: moving the records of a DynamoDB table to layout 2 (`backends/aws/dynamodb/migration.py`).
 
 Invariant: nothing is written without --yes.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from onefold.backends import registry
+from onefold.backends import urls
 from onefold.cli import render
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import line
@@ -33,8 +33,8 @@ def migrate(url: str, yes: bool) -> Answer:
     The command may be interrupted and run again: it goes on where it was. When it has ended, the table takes no process of
     layout 1 any more: add layout=2 to the URL, and deploy with --layout 2.
     """
-    table, migrating = registry.migrating(url, clock=SystemClock(), entropy=SystemEntropy())
-    found = (migrating.migrate if yes else migrating.survey)(table, render.note)
+    table, migration = urls.layout_migration(url, clock=SystemClock(), entropy=SystemEntropy())
+    found = (migration.migrate if yes else migration.survey)(table, render.note)
     return Answer(found, draw=lambda: _draw(found, moved=yes))
 
 

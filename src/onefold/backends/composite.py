@@ -1,23 +1,79 @@
 """Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
 
-Nothing here is one transaction: the driver walks the parts of a settlement in the order that loses nothing
+Nothing here is one transaction: the driver makes the parts of a settlement in the order that loses nothing
 (`run/settlement.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an idle
 worker is woken by its own long poll or by senders of its own process.
-Never here: how either system says anything. Invariant: both are closed together.
+
+A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): what only looks for
+messages is answered as an empty backend would; whatever needs a queue is refused, and no server is asked.
+Never here: calls to either system. Invariant: both are closed together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from onefold import errors
+from onefold.redact import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from onefold.contracts.admin import QueueAdmin, RecordAdmin
     from onefold.contracts.archive import Archive
-    from onefold.contracts.engine import Books, WakeableWaiter
+    from onefold.contracts.engine import RecordBackend, WakeableWaiter
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
+
+
+class NoQueues:
+    """The verbs of `QueueAdmin` that need no queue; the others raise UsageError.
+
+    Args:
+        url: of the store, for the error.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def refuse(self) -> NoReturn:
+        """Raise the error for what needs a queue.
+
+        Raises:
+            UsageError: always.
+        """
+        raise errors.UsageError(
+            f"{masked(self._url)} is a store for records; it has no queues.",
+            meaning="It can be asked with `why`, `held`, `status` and `stuck`.",
+            todo="Name the app, or its own URL, for what is about queues and messages.",
+        )
+
+    def settings(self) -> list[Any]:
+        """None."""
+        return []
+
+    def find(self, message_ids: Sequence[str]) -> list[None]:
+        """None of them is here."""
+        return [None] * len(message_ids)
+
+    def find_key(self, key: str, limit: int = 20) -> list[Any]:  # noqa: ARG002 - the contract's
+        """None."""
+        return []
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """None of them was here."""
+        return [False] * len(message_ids)
+
+    def move(self, moves: Sequence[tuple[str, str | None, Mapping[str, Any] | None]]) -> list[None]:
+        """None of them was here."""
+        return [None] * len(moves)
+
+    def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
+        """Any other verb is refused when it is called."""
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+        return lambda *_, **__: self.refuse()
 
 
 class Alarm:
@@ -38,7 +94,7 @@ class Alarm:
         return True
 
     def wake(self) -> None:
-        """Wake who waits, or who waits next."""
+        """Wake the waiter, or the next one."""
         if self._rings.empty():
             self._rings.put(None)
 
@@ -46,15 +102,16 @@ class Alarm:
         """Nothing to close."""
 
 
-class JoinedEngine:
-    """An engine made of two.
+class CompositeEngine:
+    """An engine made of the queues of one system and the records of another.
 
     Args:
         url: as the user wrote it.
-        queues: the one, asked for at every use. books: the other.
+        queues: gives the queues, called at every use.
+        record_backend: has the records.
         known_queue: opens a queue that is known to be there, without asking the server.
         provisioned: the queues are made by a deployment.
-        sweep: removes some of what expired from the books, and says how much; servers that do it themselves need none.
+        sweep: removes some expired records and returns how many; not for servers that do it themselves.
         close_queues: called when the engine is closed.
     """
 
@@ -62,7 +119,7 @@ class JoinedEngine:
         self,
         url: str,
         queues: Callable[[], QueueAdmin],
-        books: Books,
+        record_backend: RecordBackend,
         *,
         known_queue: Callable[[str], Queue],
         provisioned: bool,
@@ -72,10 +129,10 @@ class JoinedEngine:
         self.url = url
         self.shared = True
         self.provisioned = provisioned
-        self.books = books
-        self.store: Store = books.store
-        self.ledger: Ledger = books.ledger
-        self.state: State = books.state
+        self.record_backend = record_backend
+        self.store: Store = record_backend.store
+        self.ledger: Ledger = record_backend.ledger
+        self.state: State = record_backend.state
         self.commit: Commit | None = None
         self.join: str | None = None
         self.archive: Archive | None = None  # on AWS, archives are EventBridge's
@@ -92,21 +149,21 @@ class JoinedEngine:
 
     @property
     def records(self) -> RecordAdmin:
-        """The books', asked for when an operator is there: a worker needs none."""
-        return self.books.records
+        """The record backend's, for operators: a worker needs none."""
+        return self.record_backend.records
 
     @property
     def effects(self) -> Callable[[int], EffectTransaction | None]:
         """Transactions of the record backend."""
-        return self.books.effects
+        return self.record_backend.effects
 
     def appear(self) -> str | None:
-        """Have the books ready for the first claim. No sign of life: elsewhere the lease decides."""
-        self.books.appear()
+        """Prepare the record backend for the first claim. There is no sign of life: the lease decides."""
+        self.record_backend.appear()
         return None
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
-        """Woken by `notify` of this process, unless `foreign`: nothing tells of other processes."""
+        """Woken by `notify` of this process, unless `foreign`: nothing reports what other processes do."""
         alarm = Alarm()
         if not foreign:
             self._alarms.append(alarm)
@@ -138,8 +195,8 @@ class JoinedEngine:
         return True
 
     def check(self) -> list[str]:
-        """As the books say."""
-        return self.books.check()
+        """See `RecordBackend.check`."""
+        return self.record_backend.check()
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:  # noqa: ARG002 - the contract's
         """None is known: processes may be on any host."""
@@ -151,7 +208,7 @@ class JoinedEngine:
         return moved + (self._sweep() if self._sweep is not None else 0)
 
     def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - the contract's
-        """Close queues and books; harmless twice."""
+        """Close queues and records; harmless twice."""
         self._alarms.clear()
-        self.books.close()  # what it notes at last goes through the session of both
+        self.record_backend.close()  # its last writes go through the session of both
         self._close_queues()
