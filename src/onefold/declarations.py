@@ -164,7 +164,7 @@ class Declarations:
                 `transactional` (all effects are rows written through ctx.connection: level 4).
             on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
                 function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.
-            timeout: of one run. Enforced with processes and asyncio; told with threads.
+            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`).
             retry: attempts and pauses. throttle: rate and concurrency over all processes.
             after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
@@ -278,7 +278,7 @@ class Declarations:
             name: the function's name unless given.
             items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, quote ...).
             source: path or s3:// URL, unless it is said at the start of each run.
-            batch: items given to one call, as a list; None: one.
+            batch: items given to one call, as a list; None for one.
             concurrency: children that are sent and not finished, 1 to 10,000.
             tolerated_count, tolerated_percent: how many items may fail, malformed rows among them; more end the run.
                 Neither: none.

@@ -52,8 +52,13 @@ _BUS_NAME: Final = r"[.\-_A-Za-z0-9]{1,60}"  # API reference, CreateEventBus; ou
 _ANY_QUEUE: Final = QueueSettings(name="any", message_bytes_max=limits.MESSAGE_BYTES_MAX - _ENVELOPE_BYTES)
 
 
-class Home(Protocol):
-    """Where a bus is declared; the app is one."""
+class BusApp(Protocol):
+    """What a bus needs of its app."""
+
+    @property
+    def buses(self) -> dict[str, Bus]:
+        """Declared so far, by name."""
+        ...
 
     @property
     def queues(self) -> Mapping[str, Queue]:
@@ -99,7 +104,7 @@ class Bus:
         rules, archives: declared on it, by name.
     """
 
-    def __init__(self, name: str, home: Home, *, account: str = ACCOUNT, region: str = REGION) -> None:
+    def __init__(self, name: str, app: BusApp, *, account: str = ACCOUNT, region: str = REGION) -> None:
         if not re.fullmatch(_BUS_NAME, name):
             raise errors.UsageError(
                 f"{name!r:.80} is not a name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
@@ -110,7 +115,7 @@ class Bus:
         self.origin = Origin(account, region)
         self.rules: dict[str, Rule] = {}
         self.archives: dict[str, EventArchive] = {}
-        self._home = home
+        self._app = app
         self._router: Router[Rule] | None = None
         self._lock = threading.Lock()
         forks.in_child(self._start_anew)
@@ -159,7 +164,7 @@ class Bus:
             )
         made = make_rule(
             name, bus=self.name, arn=self._arn(name), pattern=pattern,
-            targets=(to,) if isinstance(to, Queue) else tuple(to), known=self._home.queues,
+            targets=(to,) if isinstance(to, Queue) else tuple(to), known=self._app.queues,
             dead_letter=lambda: dead_letter or self._undelivered_queue(),
             input_path=input_path, input_transformer=input_transformer, constant=constant, group=group, enabled=enabled,
         )  # fmt: skip
@@ -187,7 +192,7 @@ class Bus:
         return made
 
     def _undelivered_queue(self) -> Queue:
-        return self._home.queue(f"{self.name.replace('.', '-')}-undelivered", retention="14d")
+        return self._app.queue(f"{self.name.replace('.', '-')}-undelivered", retention="14d")
 
     def _arn(self, rule: str) -> str:
         path = rule if self.name == "default" else f"{self.name}/{rule}"
@@ -211,31 +216,31 @@ class Bus:
             StorageBusy: nothing was put. TransientError: EventBridge did not take some for now.
         """
         given = [one if isinstance(one, EventEntry) else entry_of(one) for one in entries]
-        home = self._home.runtime()
-        now_ms = home.clock.now_ms()
+        runtime = self._app.runtime()
+        now_ms = runtime.clock.now_ms()
         answers: list[PutAnswer] = []
         taken: list[Envelope] = []
         for entry in given:
-            made = self._seal(entry, home, now_ms)
+            made = self._seal(entry, runtime, now_ms)
             if isinstance(made, Fault):
                 answers.append(PutAnswer(None, made.code, made.message))
             else:
                 answers.append(PutAnswer(made.id))
                 taken.append(made)
         inside = context.of_this_thread()
-        if home.engine.archive is None:
-            return self._put_elsewhere(home, answers, taken, inside)
+        if runtime.engine.archive is None:
+            return self._put_elsewhere(runtime, answers, taken, inside)
         parcels = [parcel for event in taken for parcel in self.parcels(event, now_ms)]
         kept = self._kept(taken, now_ms)
         if inside is not None:
             inside.keep(self._outbox(parcels, kept))
         elif taken:
-            self._store(home, parcels, kept)
+            self._store(runtime, parcels, kept)
         return answers
 
     def _put_elsewhere(
         self,
-        home: EventRuntime,
+        runtime: EventRuntime,
         answers: Sequence[PutAnswer],
         taken: Sequence[Envelope],
         inside: context.Context | None,
@@ -246,19 +251,19 @@ class Bus:
         if inside is not None:
             inside.keep(OutboxItem(queue=place, body=one.body, key=one.key) for one in entries)
             return [one if one.error_code is not None else PutAnswer() for one in answers]
-        sent = iter(home.engine.queues.open(place).send(entries) if entries else ())
+        sent = iter(runtime.engine.queues.open(place).send(entries) if entries else ())
         return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]
 
-    def archives_of(self, home: EventRuntime) -> Archive:
+    def archives_of(self, runtime: EventRuntime) -> Archive:
         """The engine's archives.
 
         Raises:
             UsageError: the engine's events are EventBridge's.
         """
-        archive = home.engine.archive
+        archive = runtime.engine.archive
         if archive is None:
             raise errors.UsageError(
-                f"The engine {home.engine.url} has no event bus of its own.",
+                f"The engine {runtime.engine.url} has no event bus of its own.",
                 meaning="On AWS events are put on EventBridge; `onefold synth` writes bus, rules and archives.",
                 todo="Replay there with EventBridge's own replays, or use an embedded engine (sqlite:///...).",
             )
@@ -279,12 +284,12 @@ class Bus:
             ConflictError: a replay of this name is over, or of something else.
         """
         from_ms, to_ms = duration.instant_ms(start, "start"), duration.instant_ms(end, "end")
-        home = self._home.runtime()
-        replay.begin(self, home, archive, from_ms, to_ms, name=name, rules=rules)
-        return replay.run(self, home, name)
+        runtime = self._app.runtime()
+        replay.begin(self, runtime, archive, from_ms, to_ms, name=name, rules=rules)
+        return replay.run(self, runtime, name)
 
-    def _seal(self, entry: EventEntry, home: EventRuntime, now_ms: int) -> Envelope | Fault:
-        made = sealed(entry, self.origin, event_id(home.entropy.token(), home.entropy.token()), now_ms)
+    def _seal(self, entry: EventEntry, runtime: EventRuntime, now_ms: int) -> Envelope | Fault:
+        made = sealed(entry, self.origin, event_id(runtime.entropy.token(), runtime.entropy.token()), now_ms)
         if isinstance(made, Fault):
             return made
         refused = check_entry(Entry(body=made.text), _ANY_QUEUE)
@@ -303,16 +308,16 @@ class Bus:
         return kept
 
     def _store(
-        self, home: EventRuntime, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
+        self, runtime: EventRuntime, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
     ) -> None:
         def store() -> None:
             for archive, events in kept.items():
                 if events:
-                    self.archives_of(home).keep(archive.place, events)
-            self.deliver(home, parcels)
+                    self.archives_of(runtime).keep(archive.place, events)
+            self.deliver(runtime, parcels)
 
-        together(home.engine, store)
-        home.engine.notify()
+        together(runtime.engine, store)
+        runtime.engine.notify()
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
@@ -336,7 +341,7 @@ class Bus:
 
     def parcel(self, rule: Rule, queue: str, event: Envelope, now_ms: int) -> Parcel:
         """What an event becomes for one target of a rule; where it cannot be made, for the rule's dead-letter queue."""
-        settings = self._home.queues[queue].settings
+        settings = self._app.queues[queue].settings
         try:
             body = transformed(rule.transformation, event, Rendering(rule.name, rule.arn, now_ms))
         except NowhereError:
@@ -367,7 +372,7 @@ class Bus:
         attributes = {name: Attribute(value) for name, value in told.items()}
         return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
 
-    def deliver(self, home: EventRuntime, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, runtime: EventRuntime, parcels: Sequence[Parcel]) -> None:
         """Send parcels, in order for each queue; inside `Engine.together`. What a queue refuses becomes a dead letter.
 
         Raises:
@@ -378,7 +383,7 @@ class Bus:
             by_queue[parcel.queue].append(parcel)
         dead: dict[str, list[Parcel]] = defaultdict(list)
         for name, several in by_queue.items():
-            for parcel, refused in _send(home.engine, name, several):
+            for parcel, refused in _send(runtime.engine, name, several):
                 if parcel.queue == parcel.rule.dead_letter:
                     raise _no_way_out(parcel, refused)
                 code = "NO_RESOURCE" if refused.code == "QueueDoesNotExist" else "INVALID_PARAMETER"
@@ -386,7 +391,7 @@ class Bus:
                     self._undelivered(parcel.rule, name, parcel.event, code, refused.message)
                 )
         for name, several in dead.items():
-            for parcel, refused in _send(home.engine, name, several):
+            for parcel, refused in _send(runtime.engine, name, several):
                 raise _no_way_out(parcel, refused)
 
     def _outbox(
@@ -428,16 +433,7 @@ def _no_way_out(parcel: Parcel, refused: Refused) -> errors.UsageError:
     )
 
 
-class Declares(Home, Protocol):
-    """What `declare_bus` needs of an app."""
-
-    @property
-    def buses(self) -> dict[str, Bus]:
-        """Declared so far, by name."""
-        ...
-
-
-def declare_bus(app: Declares, name: str, *, account: str | None, region: str | None) -> Bus:
+def declare_bus(app: BusApp, name: str, *, account: str | None, region: str | None) -> Bus:
     """What `App.bus` does; arguments and errors as there."""
     bus = app.buses.get(name)
     if bus is None:

@@ -158,7 +158,7 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
         text: JSON of a pattern. names: of operators. where: the service, for the error.
 
     Raises:
-        UsageError: names the operator and its place; or the text is no JSON.
+        UsageError: names the operator and its place; or the text is not JSON.
     """
     waiting: list[tuple[object, tuple[str, ...]]] = [(_parsed(text), ())]
     while waiting:

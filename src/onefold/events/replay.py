@@ -73,7 +73,7 @@ class ReplayedBus(Protocol):
         """Declared archives by name."""
         ...
 
-    def archives_of(self, home: EventRuntime) -> Archive:
+    def archives_of(self, runtime: EventRuntime) -> Archive:
         """The engine's archives."""
         ...
 
@@ -81,7 +81,7 @@ class ReplayedBus(Protocol):
         """What an event becomes for each target."""
         ...
 
-    def deliver(self, home: EventRuntime, parcels: Sequence[Any]) -> None:
+    def deliver(self, runtime: EventRuntime, parcels: Sequence[Any]) -> None:
         """Send them, inside `Engine.together`."""
         ...
 
@@ -117,7 +117,7 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 def begin(
     bus: ReplayedBus,
-    home: EventRuntime,
+    runtime: EventRuntime,
     archive: str,
     from_ms: int,
     to_ms: int,
@@ -155,10 +155,10 @@ def begin(
         from_ms=from_ms,
         to_ms=to_ms,
         rules=None if rules is None else tuple(rules),
-        last=bus.archives_of(home).holdings(bus.archives[archive].place).position,
-        started_at_ms=home.clock.now_ms(),
+        last=bus.archives_of(runtime).holdings(bus.archives[archive].place).position,
+        started_at_ms=runtime.clock.now_ms(),
     )
-    state = home.engine.state
+    state = runtime.engine.state
     state.put([Change(_place(wanted), msgspec.json.encode(wanted), 0)])
     standing = _read(state, _place(wanted))
     if standing is None:
@@ -174,7 +174,7 @@ def begin(
     return found
 
 
-def step(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
+def step(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
     """Deliver one page of events; the replay's state afterwards. Call it until it is not `running`.
 
     Raises:
@@ -183,20 +183,20 @@ def step(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
     """
 
     def page() -> Replay:
-        before, version = _of(home.engine.state, bus, name)
+        before, version = _of(runtime.engine.state, bus, name)
         if before.state != "running":
             return before
-        after = _deliver(bus, home, before)
-        if not home.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
+        after = _deliver(bus, runtime, before)
+        if not runtime.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
             raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
         return after
 
-    after = together(home.engine, page)
-    home.engine.notify()
+    after = together(runtime.engine, page)
+    runtime.engine.notify()
     return after
 
 
-def _deliver(bus: ReplayedBus, home: EventRuntime, replay: Replay) -> Replay:
+def _deliver(bus: ReplayedBus, runtime: EventRuntime, replay: Replay) -> Replay:
     archive = bus.archives.get(replay.archive)
     gone = (
         replay.archive if archive is None else next((one for one in replay.rules or () if one not in bus.rules), None)
@@ -206,14 +206,14 @@ def _deliver(bus: ReplayedBus, home: EventRuntime, replay: Replay) -> Replay:
             f"{gone} of replay {replay.name} is not declared on bus {bus.name} any more.",
             todo=f"Declare it again, or `onefold events replay --name {replay.name} --cancel`.",
         )
-    now_ms = home.clock.now_ms()
-    kept = bus.archives_of(home).read(
+    now_ms = runtime.clock.now_ms()
+    kept = bus.archives_of(runtime).read(
         archive.place, replay.from_ms, replay.to_ms, after=replay.cursor, last=replay.last, limit=PAGE
     )
     if not kept:
         return replace(replay, state="completed", ended_at_ms=now_ms)
     parcels = [parcel for one in kept for parcel in bus.parcels(replayed(one.text, replay.name), now_ms, replay.rules)]
-    bus.deliver(home, parcels)
+    bus.deliver(runtime, parcels)
     return replace(
         replay,
         cursor=(kept[-1].time_ms, kept[-1].position),
@@ -222,26 +222,26 @@ def _deliver(bus: ReplayedBus, home: EventRuntime, replay: Replay) -> Replay:
     )
 
 
-def run(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
+def run(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
     """Run a replay to its end; errors as `step`."""
     while True:
-        now = step(bus, home, name)
+        now = step(bus, runtime, name)
         if now.state != "running":
             return now
 
 
-def cancel(bus: ReplayedBus, home: EventRuntime, name: str) -> Replay:
+def cancel(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
     """End a running replay; what it has delivered stays. One that is over stays as it is.
 
     Raises:
         NotFoundError: no such replay.
     """
     while True:
-        before, version = _of(home.engine.state, bus, name)
+        before, version = _of(runtime.engine.state, bus, name)
         if before.state != "running":
             return before
-        after = replace(before, state="cancelled", ended_at_ms=home.clock.now_ms())
-        if home.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
+        after = replace(before, state="cancelled", ended_at_ms=runtime.clock.now_ms())
+        if runtime.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
             return after
 
 

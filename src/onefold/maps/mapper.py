@@ -57,7 +57,7 @@ class Mapper:
 
     Args:
         app: the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
-        chain: of turns that follow one another, of which one at most has its lease; None: one of its own.
+        chain: of turns that follow one another, of which at most one has its lease; None for a chain of its own.
 
     Attributes:
         moved: something was over, or was sent, in the last step.

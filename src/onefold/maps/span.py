@@ -176,7 +176,7 @@ def is_over(child: MapChild, record: Record) -> bool:
 
 
 def amended(outgoing: Outgoing, record: Record | None) -> str | None:
-    """The payload that a message replaces: its item failed before, and stands otherwise in the file now."""
+    """The payload that a message replaces: its item failed before, and is different in the file now."""
     if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
         return None
     return record.fingerprint
