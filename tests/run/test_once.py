@@ -10,17 +10,19 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import onefold
 from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import Hold, RecordKey
 from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
+from onefold.run.once import LeaseKeeper
+from onefold.steady_clock import SteadyClock
 from tests.run.bench import Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed
@@ -837,3 +839,68 @@ def test_a_result_that_is_only_a_promise_of_work_is_refused_and_its_key_is_free(
     stands = standing(store, clock)
     assert (stands.status, stands.parked, stands.failure.error) == ("failed", False, "UsageError")
     assert charge("o-1") == "charged"
+
+
+class TornError(Exception):
+    """Out of a signal's handler, while a claim is answered."""
+
+
+def test_a_torn_claim_leaves_the_claim_of_a_call_whose_result_is_being_written() -> None:
+    """Both have this process's owner id; the second one's claim was answered with the first one's, or not at all."""
+    store: Any = onefold.memory_store()
+    write, claim = store.write, store.claim
+    writing, written = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @onefold.once(key="{order}", name="charge", store=store, on_running="raise")
+    def charge(order: str) -> str:
+        ran.append(order)
+        return "charged"
+
+    def slow(*args: Any) -> Any:
+        writing.set()
+        assert written.wait(30)
+        return write(*args)
+
+    def torn(*args: Any) -> Any:
+        claim(*args)
+        raise TornError
+
+    store.write = slow
+    first = threading.Thread(target=charge, args=("o-1",))
+    first.start()
+    assert writing.wait(30)
+    store.write, store.claim = write, torn
+    with pytest.raises(TornError):
+        charge("o-1")
+    store.claim = claim
+    written.set()
+    first.join(30)
+    assert charge("o-1") == "charged"
+    assert ran == ["o-1"]
+
+
+def test_a_long_lease_is_renewed_soon_after_the_clock_was_set_forward() -> None:
+    """A third of it may be longer than the time without steps waits for those at work."""
+    wall = ManualClock()
+    clock = SteadyClock(wall)
+    renewed: list[int] = []
+
+    class Store:
+        def renew(self, holds: list[Any], until: int) -> list[bool]:
+            renewed.append(until)
+            return [True] * len(holds)
+
+    keeper = LeaseKeeper(cast("Any", Store()), clock, 3_600_000)
+    keeper._holds[Hold(RecordKey("", "j", "k"), "o", 1)] = True
+    waits = iter([False, False, True])
+
+    def wait(_: object, timeout_ms: int) -> bool:
+        wall.advance(timeout_ms)
+        if not renewed:
+            wall.jump(3_600_000)
+        return next(waits)
+
+    clock.wait = wait  # type: ignore[assignment,method-assign]
+    keeper._renew_all()
+    assert renewed[0] >= wall.now_ms() + 3_600_000 - 60_000

@@ -59,6 +59,7 @@ R = TypeVar("R")
 _WAIT_MS = 100  # how often a waiting duplicate looks again
 _WRITE_TRIES = 6  # a record that cannot be written is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+_LOOK_MS = 30_000  # how often the keeper of leases looks whether the clock was set
 _log = logging.getLogger("onefold")
 _inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
 """The calls that this thread, or this task and those it came from, is in the middle of."""
@@ -67,14 +68,15 @@ _inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", defau
 class LeaseKeeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
 
-    A lease that is lost, or over, while its call runs is logged.
+    A lease that is lost, or over, while its call runs is logged. When the machine's clock is set forward, all are renewed
+    before the time without steps follows it, however long they last (`steady_clock.HOLD_MS`).
     """
 
     def __init__(self, store: Store, clock: Clock, lease_ms: int) -> None:
         self._store = store
         self._clock = clock
         self._lease_ms = lease_ms
-        self._holds: dict[records.Hold, None] = {}
+        self._holds: dict[records.Hold, bool] = {}  # of calls that are not recorded yet; False: not renewed any more
         self._ends: dict[records.Hold, int] = {}  # of the thread: when each lease is over unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -87,7 +89,7 @@ class LeaseKeeper:
 
     def add(self, hold: records.Hold) -> None:
         """Renew from now on."""
-        self._holds[hold] = None
+        self._holds[hold] = True
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -96,18 +98,28 @@ class LeaseKeeper:
                     self._thread = thread  # after its start: an exception out of a signal's handler may come between
 
     def __contains__(self, hold: records.Hold) -> bool:
-        """Whether it is being renewed."""
+        """Whether a call of this process has it, up to the end of its record's write."""
         return hold in self._holds
+
+    def end(self, hold: records.Hold) -> None:
+        """The call's record is about to be written: renew no more."""
+        self._holds[hold] = False
 
     def remove(self, hold: records.Hold) -> None:
         """The call is over."""
         self._holds.pop(hold, None)
 
     def _renew_all(self) -> None:
-        while not self._clock.wait(self._stop, self._lease_ms // 3):
-            if self._holds:
-                now_ms = lease_from_ms(self._clock)
-                self._renew(list(self._holds), now_ms, until_ms(self._clock, now_ms, self._lease_ms))
+        renewed_ms, third_ms = self._clock.monotonic_ms(), self._lease_ms // 3
+        while not self._clock.wait(self._stop, min(third_ms, _LOOK_MS)):
+            now_ms = lease_from_ms(self._clock)
+            is_set = isinstance(self._clock, SteadyClock) and self._clock.behind_ms > 0
+            if not is_set and self._clock.monotonic_ms() - renewed_ms < third_ms:
+                continue
+            renewed_ms = self._clock.monotonic_ms()
+            holds = [hold for hold, is_renewed in list(self._holds.items()) if is_renewed]
+            if holds:
+                self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
 
     def _renew(self, holds: list[records.Hold], now_ms: int, ends_ms: int) -> None:
         self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
@@ -121,8 +133,8 @@ class LeaseKeeper:
             return
         for hold, is_renewed in zip(holds, kept, strict=True):
             self._ends[hold] = ends_ms
-            if not is_renewed and hold in self._holds:  # else the call has ended meanwhile
-                self.remove(hold)
+            if not is_renewed and self._holds.get(hold):  # else the call has ended meanwhile
+                self.end(hold)
                 text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
                 _log.warning(text, hold.key.job, hold.key.key)
 
@@ -307,8 +319,14 @@ class Guard:
             LeaseLost: someone else took the operation over; their result counts.
             OutcomeUnknown: the store could not write for a while; the effect happened, and nothing says so.
         """
+        self._keeper.end(claimed.hold)
+        try:
+            self._record(claimed, value)
+        finally:
+            self._keeper.remove(claimed.hold)  # after the write: until then the claim is this call's, and no torn one's
+
+    def _record(self, claimed: Claimed, value: object) -> None:
         now_ms = self.clock.now_ms()
-        self._keeper.remove(claimed.hold)
         expires_at_ms = now_ms + self._keep_ms
         try:
             result = self._result.encode_result(value)
@@ -351,8 +369,14 @@ class Guard:
 
         A store that cannot write must not hide what the function raised; then the key is free when the lease is over.
         """
+        self._keeper.end(claimed.hold)
+        try:
+            self._record_failure(claimed, error)
+        finally:
+            self._keeper.remove(claimed.hold)
+
+    def _record_failure(self, claimed: Claimed, error: BaseException) -> None:
         now_ms = self.clock.now_ms()
-        self._keeper.remove(claimed.hold)
         told = classify(error, now_ms=now_ms, with_text=is_kept())
         expires_at_ms = now_ms + self._keep_ms
         failure = Failure(kind=told.kind, error=told.error, summary=told.summary)
