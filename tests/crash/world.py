@@ -237,8 +237,9 @@ class World:
         match run.step:
             case script.Probe() as probe:
                 probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
-            case script.Start():
-                assert driver.start(run)
+            case script.Start() as start:
+                driver.start(run)
+                assert start.refused is None
             case script.Call() if self._stage.transactional:
                 # From the first row to the commit nobody else can write: handler and settlement are one step.
                 grouper = Grouper(driver, self._backend(), self.clock, SeededEntropy(0))

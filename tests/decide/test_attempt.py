@@ -356,3 +356,55 @@ def test_a_step_that_was_not_performed_is_noticed() -> None:
             step = next(script)
         with pytest.raises(AssertionError):
             next(script)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.effect}-{policy.on_unknown}")
+def test_every_step_before_the_commit_can_be_refused(policy: Policy) -> None:
+    """A limit, a busy backend, no time left: the message comes back, and a claim is released without an attempt."""
+    refused: Counter[str] = Counter()
+    for answers, steps in paths(FACTS, policy):
+        for number, step in enumerate(steps[:-1]):
+            script = attempt(FACTS, policy)
+            at = next(script)
+            for place, reply in enumerate(answers[:number], start=1):
+                fill(at, reply, 1_000 * place)
+                at = next(script)
+            at.now_ms, at.refused = 7_000, NotStarted("no time", 250)
+            commit = next(script)
+            assert isinstance(commit, Commit)
+            assert commit.decision is not None
+            assert commit.decision.settle == RetryIn(250, uncounted=policy.uncounted)
+            note = commit.decision.notes[-1]
+            assert (note.event, note.detail["why"]) == ("released", "no time")
+            if isinstance(step, Claim):
+                assert (commit.hold, commit.decision.write) == (None, None)
+            else:
+                assert commit.hold == HOLD
+                assert commit.decision.write == store.Release(expires_at_ms=7_000 + policy.keep_ms, refund=True)
+            assert list(script) == []
+            refused[type(step).__name__] += 1
+    assert {"Claim", "Call"} <= set(refused)
+
+
+def test_a_settlement_that_can_never_be_carried_out_is_decided_again() -> None:
+    """Whatever it comes to instead, the script says it; and what was noted before the call is not lost."""
+    policy = replace(POLICY, on_unknown="probe")
+    found = [
+        (answers, steps) for answers, steps in paths(FACTS, policy) if names(steps) == "Claim Probe Start Call Commit"
+    ]
+    assert found
+    for answers, _ in found:
+        script = attempt(FACTS, policy)
+        step = next(script)
+        for place, reply in enumerate(answers, start=1):
+            fill(step, reply, 1_000 * place)
+            step = next(script)
+        for outcome, settle in ((Unstorable(summary="no such queue"), Bury), (LeaseGone(), Leave)):
+            assert isinstance(step, Commit)
+            step.now_ms, step.instead = 9_000, outcome
+            step = next(script)
+            assert isinstance(step, Commit)
+            assert step.decision is not None
+            assert isinstance(step.decision.settle, settle)
+            assert step.decision.notes[0].event == "probe"
+        assert list(script) == []

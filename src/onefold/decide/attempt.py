@@ -1,27 +1,29 @@
-"""The script of one delivery: a generator that yields steps, is told the answers, and never performs anything.
+"""The script of one delivery: a generator that yields steps, is given the answers, and never performs anything.
 
     Claim -> [Probe] -> [Start] -> Call -> Commit
 
-`run/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
-are loops around the same script. Every step, before and after, is a place to crash: the crash test walks them all.
-Scripts are flat: what is decided is in `guard.py` and `fates.py`, what is done is in the driver.
-Invariant: exactly one Commit is the last step, whatever was found.
+`run/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs are
+loops around the same script. Every decision about a delivery is made here: also when a step is refused (a limit, a busy
+backend, no time left), and when a settlement turns out to be impossible and another takes its place. Every step, before and
+after, is a place to crash: the crash test walks them all. Scripts are flat: the rules are in `guard.py` and `fates.py`,
+what is done is in the driver.
+Invariant: the last step is a Commit, whatever was found; another follows only one that can never be carried out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack
 from onefold.decide import delivery, fates, guard
-from onefold.decide.delivery import Decision, Note, Policy
+from onefold.decide.delivery import Decision, Note, NotStarted, Policy
 from onefold.decide.fates import decision_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from onefold.decide.delivery import Outcome
     from onefold.decide.fates import ProbeAnswer
@@ -59,9 +61,15 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Step(Struct):
-    """One thing for the driver to do. `now_ms` is set by the driver when it is done."""
+    """One thing for the driver to do, with replies for it to fill in.
+
+    Attributes:
+        now_ms: when it was done.
+        refused: it was not done, because the handler is not to be started now; why, and when the message is to come back.
+    """
 
     now_ms: int = 0
+    refused: NotStarted | None = None
 
 
 class Claim(Step):
@@ -94,61 +102,104 @@ class Call(Step):
 
 
 class Commit(Step):
-    """Settle: record, outbox, history and message together, or in that order."""
+    """Settle: record, outbox, history and message together, or in that order.
+
+    Replies `instead` and `fraction` when that can never be carried out as decided: what the run comes to then. Another
+    Commit follows. Not resumed otherwise.
+    """
 
     hold: store.Hold | None = None
     decision: Decision | None = None
+    instead: Outcome | None = None
+    fraction: float = 0.0
+
+
+class Decided(NamedTuple):
+    """What a script decided: of which claim (None: without one), which run of the budget that was, and what to add to it."""
+
+    decision: Decision
+    claimed: store.Claimed | None = None
+    number: int = 0
+    notes: tuple[Note, ...] = ()
 
 
 def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     """The steps of one delivery, in order; the last is a Commit."""
-    if facts.discard is not None:
-        yield Commit(decision=Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),)))
-        return
-    if facts.malformed is not None or facts.key is None:
-        yield Commit(decision=fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind))
-        return
-    if facts.stopped is not None:
-        yield Commit(decision=fates.stopped(facts.stopped, facts.key.key, policy))
-        return
+    decision, claimed, number, notes = yield from _decide(facts, policy)
+    while True:
+        commit = Commit(hold=claimed.hold if claimed is not None else None, decision=_with(notes, decision))
+        yield commit
+        if commit.instead is None:
+            return
+        assert claimed is not None
+        decision = fates.settle(
+            commit.instead, policy, claimed, number, facts.receive_count, commit.now_ms, commit.fraction
+        )
+
+
+def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
+    """The steps up to the decision."""
+    never_run = _unread(facts, policy)
+    if never_run is not None:
+        return Decided(never_run)
+    assert facts.key is not None
     claim = Claim()
     yield claim
+    if claim.refused is not None:
+        return Decided(fates.not_admitted(claim.refused, policy))
     assert claim.found is not None
     go = guard.answer(claim.found, policy, claim.now_ms, facts.key.key, facts.fingerprint)
-    if isinstance(go, Decision):
-        hold = claim.found.hold if isinstance(claim.found, store.Claimed) else None
-        yield Commit(hold=hold, decision=go)
-        return
-    assert isinstance(claim.found, store.Claimed)
+    if not isinstance(claim.found, store.Claimed):
+        assert isinstance(go, Decision)
+        return Decided(go)
     claimed = claim.found
     notes: tuple[Note, ...] = ()
+    if isinstance(go, Decision):
+        return Decided(go, claimed, claimed.attempts)
     if go.how == "probe":
         probe = Probe(claimed=claimed)
         yield probe
+        if probe.refused is not None:
+            return Decided(fates.not_started(probe.refused, policy, probe.now_ms), claimed, claimed.attempts)
         assert probe.answer is not None
         known = decision_of(probe.answer, policy, claimed, probe.now_ms)
         notes = (Note("probe", {"answer": probe.answer.verdict}),)
         if known is not None:
-            yield Commit(hold=claimed.hold, decision=_told(known, notes))
-            return
+            return Decided(known, claimed, claimed.attempts, notes)
     if go.how != "call":
         start = Start(hold=claimed.hold)
         yield start
+        if start.refused is not None:
+            return Decided(fates.not_started(start.refused, policy, start.now_ms), claimed, claimed.attempts, notes)
         if not start.held:
-            yield Commit(hold=claimed.hold, decision=_told(delivery.lease_lost(claimed.attempts), notes))
-            return
+            return Decided(delivery.lease_lost(claimed.attempts), claimed, claimed.attempts, notes)
     number = claimed.attempts if claimed.started else claimed.attempts + 1
     call = Call(claimed=claimed, attempt=number)
     yield call
-    assert call.outcome is not None
-    if isinstance(call.outcome, delivery.Success):
-        decision = delivery.completed(call.outcome, policy, number, call.now_ms)
-    else:
-        decision = fates.settle(call.outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
-    yield Commit(hold=claimed.hold, decision=_told(decision, notes))
+    outcome = call.refused or call.outcome
+    assert outcome is not None
+    decision = fates.settle(outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
+    return Decided(decision, claimed, number, notes)
 
 
-def _told(decision: Decision, notes: tuple[Note, ...]) -> Decision:
+def _unread(facts: Facts, policy: Policy) -> Decision | None:
+    """The decision about a message that is not to be claimed, whatever its record says; None for one that is."""
+    if facts.discard is not None:
+        return Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),))
+    if facts.malformed is not None or facts.key is None:
+        return fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind)
+    if facts.stopped is not None:
+        return fates.stopped(facts.stopped, facts.key.key, policy)
+    return None
+
+
+def _with(notes: tuple[Note, ...], decision: Decision) -> Decision:
     if not notes:
         return decision
-    return Decision(write=decision.write, settle=decision.settle, notes=(*notes, *decision.notes))
+    return Decision(
+        write=decision.write,
+        settle=decision.settle,
+        notes=(*notes, *decision.notes),
+        clear=decision.clear,
+        outbox=decision.outbox,
+    )

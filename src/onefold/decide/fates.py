@@ -60,11 +60,7 @@ def settle(
         case Success():
             return completed(outcome, policy, attempt, now_ms)
         case NotStarted():
-            return Decision(
-                write=store.Release(expires_at_ms=expires_at_ms, refund=True),
-                settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
-                notes=(Note("released", {"why": outcome.why}),),
-            )
+            return not_started(outcome, policy, now_ms)
         case LeaseGone():
             return lease_lost(attempt)
         case Unstorable():
@@ -84,6 +80,24 @@ def settle(
             return _unknown(outcome, policy, claimed, attempt, now_ms, fraction)
         case Failed():
             return _transient(outcome, policy, claimed, attempt, receive_count, now_ms, fraction)
+
+
+def not_started(outcome: NotStarted, policy: Policy, now_ms: int) -> Decision:
+    """Release a claim whose handler is not called after all: no attempt is used."""
+    return Decision(
+        write=store.Release(expires_at_ms=now_ms + policy.keep_ms, refund=True),
+        settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
+        notes=(Note("released", {"why": outcome.why}),),
+    )
+
+
+def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
+    """Send a delivery back that is not to be claimed now; its record stays as it is."""
+    return Decision(
+        write=None,
+        settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
+        notes=(Note("released", {"why": outcome.why, "delay_ms": outcome.delay_ms}),),
+    )
 
 
 def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from onefold import errors
-from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Claimed
 from onefold.decide import attempt as script
 from onefold.decide import delivery as fate
-from onefold.decide import fates
-from onefold.decide.delivery import Failed, NotStarted
+from onefold.decide.delivery import Failed
 from onefold.run import calling
 from onefold.run.context import Context, watch_threads
 from onefold.run.events import kept_text
@@ -247,19 +246,11 @@ class Driver:
         if admitted:
             self._claim(admitted)
         for run, wait_ms, why in refused:
-            self._refuse(run, wait_ms, why)
+            run.refuse(why, wait_ms, self.clock.now_ms())
             over.append(run)
         for run in admitted:
             (over if isinstance(run.step, script.Commit) else ready).append(run)
         return over
-
-    def _refuse(self, run: Execution, wait_ms: int, why: str) -> None:
-        run.decision = fate.Decision(
-            write=None,
-            settle=RetryIn(wait_ms, uncounted=run.job.policy.uncounted),
-            notes=(fate.Note("released", {"why": why, "delay_ms": wait_ms}),),
-        )
-        run.step = script.Commit(decision=run.decision)
 
     def _claim(self, runs: list[Execution]) -> None:
         now_ms = lease_from_ms(self.clock)
@@ -287,9 +278,10 @@ class Driver:
             step.found = found
             if isinstance(found, Claimed):
                 run.claimed = found
-            run.advance(now_ms)
             if place in refused:
-                self._refuse(run, self.lease_ms, refused[place])
+                run.refuse(refused[place], self.lease_ms, now_ms)
+            else:
+                run.advance(now_ms)
         self.in_flight.claimed(runs)
         self.finisher.tell_begun(runs)
 
@@ -311,8 +303,7 @@ class Driver:
                     else:
                         probe.answer = calling.probe(run.job, run.payload, ctx, self.clock)
                 case script.Start():
-                    if not self.start(run):
-                        return
+                    self.start(run)
                 case script.Call() as call:
                     ctx = self.open_context(run, call.attempt)
                     if run.cut is not None:
@@ -327,27 +318,22 @@ class Driver:
             run.advance(self.clock.now_ms())
         run.took_ms = self.clock.monotonic_ms() - since_ms
 
-    def start(self, run: Execution) -> bool:
-        """Mark a run as started, durably. False: the backend could not; the run has been decided as not started."""
-        assert isinstance(run.step, script.Start)
-        assert run.step.hold is not None
+    def start(self, run: Execution) -> None:
+        """Mark a run as started, durably. A backend that is busy leaves it unstarted: its message comes back soon."""
+        step = run.step
+        assert isinstance(step, script.Start)
+        assert step.hold is not None
         try:
-            run.step.held = run.started = self._backend.store.start([run.step.hold], self.clock.now_ms())[0]
+            step.held = run.started = self._backend.store.start([step.hold], self.clock.now_ms())[0]
             if run.started:
-                self.finisher.tell("started", run, {"attempt": run.attempt, "fence": run.step.hold.fence})
+                self.finisher.tell("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
         except errors.TransientError as error:
-            self.turn_away(run, str(error), _START_AGAIN_MS)
-            return False
-        return True
+            step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
     def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
-        """Decide a run that was claimed as not started: its record is released, and its message comes back."""
+        """A run that was claimed is not started after all: its record is released, and its message comes back."""
         assert run.claimed is not None
-        run.decision = fates.settle(
-            NotStarted(why[:500], delay_ms), run.job.policy, run.claimed, run.attempt,
-            run.delivery.receive_count, self.clock.now_ms(), 0.0,
-        )  # fmt: skip
-        run.step = script.Commit(decision=run.decision)
+        run.refuse(why, delay_ms, self.clock.now_ms())
 
     def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
         """Note what the handler did."""

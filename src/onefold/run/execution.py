@@ -45,7 +45,7 @@ class Execution:
     """One delivery on its way through the script."""
 
     __slots__ = (
-        "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "decision", "delivery", "effects", "facts", "job", "lost",
+        "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "facts", "job", "lost",
         "payload", "script", "started", "step", "stopping", "took_ms", "verdict",
     )  # fmt: skip
 
@@ -66,7 +66,6 @@ class Execution:
         self.cut: Outcome | None = None  # what it comes to when its handler is stopped from outside
         self.caught = False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         self.lost = False  # its lease was lost, and that was told
-        self.decision: fate.Decision | None = None
         self.chain: Waiting | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
 
@@ -83,13 +82,22 @@ class Execution:
             return 0
         return self.claimed.attempts + (self.started and not self.claimed.started)
 
+    def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
+        """Tell the script that the handler is not to be started now: its message comes back after `delay_ms`."""
+        self.step.refused = fate.NotStarted(why[:500], delay_ms)
+        self.advance(now_ms)
+
+    def decide_again(self, outcome: Outcome, now_ms: int, fraction: float) -> None:
+        """Tell the script that its Commit can never be carried out, and what the run comes to instead."""
+        assert isinstance(self.step, script.Commit)
+        self.step.instead, self.step.fraction = outcome, fraction
+        self.advance(now_ms)
+
     def decided(self) -> fate.Decision:
-        """What becomes of the delivery; only after its last step was reached."""
-        if self.decision is None:
-            assert isinstance(self.step, script.Commit)
-            assert self.step.decision is not None
-            self.decision = self.step.decision
-        return self.decision
+        """What was decided of the delivery; only after its last step was reached."""
+        assert isinstance(self.step, script.Commit)
+        assert self.step.decision is not None
+        return self.step.decision
 
 
 class KeyOrder:

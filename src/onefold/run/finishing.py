@@ -18,7 +18,7 @@ from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Complete, Conflict
 from onefold.decide import delivery as fate
-from onefold.decide import fates, guard
+from onefold.decide import guard
 from onefold.decide.delivery import Unstorable
 from onefold.run import settlement
 from onefold.run.events import EVENTS, Event, Sinks, kept
@@ -281,10 +281,7 @@ class Finisher:
         """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
         if not _effect_happened(settlement) or run.claimed is None:
             return None
-        run.decision = fates.settle(
-            Unstorable(summary=str(error)[:500]), run.job.policy, run.claimed, run.attempt,
-            run.delivery.receive_count, self._clock.now_ms(), 0.0,
-        )  # fmt: skip
+        run.decide_again(Unstorable(summary=str(error)[:500]), self._clock.now_ms(), 0.0)
         verdict = self._write([self.settlement(run)[0]], [run])[0]
         return verdict if verdict is not None and verdict.written else None
 

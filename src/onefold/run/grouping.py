@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from onefold import errors
 from onefold.contracts.store import Complete
-from onefold.decide import fates
 from onefold.decide.delivery import LeaseGone, Outcome
 from onefold.run.driver import Driver
 from onefold.run.execution import Execution
@@ -112,7 +111,4 @@ class Grouper:
         """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: Outcome = LeaseGone() if error is None else self._driver.failed(run, error)
-        run.decision = fates.settle(
-            outcome, run.job.policy, run.claimed, run.attempt, run.delivery.receive_count,
-            self._clock.now_ms(), self._entropy.fraction(),
-        )  # fmt: skip
+        run.decide_again(outcome, self._clock.now_ms(), self._entropy.fraction())

@@ -38,8 +38,7 @@ async def perform(driver: Driver, run: Execution) -> None:
             case script.Probe() as probe:
                 probe.answer = await _probe(run.job, run.payload, driver.open_context(run, run.attempt), clock)
             case script.Start():
-                if not await asyncio.to_thread(driver.start, run):
-                    return
+                await asyncio.to_thread(driver.start, run)
             case script.Call() as call:
                 ctx = driver.open_context(run, call.attempt)
                 driver.answer(run, call, run.cut or await _call(run, ctx, clock))
