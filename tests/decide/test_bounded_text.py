@@ -19,7 +19,8 @@ from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
-from onefold.decide.failures import classify, summary_of
+from onefold.decide.error_text import summary_of
+from onefold.decide.failures import classify
 from onefold.events.patterns import compile_filters, undotted
 from onefold.local.message_operations import _stored
 from onefold.redact import masked, printable

@@ -25,17 +25,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, limits
-from onefold.decide import failure_table as table
+from onefold.decide import failures
+from onefold.decide.error_text import error_name, summary_of, text_of
 from onefold.decide.failures import (
     Lists,
     Ruling,
     check_lists,
     classify,
-    error_name,
     is_named,
     judge,
-    summary_of,
-    text_of,
 )
 
 NOW_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -234,7 +232,7 @@ def test_a_class_means_what_its_library_means_by_it(error: BaseException, meanin
 
 
 def test_every_row_of_the_class_table_is_reached_by_its_own_class() -> None:
-    for (package, name), meaning in table.CLASSES.items():
+    for (package, name), meaning in failures.CLASSES.items():
         found = ruling(lookalike(f"{package}.inner.{name}")())
         assert found.sent == (meaning == "sent"), (package, name)
         assert found.kind == {"down": "dependency-down", "sent": "unknown"}.get(meaning, meaning), (
@@ -247,11 +245,11 @@ def test_every_row_of_the_class_table_is_reached_by_its_own_class() -> None:
 def test_a_class_has_one_meaning() -> None:
     pairs = [
         (package, name)
-        for package, meanings in table._CLASSES.items()
+        for package, meanings in failures._CLASSES.items()
         for names in meanings.values()
         for name in names.split()
     ]
-    assert len(pairs) == len(set(pairs)) == len(table.CLASSES)
+    assert len(pairs) == len(set(pairs)) == len(failures.CLASSES)
 
 
 # -------------------------------------------------------------------------------- requests that may have been carried out
@@ -465,9 +463,9 @@ def client_error(code: str, status: int = 400, **more: Any) -> BaseException:
 @pytest.mark.parametrize(
     ("codes", "kind"),
     [
-        (table.AWS_TRANSIENT, "transient"),
-        (table.AWS_DOWN, "dependency-down"),
-        (table.AWS_PERMANENT, "permanent"),
+        (failures.AWS_TRANSIENT, "transient"),
+        (failures.AWS_DOWN, "dependency-down"),
+        (failures.AWS_PERMANENT, "permanent"),
     ],
 )
 def test_aws_codes_before_their_status(codes: frozenset[str], kind: str) -> None:
@@ -477,8 +475,8 @@ def test_aws_codes_before_their_status(codes: frozenset[str], kind: str) -> None
 
 
 def test_aws_code_sets_do_not_overlap() -> None:
-    assert not table.AWS_TRANSIENT & table.AWS_DOWN
-    assert not (table.AWS_TRANSIENT | table.AWS_DOWN) & table.AWS_PERMANENT
+    assert not failures.AWS_TRANSIENT & failures.AWS_DOWN
+    assert not (failures.AWS_TRANSIENT | failures.AWS_DOWN) & failures.AWS_PERMANENT
 
 
 @pytest.mark.parametrize(

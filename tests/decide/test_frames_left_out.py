@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from onefold.decide.tracebacks import trace_of
+from onefold.decide.error_text import trace_of
 
 WRAP = """
 def wrap(call):

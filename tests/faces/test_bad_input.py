@@ -18,7 +18,7 @@ import onefold
 import onefold.testing
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.file import FileSettings
-from onefold.decide.failures import summary_of
+from onefold.decide.error_text import summary_of
 
 PATIENCE_S = 60  # of a process that should end in two seconds
 

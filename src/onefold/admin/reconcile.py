@@ -10,7 +10,7 @@ from __future__ import annotations
 from onefold import errors
 from onefold.admin.session import AdminSession
 from onefold.app import App
-from onefold.decide.failures import summary_of
+from onefold.decide.error_text import summary_of
 from onefold.reconcile import findings
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.reconciler import LookMessage, ReconcilePass, Reconciler

@@ -26,7 +26,7 @@ from onefold.app import App
 from onefold.codec import digest
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Hold, Record, RecordKey
-from onefold.decide.failures import summary_of
+from onefold.decide.error_text import summary_of
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_source
 from onefold.maps.children import MapChild, children

@@ -149,7 +149,7 @@ class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
         retry_in_ms: how long the dependency asked us to wait; None leaves it to the policy.
         crashed: the run was ended with its process (hard timeout, signal).
         at: the last frame of the handler's own code, as in `shop.py:12 in book`; empty where nothing was raised.
-        trace: frames without locals (see `decide/tracebacks.py`); empty where nothing was raised.
+        trace: frames without locals (see `decide/error_text.py`); empty where nothing was raised.
     """
 
     kind: Literal["transient", "permanent", "dependency-down", "unknown"]

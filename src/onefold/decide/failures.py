@@ -4,7 +4,7 @@ Asked in this order; the first that knows answers:
 
     1  the job's own lists (transient=, permanent=, unknown=), and onefold's errors: nearest class of the MRO
     2  what the exception carries: a wrapped exception, an AWS error code, an HTTP status, a SQLSTATE
-    3  the table of other libraries' classes (`failure_table.py`), by name along the MRO
+    3  the table of other libraries' classes (below), by name along the MRO
     4  anything else is transient: it may be anything, and the attempts run out
 
 A request that was sent and whose answer was lost (read timeout, connection reset) may have been carried out. It is
@@ -22,18 +22,16 @@ import builtins
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from onefold import limits, redact
-from onefold.decide import failure_table as table
+from onefold import limits
 from onefold.decide.delivery import Failed
-from onefold.decide.tracebacks import trace_of
+from onefold.decide.error_text import error_name, summary_of, text_of, trace_of
 from onefold.errors import (
     DependencyDown,
     InvariantBroken,
-    OnefoldError,
     OutcomeUnknown,
     PermanentError,
     StorageError,
@@ -41,9 +39,219 @@ from onefold.errors import (
     UsageError,
 )
 
-SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
-TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
-TEXT_LINES_MAX = 8  # in so many lines
+# What other libraries' failures mean, by name: exception classes, HTTP statuses, AWS error codes, SQLSTATEs.
+#
+# A class is named by its top-level package and its own name, so nothing here imports it; subclasses inherit the meaning of
+# the nearest listed class. Five meanings:
+#
+#     transient   nothing was done, or the dependency said "not now": the same call may work later
+#     sent        the request may have been carried out and the answer was lost
+#     permanent   the same call fails for ever: the request itself is wrong
+#     down        the dependency refuses everybody (credentials, certificate, missing table): not this message's fault
+#     unlisted    anything else
+#
+# Unlisted on purpose: ValueError, TypeError, KeyError, AttributeError, AssertionError and other errors of plain code. The
+# same class is raised for a bad payload and for half an answer of a partner (JSONDecodeError is a ValueError; a KeyError, a
+# None), so the class does not tell; taken as transient it costs a few runs, taken as permanent it empties a queue into the
+# dead letters on a partner's bad day. A handler that knows better raises PermanentError, or its job says permanent=(...).
+#
+# Sources: the libraries' own exception trees (httpx 0.28, requests 2.34, urllib3 2.6, aiohttp 3.14, botocore 1.44,
+# psycopg 3.3, asyncpg 0.31, redis 8.1, SQLAlchemy 2.1), botocore's retry lists, PostgreSQL appendix A.
+
+Meaning = Literal["transient", "sent", "permanent", "down"]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CLASSES: Final[dict[str, dict[Meaning, str]]] = {
+    "builtins": {
+        "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
+        "sent": "TimeoutError ConnectionError GeneratorExit",  # the last: a coroutine that was thrown away under way
+        "permanent": "NotImplementedError",  # code that says itself that it cannot do this
+    },
+    "asyncio": {"sent": "CancelledError IncompleteReadError"},
+    "socket": {"transient": "gaierror herror"},
+    "ssl": {
+        "transient": "SSLError",
+        "sent": "SSLEOFError SSLZeroReturnError",
+        "down": "SSLCertVerificationError",
+    },
+    "http": {
+        "transient": "HTTPException",
+        "sent": "RemoteDisconnected BadStatusLine IncompleteRead",
+        "permanent": "InvalidURL",
+    },
+    "urllib": {"transient": "URLError", "sent": "ContentTooShortError"},
+    "subprocess": {"sent": "TimeoutExpired"},
+    # Raised into code that runs, by a time limit or a stop: nobody knows where it struck.
+    "billiard": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
+    "celery": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
+    "dramatiq": {"sent": "Interrupt"},
+    "eventlet": {"sent": "Timeout"},
+    "gevent": {"sent": "Timeout"},
+    "greenlet": {"sent": "GreenletExit"},
+    "rq": {"sent": "BaseTimeoutException"},
+    "sqlite3": {"transient": "OperationalError", "permanent": "IntegrityError DataError"},
+    "httpx": {
+        "transient": "TransportError RequestError",  # ConnectError, ConnectTimeout, PoolTimeout, ProxyError are these
+        "sent": "ReadTimeout WriteTimeout ReadError WriteError CloseError RemoteProtocolError",
+        "permanent": "InvalidURL UnsupportedProtocol LocalProtocolError TooManyRedirects",
+    },
+    "httpcore": {
+        "transient": "ConnectError ConnectTimeout PoolTimeout ProxyError ConnectionNotAvailable",
+        "sent": "TimeoutException NetworkError RemoteProtocolError",
+        "permanent": "UnsupportedProtocol LocalProtocolError",
+    },
+    "requests": {
+        "transient": "RequestException ConnectTimeout ProxyError SSLError",
+        "sent": "ConnectionError Timeout ReadTimeout ChunkedEncodingError",
+        "permanent": "InvalidURL InvalidSchema MissingSchema InvalidHeader URLRequired TooManyRedirects",
+    },
+    "urllib3": {
+        "transient": "HTTPError ConnectTimeoutError",  # NewConnectionError, NameResolutionError are the second
+        "sent": "TimeoutError ReadTimeoutError ProtocolError IncompleteRead InvalidChunkLength",
+        "permanent": "LocationValueError InvalidHeader",
+    },
+    "aiohttp": {
+        "transient": "ClientError ClientConnectorError ConnectionTimeoutError ClientSSLError",
+        "sent": "ServerTimeoutError ServerDisconnectedError ClientOSError ClientPayloadError ClientConnectionResetError",
+        "permanent": "InvalidURL NonHttpUrlClientError TooManyRedirects",
+        "down": "ClientConnectorCertificateError ServerFingerprintMismatch",
+    },
+    "botocore": {
+        "transient": "BotoCoreError EndpointConnectionError ConnectTimeoutError ProxyConnectionError",
+        "sent": "ReadTimeoutError ConnectionClosedError ResponseStreamingError IncompleteReadError",
+        "permanent": "ParamValidationError ValidationError",
+        "down": (
+            "NoCredentialsError PartialCredentialsError CredentialRetrievalError NoRegionError ProfileNotFound "
+            "TokenRetrievalError SSOError LoginError NoAuthTokenError UnknownEndpointError"
+        ),
+    },
+    "boto3": {"transient": "S3UploadFailedError S3TransferFailedError RetriesExceededError"},
+    "s3transfer": {"transient": "RetriesExceededError S3UploadFailedError S3DownloadFailedError S3CopyFailedError"},
+    # Without a SQLSTATE an OperationalError is a connection that broke; in the middle of a commit nobody knows.
+    "psycopg": {
+        "transient": "InterfaceError ConnectionTimeout",
+        "sent": "OperationalError",
+        "permanent": "IntegrityError DataError",
+    },
+    "psycopg2": {
+        "transient": "InterfaceError",
+        "sent": "OperationalError",
+        "permanent": "IntegrityError DataError",
+    },
+    "psycopg_pool": {"transient": "PoolTimeout PoolClosed TooManyRequests"},
+    "asyncpg": {"transient": "InterfaceError"},
+    "redis": {
+        "transient": (
+            "BusyLoadingError MaxConnectionsError ClusterDownError TryAgainError AskError ReadOnlyError OutOfMemoryError "
+            "WatchError ExecAbortError LockError SlotNotCoveredError"
+        ),
+        "sent": "ConnectionError TimeoutError",
+        "permanent": "DataError ClusterCrossSlotError CrossSlotTransactionError",
+        "down": "AuthenticationError AuthorizationError NoPermissionError ExternalAuthProviderError",
+    },
+    "sqlalchemy": {
+        "transient": "OperationalError InterfaceError DisconnectionError TimeoutError StaleDataError",
+        "permanent": "IntegrityError DataError",
+    },
+    # Validation is semantic: what does not fit today does not fit tomorrow.
+    "msgspec": {"permanent": "ValidationError"},
+    "pydantic_core": {"permanent": "ValidationError"},
+    "jsonschema": {"permanent": "ValidationError"},
+    "marshmallow": {"permanent": "ValidationError"},
+}
+
+CLASSES: Final[dict[tuple[str, str], Meaning]] = {
+    (package, name): meaning
+    for package, meanings in _CLASSES.items()
+    for meaning, names in meanings.items()
+    for name in names.split()
+}
+
+# One class for "could not connect" and for "broke in the middle": the words tell. They are the drivers' own.
+NEVER_SENT: Final[dict[tuple[str, str], str]] = {
+    ("redis", "ConnectionError"): r"\bconnecting to\b",
+    ("psycopg", "OperationalError"): r"connection failed|failed to resolve host",
+    ("psycopg2", "OperationalError"): r"connection to server|could not (connect|translate)|timeout expired",
+}
+
+# Classes that carry the failure that counts, and where: an attribute, or "args" for the first argument.
+WRAPPERS: Final[dict[tuple[str, str], str]] = {
+    ("requests", "ConnectionError"): "args",
+    ("urllib3", "MaxRetryError"): "reason",
+    ("urllib3", "SSLError"): "args",
+    ("urllib", "URLError"): "reason",
+    ("sqlalchemy", "DBAPIError"): "orig",
+}
+# These are asked only whether the dependency is down (its certificate); what else it was, the class itself says better.
+WRAPPERS_DOWN: Final[dict[tuple[str, str], str]] = {
+    ("httpx", "ConnectError"): "__cause__",
+    ("httpcore", "ConnectError"): "args",
+}
+
+# Methods that by RFC 9110 change nothing: their answer may be lost without a question left open.
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+HTTP_TRANSIENT: Final = frozenset({408, 425, 429})  # and 5xx (design 11.12)
+HTTP_DOWN: Final = frozenset({401, 403, 407})  # 407: the proxy's credentials; all other 4xx are permanent
+
+# botocore/retries/standard.py (throttled and transient codes), and what services answer in the same sense.
+AWS_TRANSIENT: Final = _names(
+    """
+    Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException TooManyRequestsException
+    ProvisionedThroughputExceededException TransactionInProgressException TransactionConflictException RequestLimitExceeded
+    BandwidthLimitExceeded LimitExceededException SlowDown PriorRequestNotComplete EC2ThrottledException OverLimit
+    RequestTimeout RequestTimeoutException InternalError InternalFailure InternalServerError ServiceUnavailable KmsThrottled
+    KMS.ThrottlingException
+    """
+)
+AWS_DOWN: Final = _names(
+    """
+    AccessDenied AccessDeniedException AuthFailure ExpiredToken ExpiredTokenException IncompleteSignature InvalidAccessKeyId
+    InvalidClientTokenId InvalidSignatureException InvalidToken KmsAccessDenied KmsDisabled KmsNotFound
+    MissingAuthenticationToken MissingAuthenticationTokenException NoSuchBucket NotAuthorized OptInRequired
+    RequestExpired RequestTimeTooSkewed SignatureDoesNotMatch UnauthorizedOperation UnrecognizedClientException
+    AWS.SimpleQueueService.NonExistentQueue QueueDoesNotExist
+    """
+)
+AWS_PERMANENT: Final = _names(
+    "ValidationException ValidationError ConditionalCheckFailedException InvalidParameterValue MissingParameter"
+)
+# Reasons of a TransactionCanceledException that a repetition can cure; any other reason makes it permanent.
+AWS_CANCELLED_TRANSIENT: Final = _names(
+    "None TransactionConflict ThrottlingError ProvisionedThroughputExceeded RequestLimitExceeded"
+)
+
+# PostgreSQL SQLSTATE: whole code before class (the first two characters).
+SQLSTATES: Final[dict[str, Meaning]] = {
+    "08": "transient",  # no connection could be made
+    "08003": "sent",  # asyncpg: the connection was closed in the middle of an operation
+    "08006": "sent",  # connection failure after it had been made
+    "08007": "sent",  # transaction resolution unknown
+    "21": "permanent",  # cardinality
+    "22": "permanent",  # data: out of range, malformed
+    "23": "permanent",  # constraint: already there, must not be null
+    "25006": "transient",  # read-only transaction: a failover is under way
+    "28": "down",  # authorization
+    "3D": "down",  # no such database
+    "3F": "down",  # no such schema
+    "40": "transient",  # serialization failure, deadlock
+    "40003": "sent",  # statement completion unknown
+    "42": "permanent",  # syntax
+    "42501": "down",  # insufficient privilege
+    "42703": "down",  # no such column: a migration is missing
+    "42P01": "down",  # no such table: the same
+    "44": "permanent",  # with check option
+    "53": "transient",  # out of resources: connections, disk, memory
+    "54": "permanent",  # program limit: row too big
+    "55": "transient",  # lock not available, object in use
+    "57": "transient",  # shutdown, statement timeout
+    "58": "transient",  # system error
+}
+
 
 Kind = Literal["transient", "permanent", "dependency-down", "unknown"]
 Classes = Iterable[type[BaseException] | str]
@@ -57,24 +265,19 @@ _OWN: dict[type, Kind] = {
     StorageError: "dependency-down",  # the database file as a whole
     UsageError: "permanent",
 }
-_KINDS: dict[table.Meaning, Kind] = {
+_KINDS: dict[Meaning, Kind] = {
     "transient": "transient",
     "permanent": "permanent",
     "down": "dependency-down",
 }
 _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
-    (table.AWS_TRANSIENT, "transient"),
-    (table.AWS_DOWN, "dependency-down"),
-    (table.AWS_PERMANENT, "permanent"),
+    (AWS_TRANSIENT, "transient"),
+    (AWS_DOWN, "dependency-down"),
+    (AWS_PERMANENT, "permanent"),
 )
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
-_PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"
-_LINE_END = "\x1f"  # while lines are masked together
-_INDENT_MAX = 8
 _TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
 _RETRY_AFTER_CHARS_MAX = 100  # an HTTP date has 29
-_PARTS_MAX = 20  # of a group, or of the complaints of a validation
 _DEPTH_MAX = 8  # wrapped exceptions that are followed
 
 
@@ -151,7 +354,7 @@ def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent
     try:
         ruling = _judge(error, now_ms, lists or Lists(), 0)
         if ruling.sent:
-            if _method(error) in table.SAFE_METHODS:
+            if _method(error) in SAFE_METHODS:
                 return Ruling(kind="transient", rule=f"{ruling.rule}, and its method changes nothing")
             return Ruling(kind=sent, rule=f"{ruling.rule}, after it was sent", sent=True)
     except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure it stands for
@@ -265,13 +468,13 @@ def _wrapped(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Rul
         return None
     for cls in type(error).__mro__:
         short = _short(cls)
-        place = table.WRAPPERS.get(short) or table.WRAPPERS_DOWN.get(short)
+        place = WRAPPERS.get(short) or WRAPPERS_DOWN.get(short)
         if place is None:
             continue
         inner = (error.args or (None,))[0] if place == "args" else getattr(error, place, None)
         if isinstance(inner, BaseException) and inner is not error:
             ruling = _judge(inner, now_ms, lists, depth + 1)
-            useful = ruling.listed if short in table.WRAPPERS else ruling.kind == "dependency-down"
+            useful = ruling.listed if short in WRAPPERS else ruling.kind == "dependency-down"
             return ruling if useful else None
     return None
 
@@ -286,7 +489,7 @@ def _aws(error: BaseException, now_ms: int) -> Ruling | None:
     rule = f"AWS {code}"
     if code == "TransactionCanceledException":
         reasons = {str(one.get("Code", "None")) for one in response.get("CancellationReasons") or ()}
-        cured = bool(reasons) and reasons <= table.AWS_CANCELLED_TRANSIENT
+        cured = bool(reasons) and reasons <= AWS_CANCELLED_TRANSIENT
         named = f"{rule} ({', '.join(sorted(reasons - {'None'})) or 'no reason'})"
         return Ruling(kind="transient" if cured else "permanent", rule=named)
     for codes, kind in _AWS:
@@ -308,9 +511,9 @@ def _http(error: BaseException, now_ms: int) -> Ruling | None:
 
 
 def _by_status(status: int, rule: str, wait_ms: int | None) -> Ruling | None:
-    if status in table.HTTP_TRANSIENT or 500 <= status <= 599:
+    if status in HTTP_TRANSIENT or 500 <= status <= 599:
         return Ruling(kind="transient", rule=rule, retry_in_ms=wait_ms)
-    if status in table.HTTP_DOWN:
+    if status in HTTP_DOWN:
         return Ruling(kind="dependency-down", rule=rule, retry_in_ms=wait_ms)
     return Ruling(kind="permanent", rule=rule) if 400 <= status <= 499 else None
 
@@ -345,22 +548,22 @@ def _sqlstate(error: BaseException) -> Ruling | None:
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if not isinstance(state, str) or len(state) != 5:
         return None
-    meaning = table.SQLSTATES.get(state) or table.SQLSTATES.get(state[:2])
+    meaning = SQLSTATES.get(state) or SQLSTATES.get(state[:2])
     return None if meaning is None else _meant(meaning, f"sqlstate {state}")
 
 
 def _by_name(error: BaseException) -> Ruling | None:
     for cls in type(error).__mro__:
         short = _short(cls)
-        meaning = table.CLASSES.get(short)
+        meaning = CLASSES.get(short)
         if meaning is not None:
-            if short in table.NEVER_SENT and re.search(table.NEVER_SENT[short], str(error)[:_TEXT_CHARS_MAX]):
+            if short in NEVER_SENT and re.search(NEVER_SENT[short], str(error)[:_TEXT_CHARS_MAX]):
                 meaning = "transient"
             return _meant(meaning, ".".join(short))
     return None
 
 
-def _meant(meaning: table.Meaning, rule: str) -> Ruling:
+def _meant(meaning: Meaning, rule: str) -> Ruling:
     if meaning == "sent":
         return Ruling(kind="unknown", rule=rule, sent=True)
     return Ruling(kind=_KINDS[meaning], rule=rule)
@@ -377,83 +580,3 @@ def _method(error: BaseException) -> str | None:
     except (AttributeError, RuntimeError):
         return None
     return method.upper() if isinstance(method, str) else None
-
-
-# ------------------------------------------------------------------------------------------------------------- words
-
-
-def error_name(error: BaseException) -> str:
-    """The class of an exception for people: `TimeoutError`, `httpx.ReadTimeout`, `onefold`'s own without module."""
-    cls = type(error)
-    if cls.__module__ in ("builtins", "onefold.errors", "__main__"):
-        return cls.__qualname__
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def summary_of(error: BaseException) -> str:
-    """One line about a failure, at most 500 characters, safe to log.
-
-    The first line with a count of the others, without passwords and query strings of URLs, without the input values of
-    validation errors; control characters are escapes. What a handler writes into its own message is its own business.
-    """
-    lines = _safe_lines(error, "; ")
-    more = f" [+{len(lines) - 1} {'line' if len(lines) == 2 else 'lines'}]" if len(lines) > 1 else ""
-    first = " ".join(lines[0].split()).rstrip(":") or type(error).__name__
-    room = SUMMARY_CHARS_MAX - len(more)
-    return (first if len(first) <= room else f"{first[: room - 3]}...") + more
-
-
-def text_of(error: BaseException) -> str:
-    """What an exception says, at most 8 lines and 2,000 characters, as safe as `summary_of`.
-
-    Database drivers say in the second line which row it was, and may quote its values there.
-    """
-    lines = _safe_lines(error, "\n")
-    left_out = len(lines) - TEXT_LINES_MAX + 1
-    if left_out > 1:
-        lines = [*lines[: TEXT_LINES_MAX - 1], f"... {left_out} more lines"]
-    text = "\n".join(lines)
-    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 3]}..."
-
-
-def _safe_lines(error: BaseException, between: str) -> list[str]:
-    """The lines that are not blank, masked, with escapes for what cannot be printed; at least one, and none is empty."""
-    try:
-        text = re.sub(_PRIVATE_KEY, redact.MASK, _words(error, between)[:_TEXT_CHARS_MAX])
-        lines = [
-            " " * min(len(one) - len(one.lstrip(" ")), _INDENT_MAX) + " ".join(one.split())
-            for one in text.split("\n")
-            if one and not one.isspace()
-        ]
-        # Masked as one text: a quoted value may go on in the next line. For the patterns its separator is white space.
-        text = re.sub(_QUERY, "", redact.masked(_LINE_END.join(lines)))
-        lines = [_escaped(one) for one in text.split(_LINE_END) if one and not one.isspace()]
-    except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
-        lines = []
-    return lines or [type(error).__name__]
-
-
-def _escaped(line: str) -> str:
-    r"""The line with `\x1b` and the like for all that does not print: terminals obey some of it."""
-    if line.isprintable():
-        return line
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
-
-
-def _words(error: BaseException, between: str) -> str:
-    if isinstance(error, UsageError):
-        return f"{error.what} {error.todo}"  # `meaning` may show the value
-    if isinstance(error, OnefoldError):
-        return str(error)
-    if isinstance(error, BaseExceptionGroup):
-        parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions[:_PARTS_MAX]]
-        return _listed(f"{len(error.exceptions)} errors", parts, between)
-    if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
-        complaints = error.errors(include_url=False, include_context=False, include_input=False)
-        parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints[:_PARTS_MAX]]
-        return _listed(f"{len(complaints)} validation error(s)", parts, between)
-    return str(error)
-
-
-def _listed(head: str, parts: list[str], between: str) -> str:
-    return f"{head}:{between if between.isspace() else ' '}{between.join(parts)}"

@@ -20,7 +20,7 @@ from msgspec import Struct
 from onefold import limits
 from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
-from onefold.decide.failures import summary_of
+from onefold.decide.error_text import summary_of
 from onefold.errors import UsageError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from onefold import limits
 from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
-from onefold.decide.failures import summary_of
+from onefold.decide.error_text import summary_of
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
 from onefold.run import runs
 from onefold.run.events import Event

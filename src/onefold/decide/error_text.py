@@ -1,0 +1,217 @@
+"""What exceptions say, as far as it may be kept: a name, a line, a bounded text, and where they were raised.
+
+Passwords, query strings of URLs, private keys and the input values of validation errors are masked; what does not print is
+escaped. A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain
+its text as `text_of` lets it pass, lines behind its first one indented. The first frames, which are onefold's own way to
+the handler, are left out.
+Never here: what a failure means (`failures.py`), values of variables, reading source files. Invariant: nothing raises,
+whatever the exception does, and every text is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from msgspec import Struct
+
+from onefold import redact
+from onefold.errors import OnefoldError, UsageError
+
+_QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
+_PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"
+_LINE_END = "\x1f"  # while lines are masked together
+_INDENT_MAX = 8
+_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
+_PARTS_MAX = 20  # of a group, or of the complaints of a validation
+SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
+TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
+TEXT_LINES_MAX = 8  # in so many lines
+TRACE_CHARS_MAX = 4_000
+_FRAMES_MAX = 24  # of one exception: the first and the last half of them
+_CHAIN_MAX = 4  # exceptions of a chain, the one that was caught first
+_WALKED_MAX = 10_000  # frames of a runaway recursion that are counted
+_PATH_CHARS_MAX = 160
+_NAME_CHARS_MAX = 80
+
+
+class Trace(Struct, frozen=True, gc=False):
+    """Where a failure happened.
+
+    Args:
+        at: the last frame of the user's own code, for a log line: `shop.py:12 in book`; empty where there is none.
+        text: as Python prints it, without source lines; at most TRACE_CHARS_MAX characters.
+    """
+
+    at: str
+    text: str
+
+
+class _Frame(Struct, frozen=True, gc=False):
+    file: str
+    line: int
+    name: str
+    ours: bool
+
+
+def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
+    """Frames of an exception and of those it came from, the cause before its consequence, as Python has it.
+
+    Args:
+        text_of: an exception's own text as it may be shown; empty for its class alone.
+    """
+    try:
+        return _trace_of(error, text_of)
+    except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure it stands for
+        return Trace("", "")
+
+
+def _trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
+    parts: list[str] = []
+    at, left = "", TRACE_CHARS_MAX
+    for one, joint in _chain(error):
+        frames = _frames(one.__traceback__)
+        own = [frame for frame in frames if not frame.ours]
+        if not at and own:
+            at = _short(own[-1])
+        part = _part(one, frames, text_of(one))
+        if len(part) > left:
+            part = f"{part[: left // 2 - 20]}\n  ...\n{part[-(left // 2 - 20) :]}" if left > 200 else "  ..."
+        parts += [part, joint]
+        left -= len(part) + len(joint) + 4
+        if left <= 0:
+            break
+    return Trace(at, "\n\n".join(reversed([part for part in parts if part]))[-TRACE_CHARS_MAX:])
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """The exception, then what it came from, each with the words that join it to its cause."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen and len(seen) < _CHAIN_MAX:
+        seen.add(id(one))
+        cause = one.__cause__
+        joint = "The exception above was the direct cause of the following one:"
+        if cause is None and not one.__suppress_context__:
+            cause, joint = one.__context__, "While the exception above was handled, another one came:"
+        known = cause is None or id(cause) in seen or len(seen) == _CHAIN_MAX
+        yield one, "" if known else joint
+        one = cause
+
+
+def _frames(trace: TracebackType | None) -> list[_Frame]:
+    """The frames from the first that is not onefold's own; of very many the first and the last ones."""
+    found: list[_Frame] = []
+    walked = left_out = 0
+    while trace is not None and walked < _WALKED_MAX:
+        code, walked = trace.tb_frame.f_code, walked + 1
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        ours = module.partition(".")[0] == "onefold"
+        if found or not ours:
+            frame = _Frame(
+                code.co_filename[-_PATH_CHARS_MAX:], trace.tb_lineno, code.co_qualname[:_NAME_CHARS_MAX], ours
+            )
+            if len(found) >= _FRAMES_MAX:
+                del found[_FRAMES_MAX // 2]
+                left_out += 1
+            found.append(frame)
+        trace = trace.tb_next
+    if left_out:
+        said = "1 frame is" if left_out == 1 else f"{left_out} frames are"
+        found.insert(_FRAMES_MAX // 2, _Frame(f"... {said} left out", 0, "", True))
+    return found
+
+
+def _part(error: BaseException, frames: list[_Frame], text: str) -> str:
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    rows = ["Traceback (most recent call last):"] if frames else []
+    rows += [
+        f'  File "{frame.file}", line {frame.line}, in {frame.name}' if frame.line else f"  {frame.file}"
+        for frame in frames
+    ]
+    first, *more = text.split("\n")
+    rows += [f"{name[:200]}: {first}" if first else name[:200], *(f"    {one}" for one in more)]
+    return "\n".join(redact.printable(row) for row in rows)
+
+
+def _short(frame: _Frame) -> str:
+    return redact.printable(f"{frame.file.rpartition('/')[2]}:{frame.line} in {frame.name}")
+
+
+def error_name(error: BaseException) -> str:
+    """The class of an exception for people: `TimeoutError`, `httpx.ReadTimeout`, `onefold`'s own without module."""
+    cls = type(error)
+    if cls.__module__ in ("builtins", "onefold.errors", "__main__"):
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def summary_of(error: BaseException) -> str:
+    """One line about a failure, at most 500 characters, safe to log.
+
+    The first line with a count of the others, without passwords and query strings of URLs, without the input values of
+    validation errors; control characters are escapes. What a handler writes into its own message is its own business.
+    """
+    lines = _safe_lines(error, "; ")
+    more = f" [+{len(lines) - 1} {'line' if len(lines) == 2 else 'lines'}]" if len(lines) > 1 else ""
+    first = " ".join(lines[0].split()).rstrip(":") or type(error).__name__
+    room = SUMMARY_CHARS_MAX - len(more)
+    return (first if len(first) <= room else f"{first[: room - 3]}...") + more
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, at most 8 lines and 2,000 characters, as safe as `summary_of`.
+
+    Database drivers say in the second line which row it was, and may quote its values there.
+    """
+    lines = _safe_lines(error, "\n")
+    left_out = len(lines) - TEXT_LINES_MAX + 1
+    if left_out > 1:
+        lines = [*lines[: TEXT_LINES_MAX - 1], f"... {left_out} more lines"]
+    text = "\n".join(lines)
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 3]}..."
+
+
+def _safe_lines(error: BaseException, between: str) -> list[str]:
+    """The lines that are not blank, masked, with escapes for what cannot be printed; at least one, and none is empty."""
+    try:
+        text = re.sub(_PRIVATE_KEY, redact.MASK, _words(error, between)[:_TEXT_CHARS_MAX])
+        lines = [
+            " " * min(len(one) - len(one.lstrip(" ")), _INDENT_MAX) + " ".join(one.split())
+            for one in text.split("\n")
+            if one and not one.isspace()
+        ]
+        # Masked as one text: a quoted value may go on in the next line. For the patterns its separator is white space.
+        text = re.sub(_QUERY, "", redact.masked(_LINE_END.join(lines)))
+        lines = [_escaped(one) for one in text.split(_LINE_END) if one and not one.isspace()]
+    except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
+        lines = []
+    return lines or [type(error).__name__]
+
+
+def _escaped(line: str) -> str:
+    r"""The line with `\x1b` and the like for all that does not print: terminals obey some of it."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def _words(error: BaseException, between: str) -> str:
+    if isinstance(error, UsageError):
+        return f"{error.what} {error.todo}"  # `meaning` may show the value
+    if isinstance(error, OnefoldError):
+        return str(error)
+    if isinstance(error, BaseExceptionGroup):
+        parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions[:_PARTS_MAX]]
+        return _listed(f"{len(error.exceptions)} errors", parts, between)
+    if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
+        complaints = error.errors(include_url=False, include_context=False, include_input=False)
+        parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints[:_PARTS_MAX]]
+        return _listed(f"{len(complaints)} validation error(s)", parts, between)
+    return str(error)
+
+
+def _listed(head: str, parts: list[str], between: str) -> str:
+    return f"{head}:{between if between.isspace() else ' '}{between.join(parts)}"
