@@ -321,7 +321,7 @@ def test_without_a_clock_it_takes_the_machines() -> None:
         ({"base": "10s"}, "first pause of 10000 ms"),
         ({"factor": 0}, "factor=0"),
         ({"jitter": "some"}, "jitter='some'"),
-        ({"on": ("not a name",)}, "no exception class"),
+        ({"on": ("not a name",)}, "not an exception class"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_declared(options: dict[str, Any], said: str) -> None:
