@@ -188,10 +188,10 @@ class CompositeEngine:
         """Nothing: calls wait for servers, each for as long as its client allows."""
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Nothing: SQS moves messages by itself, and tells nobody."""
+        """Nothing: SQS moves messages by itself, without a notice."""
 
     def changed_elsewhere(self) -> bool:
-        """Always: nobody tells, so whoever asks must look."""
+        """Always: there is no notice of a change, so the caller has to look."""
         return True
 
     def check(self) -> list[str]:

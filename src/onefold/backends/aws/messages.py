@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.queue import Attribute, Reason
+from onefold.contracts.rules import check_attributes
 
 OURS: Final = "onefold-"
 KEY: Final = "onefold-key"
@@ -203,8 +204,6 @@ def _reason(attribute: Attribute) -> Reason | None:
 
 def _unpacked(attribute: Attribute, others: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The packed attributes; the attribute itself where it was not written by us: no queue would take that unpacked."""
-    from onefold.contracts.rules import check_attributes  # few messages have so many
-
     try:
         found = msgspec.json.decode(attribute.value, type=dict[str, tuple[str, str]])
         unpacked = {

@@ -105,7 +105,7 @@ class Payloads:
             self.delete(mine)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are gone already are no error.
+        """Delete objects; those that are gone already are not an error.
 
         Raises:
             UsageError: not allowed. TransientError: S3 did not answer, or kept some of them.

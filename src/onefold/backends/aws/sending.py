@@ -155,7 +155,7 @@ def send(
     """Send entries to a queue; one answer each, in order.
 
     Args:
-        later: for what is due later than SQS delays it; None: that is refused.
+        later: for messages that are due later than SQS delays them; None to refuse those.
         signer: asked for by entries that claim something beside their body, and for derived deduplication ids.
 
     Raises:

@@ -67,11 +67,11 @@ class Sqs:
         clock: of this host, for when messages were received and for what is remembered.
         entropy: makes receive attempt ids (FIFO).
         prefix: put before every queue's name on AWS.
-        payloads: where bodies over the limit go; None: they are refused.
-        later: makes schedules of messages that are due later than SQS delays; None: they are refused.
+        payloads: where bodies over the limit go; None to refuse them.
+        later: makes schedules of messages that are due later than SQS delays; None to refuse them.
         wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
-            SQS's servers only and may miss what is there. Looks wait at most one second.
-        state: of the record backend, where the secret of signatures is kept; None: only the environment has one.
+            SQS's servers only and may miss what is there. A look waits at most one second.
+        state: of the record backend, where the secret of signatures is kept; None if only the environment may have one.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class SqsQueue:
         reason = None
         if form.source is not None:
             catalogue = self._sqs.catalogue
-            if form.source != catalogue.on_aws(self.name):  # equal: a move task sent it back with its reason
+            if form.source != catalogue.on_aws(self.name):  # if equal, a move task sent it back with its reason
                 source, reason = catalogue.local(form.source), form.reason
         self._holding.remember(receipt, got, visible_ms)
         return Delivery(

@@ -49,8 +49,8 @@ class SqsQueues:
 
     Args:
         catalogue: names, URLs and settings of the queues.
-        opened: a queue's hot-path object, or a bus's, whether it is there or not.
-        payloads: where bodies over the limit lie; None: nowhere.
+        opened: opens a queue, or a bus, without asking whether it exists.
+        payloads: where bodies over the limit are; None if they are refused.
         wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
         signer: signs what an operator edits. trusts: whether a message's claims are onefold's own; signed: a message as a
             copy of it is sent, signed if they are.
@@ -144,7 +144,7 @@ class SqsQueues:
         return self._opened(queue)
 
     def know(self, url: str) -> str:
-        """Take in a queue by its URL, whoever made it, also outside the prefix; its name for all other verbs."""
+        """Add a queue by its URL, whoever made it, also outside the prefix; returns its name for all other verbs."""
         return self._catalogue.know(url)
 
     def depth(self, queue: str) -> Depth:
@@ -152,10 +152,10 @@ class SqsQueues:
         return self.open(queue).depth()
 
     def purge(self, queue: str, *, only_ask: bool = False) -> int:
-        """Delete every message; about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
+        """Delete every message; returns about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
 
         Args:
-            only_ask: change nothing and answer 0; whether SQS would refuse cannot be known.
+            only_ask: change nothing and return 0; it cannot be known whether SQS would refuse.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
@@ -187,7 +187,7 @@ class SqsQueues:
         return found
 
     def message_ids(self, receipts: Sequence[str]) -> list[str]:
-        """Which message each receipt names.
+        """The message id in each receipt.
 
         Raises:
             UsageError: a malformed receipt.
@@ -307,8 +307,8 @@ class SqsQueues:
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
         """Send messages on by copy (id, target or None for where each came from, edit or None); None: not found.
 
-        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. Waits nowhere: the caller
-        keeps the rate.
+        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. There are no pauses: the
+        caller keeps to a rate.
 
         Raises:
             UsageError: no source to go back to, or a target of the other type. Nothing was moved.
@@ -412,7 +412,7 @@ class SqsQueues:
         return [one in removed for one in message_ids]
 
     def wake(self, message_ids: Sequence[str]) -> list[bool]:
-        """None of them: SQS changes a visibility by receipt only."""
+        """False for all: SQS changes a visibility by receipt only."""
         return [False] * len(message_ids)
 
     # -- move tasks ----------------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class SqsQueues:
             raise
 
     def step_moves(self) -> int:
-        """Carry this process's copies forward as far as their rate allows now; how many messages moved."""
+        """Continue this process's copy tasks as far as their rate allows now; returns how many messages moved."""
         done = self._mover.step()
         for seen, target, new_id in done:
             self._note_moved(seen, target, new_id)

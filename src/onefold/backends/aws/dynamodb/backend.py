@@ -29,7 +29,7 @@ class DynamoBackend:
     Args:
         session: whose DynamoDB client is used; it stays the caller's to close.
         table: its name.
-        clock: for pauses between tries, and to tell when a deleted shared value may be forgotten.
+        clock: for pauses between tries, and to decide when a deleted shared value may be forgotten.
         entropy: for the ids by which writes are recognised after a lost answer, and for jitter.
         batched: whether several records are written by one BatchExecuteStatement (URL option `batch=no` turns it off:
             for emulators that do not have it).
@@ -80,5 +80,5 @@ class DynamoBackend:
 
     def close(self) -> None:
         """Write the counts that are still due; the session stays open. Harmless twice."""
-        with contextlib.suppress(errors.OnefoldError):  # counts for people are no reason to fail at the end
+        with contextlib.suppress(errors.OnefoldError):  # missing counts are not worth an error at the end
             self._notes.flush()

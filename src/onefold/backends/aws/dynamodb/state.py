@@ -6,7 +6,7 @@ sort key is cut there and distinguished by its digest; the attribute `name` has 
 
 A change is an UpdateItem on the condition that the version is current. Each leaves its own `stamp`, as a record's does:
 botocore makes a call whose answer was lost again, and a refusal that shows this very stamp means that the first one took.
-Otherwise the winner would be told that somebody else has won.
+Otherwise the winner would believe that somebody else has won.
 
 Never here: what the values mean. Invariant: a version that was replaced is never current again; of the changes of one
 version, at most one is answered True, and none where its answer was lost and the value has changed again since.

@@ -52,8 +52,8 @@ class Update(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         place: its primary key.
         sets: attributes and their new values.
-        adds: number attributes and what is added to them; each must be there.
-        removes: attributes to be taken away; one that is not there is no error.
+        adds: number attributes and what is added to them; each must exist.
+        removes: attributes to remove; one that does not exist is not an error.
         where: attributes and the values they must have.
         differs: an attribute and the value it must not have.
     """
