@@ -464,9 +464,9 @@ class S3Results:
         """As `ResultPlace.remove`."""
         key = self._key(name)
         with _refusals():
-            if not self._client.list_objects_v2(S3Results=self.bucket, Prefix=key).get("KeyCount"):
+            if not self._client.list_objects_v2(Bucket=self.bucket, Prefix=key).get("KeyCount"):
                 return False
-            self._client.delete_object(S3Results=self.bucket, Key=key)
+            self._client.delete_object(Bucket=self.bucket, Key=key)
         return True
 
 
