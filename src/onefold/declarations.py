@@ -1,7 +1,7 @@
 """What an app declares: queues, jobs, schedules, map runs, reconciliations, event buses, pipes.
 
 `App` (app.py) is these declarations on an engine. Every option is checked here, at the door, and a misspelt one is answered
-with the name that was meant; what a declaration becomes is made in `run/`, and imported by who declares one.
+with the name that was meant; what a declaration makes is built in `run/`, and imported where one is declared.
 Never here: engines, how messages travel, threads.
 Invariant: a declaration that is refused has declared nothing.
 """

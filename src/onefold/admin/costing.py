@@ -60,7 +60,7 @@ class Bill(Struct, frozen=True, kw_only=True):
     Args:
         region, prices_as_of, prices_note: of the price table.
         traffic: what was assumed of every queue; its batch is at most a queue's own.
-        alarms, metrics, usd_watch: standing ones, and what they cost in a month.
+        alarms, metrics, usd_watch: how many there are, and what they cost in a month.
         usd_month: all queues, their polls, alarms and metrics. not_counted: what is in no figure, what the
             app itself declares first.
     """

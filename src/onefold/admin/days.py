@@ -38,9 +38,9 @@ from onefold.schedules.transactions import PREFIX
 from onefold.zones import zone_of
 
 RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
-JUDGED_MAX: Final = 2_000  # runs of one answer that are walked through; what is beyond them is told to be unjudged
+JUDGED_MAX: Final = 2_000  # runs of one answer that are walked through; what is beyond them is reported as unjudged
 LEFT_MAX: Final = 20  # operations that are not done, named for each run
-_PLANNED_MAX: Final = 600_000  # planned instants of a range that are looked at: a year of minutes has 527,040
+_PLANNED_MAX: Final = 600_000  # planned instants of a range that are lookup at: a year of minutes has 527,040
 _PAGE: Final = 500  # runs that are read at once
 _TITLES_MAX: Final = 1_000  # runs whose titles a misspelt name is compared with
 _FIRST_ROWS: Final = 100  # of a run, among which are those of its tick
@@ -73,7 +73,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
         count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
-        tick: where its tick stands, or why it did not fire, in a sentence; todo: what to do about that.
+        tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
         counts: its operations by place, as of `reconcile/survey.py`; `twice` and `doubtful` beside them.
         left: the first of its operations that did not simply take effect once, with payload and owner.
@@ -110,7 +110,7 @@ class Day(Struct, frozen=True, kw_only=True):
         runs: by time: the first that are right, and the first that are not.
         not_shown: instants and runs of the range that are not among them.
         wrong: instants and runs that are not as they should be; wrong_not_shown: those of them that are not among `runs`.
-        unjudged: instants and runs that nobody looked at, because there are too many.
+        unjudged: instants and runs that nobody lookup at, because there are too many.
     """
 
     schedule: str
@@ -188,7 +188,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
     """What a schedule did in a range of time.
 
     Args:
-        schedules: that the app declares; empty where no app is known: then only what began is told.
+        schedules: that the app declares; empty where no app is known: then only what began is reported.
         name: of a schedule, a dispatcher or a map job.
         text: the range, as of `range_of`; read in the schedule's zone, else in UTC.
 
@@ -198,11 +198,11 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
     schedule = schedules.get(name)
     asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")
     names = _names(session, name)
-    looked = _Looked(session, name, schedule, asked)
-    began = looked.began(names)
-    if schedule is None and not looked.known:
+    lookup = _DayLookup(session, name, schedule, asked)
+    began = lookup.began(names)
+    if schedule is None and not lookup.known:
         raise _unknown(session, schedules, name)
-    told = looked.told(began)
+    rows = lookup.rows(began)
     return Day(
         schedule=name,
         declared=schedule is not None,
@@ -210,11 +210,11 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
         owner=schedule.owner if schedule is not None else None,
         range=asked,
         now_ms=session.now_ms(),
-        runs=tuple(told.runs),
-        not_shown=told.right_not_shown + told.wrong_not_shown + told.unjudged,
-        wrong=told.wrong,
-        wrong_not_shown=told.wrong_not_shown,
-        unjudged=told.unjudged,
+        runs=tuple(rows.runs),
+        not_shown=rows.right_not_shown + rows.wrong_not_shown + rows.unjudged,
+        wrong=rows.wrong,
+        wrong_not_shown=rows.wrong_not_shown,
+        unjudged=rows.unjudged,
     )
 
 
@@ -239,7 +239,7 @@ def _unknown(session: AdminSession, schedules: Mapping[str, Schedule], name: str
     )
 
 
-class _Told:
+class _DayRows:
     """The rows of an answer, of which only the first right and the first wrong ones are kept; all are counted."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class _Told:
             self.wrong_not_shown += one.count
 
 
-class _Looked:
+class _DayLookup:
     """What is asked about one schedule and range."""
 
     def __init__(self, session: AdminSession, name: str, schedule: Schedule | None, asked: TimeRange) -> None:
@@ -274,7 +274,7 @@ class _Looked:
         self.known = False  # whether any run of it began
         self._first_ms: int | None = None  # the earliest of these
         value = session.engine.state.get([PREFIX + name])[0]
-        self._standing = msgspec.json.decode(value.value, type=ScheduleState) if value is not None else None
+        self._schedule_state = msgspec.json.decode(value.value, type=ScheduleState) if value is not None else None
 
     # -- which runs ------------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class _Looked:
         if self._schedule is None:
             return iter(())
         timing = self._schedule.timing
-        anchor_ms = self._standing.anchor_ms if self._standing is not None else timing.start_ms
+        anchor_ms = self._schedule_state.anchor_ms if self._schedule_state is not None else timing.start_ms
         if anchor_ms is None and isinstance(timing.expression, RateExpression):
             return iter(())  # it counts from when a scheduler first saw it, and none has
         return between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
@@ -308,9 +308,9 @@ class _Looked:
         planned = ((at_ms, name, False) for at_ms, name in every if name not in began)
         return heapq.merge(planned, sorted((at_ms, name, True) for name, at_ms in began.items()))
 
-    def told(self, began: Mapping[str, int]) -> _Told:
+    def rows(self, began: Mapping[str, int]) -> _DayRows:
         """All of the range. Where it does not fit, instants in a row that did not fire for one reason are one row."""
-        told = _Told()
+        rows = _DayRows()
         folds = sum(1 for _ in islice(self._instants(began), RUNS_MAX + 1)) > RUNS_MAX
         judged = 0
         last: tuple[Fired, str, str, int, int, int] | None = None  # what did not fire: why, its run, from, until, count
@@ -321,17 +321,17 @@ class _Looked:
                 last = (*last[:4], at_ms, last[5] + 1)
                 continue
             if last is not None:
-                told.add(self._unfired_row(*last))
+                rows.add(self._unfired_row(*last))
             last = None if is_begun else (*why_not, name, at_ms, at_ms, 1)
             if is_begun and judged < JUDGED_MAX:
-                told.add(self.run(name))
+                rows.add(self.run(name))
                 judged += 1
             elif is_begun:
-                told.unjudged += 1
+                rows.unjudged += 1
         if last is not None:
-            told.add(self._unfired_row(*last))
-        told.unjudged += sum(1 for _ in instants)
-        return told
+            rows.add(self._unfired_row(*last))
+        rows.unjudged += sum(1 for _ in instants)
+        return rows
 
     # -- one run ---------------------------------------------------------------------------------------------------------
 
@@ -347,11 +347,11 @@ class _Looked:
         )
 
     def run(self, name: str) -> DayRun:
-        """What became of a run that began."""
-        (standing,) = runs.read_all(self._session.engine.state, [name])
-        if standing is None:  # swept away since it was listed
+        """A run that began, with its outcome so far."""
+        (found,) = runs.read_all(self._session.engine.state, [name])
+        if found is None:  # swept away since it was listed
             return DayRun(run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was deleted just now")
-        state, planned_at_ms = standing.run, standing.run.nominal_at_ms
+        state, planned_at_ms = found.run, found.run.nominal_at_ms
         survey = Survey(self._session.engine, name, self._session.now_ms(), self._policies)
         left: list[Example] = []
         others = 0
@@ -391,24 +391,24 @@ class _Looked:
         """Why a planned instant has no run."""
         if planned_at_ms > self._session.clock.wall.now_ms():
             return "ahead", ""
-        standing = self._standing
-        if standing is None and self._first_ms is None:
+        state = self._schedule_state
+        if state is None and self._first_ms is None:
             return "not-fired", "no scheduler has taken up the schedule, and no tick of it was ever handled here"
-        first_ms = standing.anchor_ms if standing is not None else self._first_ms
+        first_ms = state.anchor_ms if state is not None else self._first_ms
         if first_ms is not None and planned_at_ms < first_ms:
-            what = "taken up by a scheduler" if standing is not None else "heard of here"
+            what = "taken up by a scheduler" if state is not None else "heard of here"
             return "before", f"it was first {what} at {self._local(first_ms)}"
-        if standing is None:
+        if state is None:
             return "not-fired", "its tick was never handled here, or its run was swept away after 90 days"
-        if any(after_ms < planned_at_ms <= until_ms for after_ms, until_ms in standing.gaps):
+        if any(after_ms < planned_at_ms <= until_ms for after_ms, until_ms in state.gaps):
             missed = self._schedule.missed if self._schedule is not None else "?"
             return "not-fired", f"no scheduler ran then, and it was passed over afterwards (missed={missed!r})"
-        if planned_at_ms > standing.last_ms:
+        if planned_at_ms > state.last_ms:
             return "not-fired", "it is due, and no scheduler has sent it yet: is one running?"
         return "not-fired", "its time was passed and nothing sent: it had other times then, or its run was deleted"
 
     def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
-        """Where the tick of a run stands, what to do about it, and how often it was sent."""
+        """The state of a run's tick, what to do about it, and how often it was sent."""
         ledger = self._session.engine.ledger
         found = why.explain(self._session, run, job=self._name, say=self._said).stories
         first = ledger.of_run(run, _FIRST_ROWS)
@@ -422,10 +422,10 @@ class _Looked:
         times = max(sum(row.event == "ticked" for row in first), len(ids))
         if found:
             return found[0].text, found[0].todo, times
-        told = next((row for row in reversed(first) if row.event in _TROUBLE), None)
-        if told is None:
+        trouble = next((row for row in reversed(first) if row.event in _TROUBLE), None)
+        if trouble is None:
             return "nothing is known of its tick any more", (), times
-        return f"{EVENTS[told.event].text}: {told.detail.get('summary')}", (), times
+        return f"{EVENTS[trouble.event].text}: {trouble.detail.get('summary')}", (), times
 
 
 def planned_or_begun_ms(run: RunState) -> int:

@@ -115,7 +115,7 @@ class Detail(Struct, frozen=True, kw_only=True):
     Args:
         letter: as listed.
         body: the payload as it was sent. attributes: name -> value.
-        record: state of its operation's record in a few words; what stands there in figures is `why`'s.
+        record: state of its operation's record in a few words; `why` has its figures.
         forecast: what a redrive would do now.
         history: what its operation's ledger holds, oldest first; the last dozen rows.
         redrive: the command that sends it back, or what has to be done before.
@@ -188,7 +188,7 @@ def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iter
             raise errors.NotFoundError(
                 f"There is no dead letter {wanted!r}.",
                 meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
-                todo="See `onefold dlq list --all`; `onefold why KEY` tells what became of an operation.",
+                todo="See `onefold dlq list --all`; `onefold why KEY` shows what happened to an operation.",
             )
         if fits(session, messages[0], select):
             yield messages[0]
@@ -238,13 +238,13 @@ def _failed_at_ms(message: Peeked) -> int:
 
 
 def operation(session: AdminSession, message: Peeked) -> tuple[str | None, str | None]:
-    """Job and key of a message, as far as they can be told."""
+    """Job and key of a message, as far as they are known."""
     reason = message.reason
     key = message.key or (reason.key if reason is not None else None)
     job = reading.carried_job(message)
     if (key is None or job is None) and session.jobs is not None:
-        told = reading.read(session, message)
-        return job or told.job, key or (told.key.key if told.key is not None else None)
+        known = reading.read(session, message)
+        return job or known.job, key or (known.key.key if known.key is not None else None)
     return job, key
 
 
@@ -279,10 +279,10 @@ def of_scheduler(message: Peeked, name: str) -> str | None:
 
 
 def _without_reason(message: Peeked) -> str:
-    told = of_scheduler(message, "ERROR_MESSAGE")
-    if told is not None:
-        return f"A scheduler could not send it: {told}"
-    return "Not buried by onefold: no reason travels with it."
+    known = of_scheduler(message, "ERROR_MESSAGE")
+    if known is not None:
+        return f"A scheduler could not send it: {known}"
+    return "onefold did not dead-letter it: no reason travels with it."
 
 
 def _owner(session: AdminSession, message: Peeked, job: str | None) -> str | None:
@@ -332,8 +332,8 @@ def show(session: AdminSession, message: Peeked, say: Callable[[int], str] = ins
     Args:
         say: how instants are said inside sentences.
     """
-    told = reading.read(session, message)
-    record = reading.record_of(session, told)
+    known = reading.read(session, message)
+    record = reading.record_of(session, known)
     return Detail(
         letter=letter(session, message),
         redrive=groups.ways_back(session)(message),
@@ -342,9 +342,9 @@ def show(session: AdminSession, message: Peeked, say: Callable[[int], str] = ins
             name: one.value if isinstance(one.value, str) else f"({len(one.value)} bytes)"
             for name, one in message.attributes.items()
         },
-        record=_record_text(told, record),
-        forecast=reading.foresee(session, told, record),
-        history=tuple(why.history(session, told.key, say)[-_ROWS_SHOWN:]) if told.key is not None else (),
+        record=_record_text(known, record),
+        forecast=reading.foresee(session, known, record),
+        history=tuple(why.history(session, known.key, say)[-_ROWS_SHOWN:]) if known.key is not None else (),
         trace=message.reason.trace if message.reason is not None else None,
     )
 
@@ -368,9 +368,9 @@ def one_of(session: AdminSession, select: Select) -> Peeked:
     return found[0]
 
 
-def _record_text(told: Reading, record: Record | None) -> str:
-    if told.key is None:
-        return told.problem
+def _record_text(known: Reading, record: Record | None) -> str:
+    if known.key is None:
+        return known.problem
     if record is None:
         return "none: nothing is recorded under its key"
     doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""
@@ -393,8 +393,8 @@ def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: st
     def write() -> list[Row]:
         answers = session.engine.queues.remove([message.message_id for message in messages])
         rows = [
-            session.row("removed", key=told.key, message=message, reason_text=reason_text)
-            for message, told, removed in zip(messages, readings, answers, strict=True)
+            session.row("removed", key=known.key, message=message, reason_text=reason_text)
+            for message, known, removed in zip(messages, readings, answers, strict=True)
             if removed
         ]
         session.engine.ledger.append(rows)

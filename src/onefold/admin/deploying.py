@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onefold.backends.aws.session import Session
     from onefold.outside import Clock, Entropy
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 _STACK_NAME = re.compile(rf"[A-Za-z][-A-Za-z0-9]{{0,{apply.STACK_NAME_CHARS_MAX - 1}}}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # S3 user guide, bucket naming rules
@@ -54,7 +54,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """What differs between what is deployed and what would be.
 
     Args:
-        stack: its name. status: where it stands, `ABSENT` when it does not exist.
+        stack: its name. status: of the stack, `ABSENT` when it does not exist.
         differences: in the template.
     """
 
@@ -118,8 +118,8 @@ class Deployment:
             pause=lambda ms: _wait(clock, never, ms),
         )
 
-    def standing(self) -> StackState:
-        """Where the stack stands; `ABSENT` when there is none."""
+    def state(self) -> StackState:
+        """The state of the stack; `ABSENT` when there is none."""
         return self._live.standing()
 
     def check(self, bucket: str | None, alarm_topic: str | None) -> None:
@@ -129,7 +129,7 @@ class Deployment:
             bucket: for the functions' package. alarm_topic: ARN, empty for none, None for what the stack has.
 
         Raises:
-            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it stands,
+            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it is,
                 or its records have another layout.
             NotFoundError: there is no such bucket.
         """
@@ -150,13 +150,13 @@ class Deployment:
             )
         if bucket:
             apply.check_bucket(self._session.client("s3"), bucket, self.place.region, self._errors)
-        standing = self._live.standing()
-        self._live.refuse(standing)
-        self._check_layout(standing)
+        state = self._live.standing()
+        self._live.refuse(state)
+        self._check_layout(state)
 
-    def _check_layout(self, standing: StackState) -> None:
+    def _check_layout(self, state: StackState) -> None:
         """Refuse to give the functions of a stack another layout than their table has."""
-        url = standing.outputs.get("EngineUrl")
+        url = state.outputs.get("EngineUrl")
         wanted = self.plan.stack.layout
         if url is None or self.plan.table is None or stack_of(url).table != self.plan.table:
             return  # a new stack, or another table
@@ -182,18 +182,18 @@ class Deployment:
             item = client.get_item(TableName=table, Key=MARKER, ConsistentRead=True).get("Item", {})
         return "moving" not in item and bool(item.get("layout") == {"N": "2"})
 
-    def upload(self, package: Path, sha256: str, bucket: str, tell: Tell) -> Uploaded:
+    def upload(self, package: Path, sha256: str, bucket: str, report: Report) -> Uploaded:
         """Put the archive into the bucket, under its hash.
 
         Raises:
             UsageError: S3 refuses. NotFoundError: there is no such bucket.
         """
         return apply.upload_package(
-            self._session.client("s3"), bucket, self._prefix, package, sha256, self._errors, tell
+            self._session.client("s3"), bucket, self._prefix, package, sha256, self._errors, report
         )
 
     def prepare(
-        self, code: Uploaded | None, bucket: str | None, alarm_topic: str | None, tell: Tell
+        self, code: Uploaded | None, bucket: str | None, alarm_topic: str | None, report: Report
     ) -> ChangeSet | None:
         """Make the change set; None when nothing would change.
 
@@ -206,20 +206,22 @@ class Deployment:
             UsageError: the template is too long for CloudFormation or its request and there is no bucket, or it was refused.
         """
         text = cloudformation.to_json(self.plan)
-        url = None if len(text.encode()) <= apply.TEMPLATE_BODY_BYTES_MAX else self._upload_template(text, bucket, tell)
+        url = (
+            None if len(text.encode()) <= apply.TEMPLATE_BODY_BYTES_MAX else self._upload_template(text, bucket, report)
+        )
         parameters: dict[str, str | None] = {_ALARM_TOPIC: alarm_topic}
         if code is not None:
             parameters |= {_CODE_BUCKET: code.bucket, _CODE_KEY: code.key}
-        tell(f"asking CloudFormation what would change in stack {self.place.stack} ({self.place.region})")
+        report(f"asking CloudFormation what would change in stack {self.place.stack} ({self.place.region})")
         return self._live.prepare(text if url is None else None, url, parameters, self._entropy.token())
 
     def discard(self, change_set: ChangeSet) -> None:
         """Remove a change set that nobody wants."""
         self._live.discard(change_set)
 
-    def execute(self, change_set: ChangeSet, told: Callable[[StackEvent], None]) -> Deployed:
+    def execute(self, change_set: ChangeSet, on_event: Callable[[StackEvent], None]) -> Deployed:
         """Carry it out and follow it to its end; see `LiveStack.execute`."""
-        return self._live.execute(change_set, f"onefold-{self._entropy.token()}", told)
+        return self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event)
 
     def compare(self) -> Comparison:
         """What differs between the deployed template and the plan's."""
@@ -239,7 +241,7 @@ class Deployment:
     def _prefix(self) -> str:
         return f"onefold/{self.place.stack}"
 
-    def _upload_template(self, text: str, bucket: str | None, tell: Tell) -> str:
+    def _upload_template(self, text: str, bucket: str | None, report: Report) -> str:
         content = text.encode()
         if not bucket:
             raise errors.UsageError(
@@ -254,7 +256,7 @@ class Deployment:
         digest = hashlib.sha256(content).hexdigest()
         s3 = self._session.client("s3")
         key = f"{self._prefix}/{digest}.template.json"
-        apply.upload(s3, bucket, key, content, digest, self._errors, tell)
+        apply.upload(s3, bucket, key, content, digest, self._errors, report)
         return f"{s3.meta.endpoint_url}/{bucket}/{key}"
 
 

@@ -97,7 +97,7 @@ def check_fields(job: Job[Any, Any], text: str, before: str | None = None) -> No
     """Refuse a field that a person has written and the job's payload type does not have: reading would pass over it.
 
     Args:
-        text: the payload, which fits the type otherwise. before: fields that stood there already are left alone.
+        text: the payload, which fits the type otherwise. before: fields that it has already are left alone.
 
     Raises:
         PayloadError: there is one; names the field that was probably meant.
@@ -138,7 +138,7 @@ class Edited(Struct, frozen=True, kw_only=True):
     Args:
         message_id: the same as before.
         changed: top-level fields that differ; `(all)` where the body is no JSON object.
-        key_before, key_after: the business key; None where it cannot be told.
+        key_before, key_after: the business key; None where it is not known.
         amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
         forecast: what a redrive would do now.
         redrive: the command that sends it back, or what has to be done before.

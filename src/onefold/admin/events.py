@@ -142,7 +142,7 @@ def rules(app: App, bus: str | None = None, event: str | None = None) -> list[Ru
     """The declared rules, bus by bus.
 
     Args:
-        event: JSON of an event, whole as it travels; which rules match it is told then.
+        event: JSON of an event, whole as it travels; then the answer says which rules match it.
     """
     asked = None if event is None else view_of(_object(event, "The event"))
     return [

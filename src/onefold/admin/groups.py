@@ -1,8 +1,8 @@
 """Stopped message groups of FIFO queues: which there are, and starting them again in order.
 
 A group stops when one of its messages is dead-lettered or held (after_failure=stop): a flag in State names that message.
-While it stands, every other message of the group that a worker receives follows to the dead-letter queue, so that the order
-is kept there; the one it names is run, and when that is done the flag goes with its settlement.
+While the flag is set, every other message of the group that a worker receives follows to the dead-letter queue, so that the
+order is kept there; the one it names is run, and when that is done the flag goes with its settlement.
 
 Starting a group again is one transaction on an engine that has them: nothing of the group is in a worker's hands, all of it
 goes to the queue's end (what is dead, then what waited in the queue), the flag names the first, and the history says so. A
@@ -10,7 +10,7 @@ worker that received before it has settled before it; one that receives after it
 is sent meanwhile comes after it. SQS has no transaction, no look at one group, and no way to hold one closed, so a group
 is started there only when a person says that nobody sends to the queue and no worker receives from it (`idle`).
 
-Never here: choosing which groups. Invariant: while something of a group is in the dead-letter queue its flag stands, so
+Never here: choosing which groups. Invariant: while something of a group is in the dead-letter queue its flag stays set, so
 nothing newer overtakes it.
 """
 
@@ -67,11 +67,11 @@ def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
     Returns:
         A function of a dead letter. Which groups are stopped is asked now, once.
     """
-    standing = {(one.queue, one.group): one.by for one in stopped(session)}
-    held = {one.held for one in session.settings().values() if standing and one.held is not None}
+    stopped_by = {(one.queue, one.group): one.by for one in stopped(session)}
+    held = {one.held for one in session.settings().values() if stopped_by and one.held is not None}
 
     def way_back(message: Peeked) -> str:
-        by = standing.get((message.source or "", message.group or ""))
+        by = stopped_by.get((message.source or "", message.group or ""))
         if by is None:
             return alone(message)
         named = session.engine.queues.find([by])[0]
@@ -176,7 +176,7 @@ class _Group:
         return not head or head[0].state != "in_flight"
 
     def read_keys(self) -> None:
-        """Have the operation of each dead letter ready: users' functions tell it, so not while the file is locked."""
+        """Have the operation of each dead letter ready: users' functions are asked, so not while the file is locked."""
         for one in (*self._elsewhere(), *self._dead()):
             if one.message_id not in self._keys:
                 self._keys[one.message_id] = reading.read(self._session, one).key
@@ -190,7 +190,7 @@ class _Group:
         return [one for one in self._queues.of_group(self._dead_letter, self._group) if one.source == self._queue]
 
     def send_back(self) -> dict[str, Moved] | None:
-        """Everything at once, inside a transaction; None: not now, a worker has some of it or has just buried some."""
+        """Everything at once, inside a transaction; None: not now, a worker has some of it or just dead-lettered some."""
         if not self.is_free():
             return None
         back, waiting = [*self._elsewhere(), *self._dead()], self._queues.of_group(self._queue, self._group)
@@ -266,15 +266,15 @@ def let_go_of_empty(session: AdminSession, queue: str) -> list[str]:
     """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names."""
     settings = session.settings()[queue]
     free = []
-    for standing in stopped(session, queue):
+    for one in stopped(session, queue):
         gone = None
         for _ in range(_LOOKS):
-            gone = session.together(lambda group=standing.group: _let_go(session, settings, group))  # type: ignore[misc]
+            gone = session.together(lambda group=one.group: _let_go(session, settings, group))  # type: ignore[misc]
             if gone is not None:
                 break
             session.clock.wait(session.never, _PAUSE_MS)
         if gone:
-            free.append(standing.group)
+            free.append(one.group)
     return free
 
 
@@ -292,10 +292,10 @@ def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool 
             one.source == settings.name for one in session.engine.queues.of_group(place, group)
         ):
             return False
-    in_hand = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
-    if any(one.message_id == flag.value.decode() for one in in_hand):
+    in_flight = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
+    if any(one.message_id == flag.value.decode() for one in in_flight):
         return False  # it is the one that is run; when it is done the flag goes with it
-    if in_hand:
+    if in_flight:
         return None
     return session.engine.state.put([Change(name, None, flag.version)]) == [True]
 

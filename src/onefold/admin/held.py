@@ -2,7 +2,7 @@
 
 Settling as done completes the record with the result the person gives, and deletes the key's held messages: they would
 only be answered from it. Settling as not done releases the record and sends one message back to its queue; the duplicates
-are deleted, because that one stands for all of them. The record comes first in both, so that a crash in between leaves
+are deleted, because that one represents all of them. The record comes first in both, so that a crash in between leaves
 messages that are answered or sent back by settling again, never a message without its record.
 Only what is provably the same operation with the same payload is deleted; any other held message goes back to its queue,
 where the guard judges it. Never here: deciding what happened.
@@ -93,9 +93,9 @@ def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]
     records = {record.key: record for record in parked if record.parked}
     messages = _messages(session, key)
     strays = [one for one in messages if one not in records]
-    standing = dict(zip(strays, session.engine.store.read(strays, session.now_ms()), strict=True))
+    stray_records = dict(zip(strays, session.engine.store.read(strays, session.now_ms()), strict=True))
     found = [_held(session, one, record, messages.get(one, [])) for one, record in records.items()]
-    found += [_left_over(session, one, standing[one], messages[one]) for one in strays]
+    found += [_left_over(session, one, stray_records[one], messages[one]) for one in strays]
     return sorted((one for one in found if key in (None, one.key)), key=lambda one: one.since_ms)
 
 
@@ -106,14 +106,14 @@ def bodies(session: AdminSession, held: HeldOperation) -> list[tuple[str, str]]:
 
 
 def _messages(session: AdminSession, key: str | None) -> dict[RecordKey, list[Peeked]]:
-    """Held messages by operation, or of one key; those that cannot be read stand under their own id."""
+    """Held messages by operation, or of one key; those that cannot be read are listed under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
     for queue in sorted(roles(session.settings()).held):
         for message in session.every(queue):
             if key is not None and message.key not in (None, key):
                 continue
-            told = reading.read(session, message)
-            name = told.key or RecordKey("", told.job or "?", message.key or message.message_id)
+            known = reading.read(session, message)
+            name = known.key or RecordKey("", known.job or "?", message.key or message.message_id)
             found.setdefault(name, []).append(message)
     return found
 
@@ -342,8 +342,8 @@ def _settle_record(
     session.together(write)
 
 
-def _is_of(told: reading.Reading, fingerprint: str | None) -> bool:
-    return told.fingerprint is None or (fingerprint is not None and told.is_of(fingerprint))
+def _is_of(known: reading.Reading, fingerprint: str | None) -> bool:
+    return known.fingerprint is None or (fingerprint is not None and known.is_of(fingerprint))
 
 
 def _settle_messages(

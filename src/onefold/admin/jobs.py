@@ -85,8 +85,8 @@ def paused(session: AdminSession) -> list[Paused]:
     prefix = breaker_name("")
     names = session.engine.state.names(prefix)
     found = []
-    for name, standing in zip(names, session.engine.state.get(names), strict=True):
-        value = msgspec.json.decode(standing.value, type=Breaker) if standing is not None else breaker.CLOSED
+    for name, stored in zip(names, session.engine.state.get(names), strict=True):
+        value = msgspec.json.decode(stored.value, type=Breaker) if stored is not None else breaker.CLOSED
         if value.is_open:
             job = name.removeprefix(prefix)
             found.append(Paused(job=job, until_ms=value.until_ms, pauses=value.pauses, summary=value.summary))
@@ -114,13 +114,13 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
         raise no_job(session.jobs.named, job)
     name = breaker_name(job)
     for _ in range(_TRIES):
-        standing = session.engine.state.get([name])[0]
-        if standing is None:
+        stored = session.engine.state.get([name])[0]
+        if stored is None:
             return False
-        told = breaker.resume(msgspec.json.decode(standing.value, type=Breaker))
-        if told.event is None:
+        resumed = breaker.resume(msgspec.json.decode(stored.value, type=Breaker))
+        if resumed.event is None:
             return False
-        if session.engine.state.put([Change(name, msgspec.json.encode(told.breaker), standing.version)])[0]:
+        if session.engine.state.put([Change(name, msgspec.json.encode(resumed.breaker), stored.version)])[0]:
             session.record("resumed", job=job, reason_text=reason_text)
             if session.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
                 _wake(session, job)
@@ -136,9 +136,9 @@ def _wake(session: AdminSession, job: str) -> None:
         hidden: dict[str, RecordKey | None] = {}
         for message in session.every(queue):
             if message.visible_at_ms > session.now_ms() and message.owner is None:
-                told = reading.read(session, message)
-                if told.job == job:
-                    hidden[message.message_id] = told.key
+                known = reading.read(session, message)
+                if known.job == job:
+                    hidden[message.message_id] = known.key
         keys = [key for key in hidden.values() if key is not None]
         found = session.engine.store.read(keys, session.now_ms())
         running = {one.key for one in found if one is not None and one.status == "in_progress"}

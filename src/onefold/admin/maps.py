@@ -41,7 +41,7 @@ _UNDER_WAY = ("running", "stopping", "ending")
 
 
 class MapProgress(Struct, frozen=True, kw_only=True):
-    """How a map run stands.
+    """The state of a map run.
 
     Args:
         run, map, source, failure, results, round: as `MapState`'s.
@@ -77,7 +77,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
-    """A row that is no item: where it stands and why."""
+    """A row that is not an item: its line, and why it is not."""
 
     line: int
     reason: str
@@ -142,8 +142,10 @@ def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: 
         started_at_ms=now_ms, round_at_ms=now_ms, results=_results(app, mapping, run),
     )  # fmt: skip
     remark = _remark(mapping, state)
-    told = {"map": name, "source": place, "remark": remark}
-    empty = None if remark is None else Event(at_ms=now_ms, name="map-empty", run=run, actor=opened.owner, detail=told)
+    detail = {"map": name, "source": place, "remark": remark}
+    empty = (
+        None if remark is None else Event(at_ms=now_ms, name="map-empty", run=run, actor=opened.owner, detail=detail)
+    )
     begun = runs.RunState(name=run, kind="map", title=name, started_at_ms=now_ms, owner=mapping.owner)
 
     def write() -> None:
@@ -268,8 +270,8 @@ def stop(app: MapApp, run: str) -> MapProgress:
     return progress(app, run)
 
 
-def drive(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProgress:
-    """Drive a run in this thread until it is over, telling now and then; its items are done by workers all the same.
+def drive(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
+    """Drive a run in this thread until it is over, and report now and then; its items are done by workers all the same.
 
     Raises:
         UsageError: it cannot go on until a person has done something; the run is halted. OtherDriverError: another
@@ -288,7 +290,7 @@ def drive(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProg
                     raise
                 mapper = Mapper(app, mapping, run)  # it was stopped: what was sent may finish
                 continue
-            told(_progress(mapping, mapper.state))
+            report(_progress(mapping, mapper.state))
             if wait_ms and not mapper.over:
                 opened.clock.wait(never, wait_ms)
     except errors.UsageError as error:
@@ -298,7 +300,7 @@ def drive(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProg
 
 
 def progress(app: MapApp, run: str) -> MapProgress:
-    """How a run stands. Raises as `of_run`."""
+    """The state of a run. Raises as `of_run`."""
     return _progress(*of_run(app, run))
 
 
@@ -391,11 +393,11 @@ def _measured(source: Source, mapping: MapJob) -> tuple[SourceIdentity, int]:
 
 
 def _refuse_known(opened: Runtime, run: str) -> None:
-    standing = runs.read(opened.engine.state, run)
-    begun = standing is not None and standing.run.kind == "map" and map_state.read(opened.engine.state, run) is None
-    if standing is not None and not begun:  # else its start was cut short, where nothing makes that one step
+    stored = runs.read(opened.engine.state, run)
+    begun = stored is not None and stored.run.kind == "map" and map_state.read(opened.engine.state, run) is None
+    if stored is not None and not begun:  # else its start was cut short, where nothing makes that one step
         raise errors.ConflictError(
-            f"There is a run {run!r} already, of {standing.run.title}.",
+            f"There is a run {run!r} already, of {stored.run.title}.",
             meaning="The keys of its items begin with its name. Nothing was started.",
             todo=f"See `onefold map show {run}`; give the new run another name.",
         )
@@ -405,11 +407,11 @@ def _change(
     opened: Runtime, run: str, change: Callable[[MapState], MapState], *, expected: MapState | None = None
 ) -> None:
     for _ in range(_TRIES):
-        standing = map_state.must_read(opened.engine.state, run)
-        if expected is not None and standing.state != expected:
+        stored = map_state.must_read(opened.engine.state, run)
+        if expected is not None and stored.state != expected:
             break
         try:
-            map_state.write(opened.engine.state, change(standing.state), standing.version)
+            map_state.write(opened.engine.state, change(stored.state), stored.version)
         except OtherDriverError:
             continue
         return

@@ -31,7 +31,7 @@ class QueueView(Struct, frozen=True, kw_only=True):
     """A queue with what it is for.
 
     Args:
-        settings: as they stand in the engine.
+        settings: as they are in the engine.
         role: `source`, `dead-letter` or `held`. serves: the queues whose messages come here.
         visible, in_flight, delayed: messages it holds.
     """
@@ -49,7 +49,7 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
     Args:
         message_id, queue, state, group, receive_count: as the queue knows it.
-        job, tenant, key: the operation, where it can be told.
+        job, tenant, key: the operation, where it is known.
         sent_at_ms, visible_at_ms, expires_at_ms: the queue's own clock.
         owner: the process that has it, while in flight.
         body: only where it was asked for.
@@ -118,16 +118,16 @@ def look(session: AdminSession, queue: str, *, limit: int = 20, bodies: bool = F
 
 
 def _waiting(session: AdminSession, message: Peeked, *, bodies: bool) -> MessageView:
-    told = reading.read(session, message)
+    known = reading.read(session, message)
     return MessageView(
         message_id=message.message_id,
         queue=message.queue,
         state=message.state,
         group=message.group,
         receive_count=message.receive_count,
-        job=told.job,
-        tenant=told.key.scope if told.key is not None else "",
-        key=told.key.key if told.key is not None else message.key,
+        job=known.job,
+        tenant=known.key.scope if known.key is not None else "",
+        key=known.key.key if known.key is not None else message.key,
         sent_at_ms=message.sent_at_ms,
         visible_at_ms=message.visible_at_ms,
         expires_at_ms=message.expires_at_ms,
@@ -216,7 +216,7 @@ def start_move(
     per_second: int | None = None,
     reason_text: str | None = None,
 ) -> MoveTask:
-    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; nobody watches what becomes of it.
+    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; nobody watches the outcome.
 
     Args:
         to: the queue to move to; None sends each message back where it came from.
@@ -245,13 +245,13 @@ def start_move(
     return session.together(write)
 
 
-def carry_move(session: AdminSession, task: MoveTask, told: Callable[[MoveTask], None]) -> MoveTask:
-    """Carry a task forward until it is over, telling after each step. Workers do the same while they run."""
+def carry_move(session: AdminSession, task: MoveTask, report: Callable[[MoveTask], None]) -> MoveTask:
+    """Carry a task forward until it is over, reporting after each step. Workers do the same while they run."""
     while task.status == "RUNNING":
         if session.engine.queues.step_moves():
             session.engine.notify()
         task = next((one for one in session.engine.queues.moves(task.source) if one.handle == task.handle), task)
-        told(task)
+        report(task)
         if task.status == "RUNNING":
             session.clock.wait(session.never, _STEP_MS)
     return task
@@ -282,10 +282,10 @@ def cancel_move(session: AdminSession, handle: str) -> MoveTask:
 
 def drift(session: AdminSession, declared: Sequence[QueueSettings]) -> list[Drift]:
     """Where the engine's queues differ from what an app declares; a queue that is not there yet is no difference."""
-    standing = session.settings()
+    existing = session.settings()
     found = []
     for one in declared:
-        stored = standing.get(one.name)
+        stored = existing.get(one.name)
         if stored is not None and stored != one:
             text = differing(stored, one)
             found.append(Drift(queue=one.name, differences=tuple(differences(stored, one)), text=text))
@@ -300,12 +300,12 @@ def apply(session: AdminSession, declared: Sequence[QueueSettings], *, reason_te
     """
     changed = drift(session, declared)
     names = {one.queue for one in changed}
-    standing = session.settings()
+    existing = session.settings()
     for one in declared:
         if one.name in names:
             session.engine.queues.change(one)
             text = "; ".join(next(each.differences for each in changed if each.queue == one.name))
             session.record("settings", queue=one.name, changed=text, reason_text=reason_text)
-        elif one.name not in standing:
+        elif one.name not in existing:
             session.engine.queues.create(one)
     return changed

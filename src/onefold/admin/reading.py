@@ -44,8 +44,8 @@ class Reading(Struct, frozen=True, kw_only=True):
 
     Args:
         job: the job's name, where it is known.
-        key: the operation; None where it cannot be told.
-        fingerprint: of its payload; None where it cannot be told.
+        key: the operation; None where it is not known.
+        fingerprint: of its payload; None where it is not known.
         amends: fingerprint of the payload it replaces, after an edit.
         problem: why it cannot be read as a payload, or who it is for; empty when all is well.
         fate: `malformed` or `no-job` when that settles it already.
@@ -169,9 +169,9 @@ def _read_alone(session: AdminSession, message: Peeked) -> Reading:
     )
 
 
-def record_of(session: AdminSession, told: Reading) -> store.Record | None:
-    """The record of a message's operation as it stands; None where it cannot be told which, or nothing stands."""
-    return session.engine.store.read([told.key], session.now_ms())[0] if told.key is not None else None
+def record_of(session: AdminSession, known: Reading) -> store.Record | None:
+    """The record of a message's operation as it is now; None where it is not known which, or there is none."""
+    return session.engine.store.read([known.key], session.now_ms())[0] if known.key is not None else None
 
 
 def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast]:
@@ -183,7 +183,7 @@ def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast
 
 
 def foresee(session: AdminSession, reading: Reading, record: store.Record | None) -> Forecast:
-    """What a delivery with this reading would do while its record stands as given."""
+    """What a delivery with this reading would do with its record as given."""
     if reading.fate is not None:
         return Forecast(fate=reading.fate, why=reading.problem)
     if reading.key is None:

@@ -1,7 +1,7 @@
 """`onefold reconcile`: look at a run by hand, as its declared reconciliation would, and write down what was found.
 
-Where the app declares no reconciliation for the run, dispatched keys are held against records alone. Who looked stands in
-the ledger. Never here: what a look consists of (`reconcile/reconciler.py`), repairs (`repair.py`), output.
+Where the app declares no reconciliation for the run, dispatched keys are compared with records alone. The ledger
+says who looked. Never here: what a look consists of (`reconcile/reconciler.py`), repairs (`repair.py`), output.
 Invariant: looking sends nothing and changes no operation.
 """
 
@@ -28,7 +28,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
         run: its full name.
 
     Returns:
-        An outcome for each look. They are written down and told, as those of the job are.
+        An outcome for each look. They are written down and reported, as those of the job are.
 
     Raises:
         UsageError: the user's own check failed, or answered in no known form; nothing of its look is written down.

@@ -83,11 +83,11 @@ def foresee(
     _units(session, messages, select, idle=idle)
     found = []
     first: dict[tuple[RecordKey, str | None], str] = {}
-    for message, told in zip(messages, reading.forecast(session, messages), strict=True):
-        told_of = reading.read(session, message)
-        forecast = told
-        if told.fate in ("run", "unknown") and told_of.key is not None:
-            earlier = first.setdefault((told_of.key, told_of.fingerprint), message.message_id)
+    for message, alone in zip(messages, reading.forecast(session, messages), strict=True):
+        known = reading.read(session, message)
+        forecast = alone
+        if alone.fate in ("run", "unknown") and known.key is not None:
+            earlier = first.setdefault((known.key, known.fingerprint), message.message_id)
             if earlier != message.message_id:
                 forecast = Forecast(
                     fate="answered",
@@ -112,7 +112,7 @@ class Redrive:
         messages: dead letters from `dead_letters.find`.
         per_second: the highest speed, 1 to 500.
         stop_after: failures among the messages sent that stop it; 0 never stops it.
-        watch: look what becomes of them; False only sends.
+        watch: follow them to their outcome; False only sends.
         reason_text: why, for the ledger.
         select: what the messages were chosen by: what has followed to a stopped group since, and fits, goes with it.
         idle: nobody sends to the queues of stopped groups and no worker receives from them (`groups.py`).
@@ -175,11 +175,11 @@ class Redrive:
             examples=tuple(self._back[:5]),
         )
 
-    def run(self, told: Callable[[Tally], None]) -> Tally:
-        """Carry it out, telling after each step; the last tally. An interrupt leaves what was sent where it is."""
+    def run(self, report: Callable[[Tally], None]) -> Tally:
+        """Carry it out, reporting after each step; the last tally. An interrupt leaves what was sent where it is."""
         while not self._end:
             wait_ms = self.step()
-            told(self.tally)
+            report(self.tally)
             if not self._end:
                 self._session.clock.wait(self._session.never, wait_ms)
         return self.tally
@@ -235,7 +235,7 @@ class Redrive:
     # -- doing -----------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """See what became of what was sent."""
+        """Look at the messages that were sent, for their outcome."""
         ids = list(self._out)
         for message_id, found in zip(ids, self._session.engine.queues.find(ids), strict=True):
             before = self._out[message_id]

@@ -96,7 +96,7 @@ class RepairPlan(Struct, frozen=True, kw_only=True):
 
 
 class Repair:
-    """A repair of one run, worked out at once, sent when told to.
+    """A repair of one run, worked out at once, sent when asked to.
 
     Args:
         app: the declarations. run: its full name.
@@ -217,7 +217,7 @@ class Repair:
             reason_text: why, kept with the rows.
 
         Raises:
-            PayloadError: a queue does not take one of them. StorageBusy: batches before stand, the rest was not sent.
+            PayloadError: a queue does not take one of them. StorageBusy: the batches before it were sent, the rest was not.
         """
         sent = 0
         why = {(one.job, one.tenant, one.key): one.why for one in self.plan.resend}
@@ -257,7 +257,7 @@ def _is_lost(item: SurveyedOperation) -> bool:
 
 
 def _first(items: Iterable[tuple[RecordKey, SurveyedOperation]]) -> Iterator[tuple[RecordKey, SurveyedOperation]]:
-    """At most so many as one repair takes; the walk goes on to its end, so that the counts stand."""
+    """At most so many as one repair takes; the walk goes on to its end, so that the counts are right."""
     for count, item in enumerate(items):
         if count < MISSING_MAX:
             yield item

@@ -1,6 +1,6 @@
-"""`runs`: which runs there are, how far one has come, what stands in its way, and how fast it goes.
+"""`runs`: which runs there are, how far one has come, what is left of it, and how fast it goes.
 
-A run's value says what it is; what became of its operations is tallied from the ledger, for the runs of the page alone.
+A run's value says what it is; the outcomes of its operations are counted in the ledger, for the runs of the page alone.
 Never here: output, changing a run, reconciliation. Invariant: asking changes nothing.
 """
 
@@ -38,7 +38,7 @@ _LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """One run as it stands.
+    """One run, as it is now.
 
     Args:
         run, kind, title, owner: which. nominal_at_ms: the instant of its tick; None where no schedule began it.
@@ -47,7 +47,7 @@ class RunView(Struct, frozen=True, kw_only=True):
         failure: why its dispatch stopped; None where it did not.
         started_at_ms, ended_at_ms: when it was begun, and when it was seen that nothing was left to do.
         dispatched: messages that were sent. expected: operations, so far while it is dispatched.
-        done, failed, dead, unknown, missing: what became of them; see `onefold.run.runs.Counts`.
+        done, failed, dead, unknown, missing: their outcomes; see `onefold.run.runs.Counts`.
     """
 
     run: str
@@ -108,10 +108,10 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
 
 
 class RunDetail(Struct, frozen=True, kw_only=True):
-    """One run, and what stands in its way.
+    """One run, and what is left of it.
 
     Args:
-        run: as it stands.
+        run: as it is now.
         in_flight: operations being worked on; None where the run is too long to look at each.
         open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
             all, None as for `in_flight`.
@@ -131,9 +131,9 @@ class RunProgress(Struct, frozen=True, kw_only=True):
     """A run while it goes on.
 
     Args:
-        run: as it stands.
+        run: as it is now.
         per_second: operations settled (while it is dispatched: messages sent) over the last 30 seconds; None at the first
-            look. eta_ms: until nothing is left, at that rate; None where it cannot be told.
+            look. eta_ms: until nothing is left, at that rate; None where it is not known.
         ended: nothing is left to do but by a person: the last look.
     """
 
@@ -195,7 +195,7 @@ def _names(state: State, title: str | None) -> list[str]:
 
 
 def one(session: AdminSession, name: str) -> RunView:
-    """A run as it stands, by its name or the beginning of it that no other has.
+    """A run as it is now, by its name or the beginning of it that no other has.
 
     Raises:
         NotFoundError: there is none; names near ones. UsageError: several begin like that.

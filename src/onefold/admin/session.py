@@ -153,7 +153,7 @@ def open_session(
     jobs: Jobs | None = None,
     looks: bool = False,
 ) -> AdminSession:
-    """A session on an engine as it stands, or on a store for records; it must be there, and no queue is made.
+    """A session on an engine as it is, or on a store for records; it must be there, and no queue is made.
 
     Args:
         jobs: of the app, or None where only the engine is known.

@@ -82,7 +82,7 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """How an engine stands.
+    """The state of an engine.
 
     Args:
         url, at_ms: which, and when.
@@ -99,7 +99,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 def status(session: AdminSession, queue: str | None = None) -> Status:
-    """How the engine stands now.
+    """The state of the engine now.
 
     Args:
         queue: only this one; None for all.
@@ -226,7 +226,7 @@ def _endless(sources: list[QueueSettings]) -> list[Warning]:
     return [
         Warning(
             code="own-dead-letters",
-            text=f"{one.name} is its own dead-letter queue: a message that is never deleted is given again without end.",
+            text=f"{one.name} is its own dead-letter queue: a message that is never deleted is delivered again without end.",
             todo="give it another dead-letter queue (SetQueueAttributes, RedrivePolicy)",
         )
         for one in sources
@@ -236,15 +236,15 @@ def _endless(sources: list[QueueSettings]) -> list[Warning]:
 
 def _stopped(session: AdminSession, kinds: Roles, stopped: list[groups.Stopped]) -> list[Warning]:
     found = session.engine.queues.find([one.by for one in stopped])
-    told = []
+    result = []
     for one, by in zip(stopped, found, strict=True):
         if by is not None and by.queue in kinds.held:
             todo = "onefold held list"
         else:
             todo = f"onefold dlq list --all --group {one.group}"
         text = f"Group {one.group} of {one.queue} is stopped by message {one.by}; its later messages wait behind it."
-        told.append(Warning(code="group-stopped", text=text, todo=todo))
-    return told
+        result.append(Warning(code="group-stopped", text=text, todo=todo))
+    return result
 
 
 def _paused(session: AdminSession, known: set[str]) -> list[Warning]:
@@ -276,7 +276,7 @@ def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
 def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
     """Messages that workers looked at lately and that no job of theirs takes."""
     state, now_ms = session.engine.state, session.now_ms()
-    told = []
+    result = []
     for name, found in zip(names, state.get([orphans.PLACE + name for name in names]) if names else (), strict=True):
         for job, one in (orphans.decoded(found.value) if found is not None else {}).items():
             if now_ms - one.at_ms < orphans.FRESH_MS:
@@ -284,12 +284,12 @@ def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
                     f"Messages of {name} wait for job {job}, the last one seen {age(now_ms - one.at_ms)} ago: {one.why}"
                 )
                 given_up = f" It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
-                told.append(Warning(code="no-job", text=text + given_up, todo=f"onefold why {one.message_id}"))
-    return told
+                result.append(Warning(code="no-job", text=text + given_up, todo=f"onefold why {one.message_id}"))
+    return result
 
 
 def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
-    """Queues that stand otherwise than the app declares them."""
+    """Queues whose settings are not those that the app declares."""
     declared = session.jobs.queues if session.jobs is not None else ()
     return [
         Warning(code="settings-differ", text=one.text, todo="onefold queue apply")

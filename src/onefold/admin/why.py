@@ -31,7 +31,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        place: where it stands, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
+        place: its state, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what the history level keeps no trace of.
         result: the stored result, JSON; None where it is not done.
@@ -133,15 +133,15 @@ def _evidence(
 
 
 def _story(evidence: Evidence) -> Explanation:
-    stands = state_of(evidence)
+    state = state_of(evidence)
     record = evidence.record
     return Explanation(
         job=evidence.key.job,
         tenant=evidence.key.scope,
         key=evidence.key.key,
-        place=stands.place,
-        text=stands.text,
-        todo=stands.todo,
+        place=state.place,
+        text=state.text,
+        todo=state.todo,
         lines=tuple(lines(evidence)),
         left_out=left_out(evidence),
         result=record.result.decode() if record is not None and record.result is not None else None,
@@ -158,8 +158,12 @@ def _of_key(session: AdminSession, key: str) -> dict[RecordKey, list[Peeked]]:
     served = [record.message_id for record in records if record.message_id and record.message_id not in messages]
     messages |= {one.message_id: one for one in session.engine.queues.find(served) if one is not None}
     for message in messages.values():
-        told = reading.read(session, message)
-        name = told.key if told.key is not None else _by_record(records, message) or RecordKey("", told.job or "?", key)
+        known_as = reading.read(session, message)
+        name = (
+            known_as.key
+            if known_as.key is not None
+            else _by_record(records, message) or RecordKey("", known_as.job or "?", key)
+        )
         found.setdefault(name, []).append(message)
     return found
 
@@ -173,11 +177,11 @@ def _of_message(session: AdminSession, message_id: str) -> dict[RecordKey, list[
     message = session.engine.queues.find([message_id])[0]
     if message is None:
         return {}
-    told = reading.read(session, message)
-    if told.key is None:
-        return {RecordKey("", told.job or "?", message.key or message_id): [message]}
-    found = _of_key(session, told.key.key)
-    return {one: messages for one, messages in found.items() if one == told.key} or {told.key: [message]}
+    known_as = reading.read(session, message)
+    if known_as.key is None:
+        return {RecordKey("", known_as.job or "?", message.key or message_id): [message]}
+    found = _of_key(session, known_as.key.key)
+    return {one: messages for one, messages in found.items() if one == known_as.key} or {known_as.key: [message]}
 
 
 def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *, has_queues: bool) -> tuple[str, ...]:

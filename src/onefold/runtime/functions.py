@@ -3,7 +3,7 @@
 It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
 Nothing of it is stored: the mapping ends with the process.
 Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`runtime/serving.py`).
-Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in hand.
+Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in flight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 _LOOK_MS = 100  # how often a run that ends with the queue looks at it
-LEFT: Final = 3  # exit code: ended with work in hand, as of a worker
+LEFT: Final = 3  # exit code: ended while invocations were in flight, as of a worker
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -254,7 +254,7 @@ class FunctionRun:
             await queues.timers.sleep_until(queues.timers.now_ms() + _LOOK_MS)
 
     async def stop(self, *, drain: bool) -> None:
-        """Poll no more; with `drain` finish the invocations in hand, otherwise end them in the middle."""
+        """Poll no more; with `drain` finish the invocations in flight, otherwise end them in the middle."""
         if self._mapping is not None:
             await self._mapping.stop(drain=drain)
 
@@ -270,7 +270,7 @@ class FunctionRun:
             self._engine = None
 
     def counts(self) -> tuple[dict[str, int], FunctionStats]:
-        """How many messages were what, by the mapping's names, and how the function stands."""
+        """How many messages were what, by the mapping's names, and the state of the function."""
         assert self._function is not None
         assert self._mapping is not None
         stats = self._mapping.stats()

@@ -47,7 +47,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     expression: str
 
 
-def make_scheduler(house: SchedulerApp, schedules: Mapping[str, Schedule], *, sinks: Iterable[Sink] = ()) -> Scheduler:
+def make_scheduler(app: SchedulerApp, schedules: Mapping[str, Schedule], *, sinks: Iterable[Sink] = ()) -> Scheduler:
     """A scheduler for an app's schedules, ready to `run()`.
 
     Raises:
@@ -55,12 +55,12 @@ def make_scheduler(house: SchedulerApp, schedules: Mapping[str, Schedule], *, si
     """
     if not schedules:
         raise errors.UsageError(
-            f"App {house.name} declares no schedules.",
+            f"App {app.name} declares no schedules.",
             todo="Declare one with @app.schedule(...), in a module that is imported where the app is made.",
         )
-    opened = house.runtime()
-    take(opened.engine.state, [one.job.name for one in schedules.values()], house.name, opened.clock.now_ms())
-    return Scheduler(house, schedules, Sinks(sinks))
+    opened = app.runtime()
+    take(opened.engine.state, [one.job.name for one in schedules.values()], app.name, opened.clock.now_ms())
+    return Scheduler(app, schedules, Sinks(sinks))
 
 
 def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: int, count: int = 5) -> list[Upcoming]:

@@ -23,7 +23,9 @@ from onefold.run.settlement import together
 from onefold.runtime.wiring import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
-_SENDING_MS = 60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction tells
+_SENDING_MS = (
+    60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction decides it
+)
 _KNOWN_MS = 90 * 24 * 3_600_000
 
 Known = Literal["waiting", "running", "done", "failed", "held"]
@@ -138,14 +140,14 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing], keep_ms: int) -> tu
         return [], known
     store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     mine: list[Outgoing] = []
-    for place, standing in zip(first.values(), store.read(list(first), now_ms), strict=True):
-        if standing is None:
+    for place, record in zip(first.values(), store.read(list(first), now_ms), strict=True):
+        if record is None:
             mine.append(outgoing[place])
-        elif _being_sent(standing, now_ms):
+        elif _being_sent(record, now_ms):
             raise _busy(outgoing[place])
         else:
-            known[place] = _known(standing)
-            _refuse_other_payload(outgoing[place], standing.fingerprint, known[place])
+            known[place] = _known(record)
+            _refuse_other_payload(outgoing[place], record.fingerprint, known[place])
     answers = store.claim([_ask(runtime, one, now_ms, _RESERVE_LEASE_MS, keep_ms) for one in mine], now_ms)
     writes: list[tuple[Hold, Outcome]] = []
     quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]

@@ -99,7 +99,7 @@ DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 _FILE = FileSettings(
-    busy_ms=1_000,  # the whole server stands while another process holds the file; then SDKs are told to try again
+    busy_ms=1_000,  # the whole server waits while another process holds the file; then SDKs are told to try again
     log_bytes=1_024_000,  # a queue's pages are few, and a short log is soon one that only has to be overwritten
     page_bytes=1_024,  # most calls change a row or two of three tables
 )
@@ -322,7 +322,7 @@ class Serving:
         }
 
     async def stop(self) -> None:
-        """Finish what is in hand and close everything; long polls are answered with nothing. Harmless twice."""
+        """Finish what is in flight and close everything; long polls are answered with nothing. Harmless twice."""
         if self._server is not None:
             self._server.drain()
         if self._handler is not None:
@@ -425,7 +425,7 @@ def run(
     ready: Callable[[Serving], None],
     told: Callable[[LogLine], None] = lambda _: None,
 ) -> None:
-    """Serve in this thread, the main one, until SIGTERM or SIGINT; then finish what is in hand.
+    """Serve in this thread, the main one, until SIGTERM or SIGINT; then finish what is in flight.
 
     Args:
         told: gets the log of all functions, line by line.

@@ -28,7 +28,7 @@ class Planted(Struct, frozen=True, kw_only=True):
 
     Args:
         queues, functions: names. mappings: `queue -> function`.
-        left_out: one line for each thing that was not taken over: where it stands, what it is, why.
+        left_out: one line for each thing that was not taken over: its place in the template, what it is, why.
         problems: one sentence for each stored mapping that cannot go on.
     """
 
@@ -55,7 +55,7 @@ async def plant(path: Path, sqs: SqsService, registry: Registry, inline: Path) -
     """Make what a template describes.
 
     Args:
-        inline: a folder for code that stands in the template itself.
+        inline: a folder for code that is in the template itself.
 
     Raises:
         UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.

@@ -113,7 +113,7 @@ class Runtime:
         self.owner = entropy.token()
         self.settings = {one.name: one for one in queues}
         self.closer: Closing | None = None  # of this process's driver
-        self.sinks: Sinks | None = None  # of this process's driver: who also hears what is told outside of deliveries
+        self.sinks: Sinks | None = None  # of this process's driver: they also get what is emitted outside of deliveries
         self.engine: Engine = urls.open_engine(
             url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone, looks=looks
         )

@@ -129,7 +129,7 @@ def _package(plan: DeployPlan, package: str | None, wanted: packaging.Wanted) ->
 
 def _nothing(deployment: Deployment) -> Answer:
     stack = deployment.place.stack
-    now = deployment.standing()
+    now = deployment.state()
     done = Deployed(stack=stack, status=now.status, ok=True, outputs=now.outputs)
     return Answer(
         {"stack": stack, "changes": [], "deployed": done},
