@@ -226,7 +226,7 @@ def test_colours_of_a_functions_own_log_stay_and_nothing_else() -> None:
 def test_nor_do_the_logs_of_local_functions_where_no_terminal_is() -> None:
     line = LogLine("h", "12345678-1", "stdout", f"\x1b[31mred {UNSAFE}")
     said: list[str] = []
-    lambda_._teller("text", said.append)(line)
+    lambda_._log_writer("text", said.append)(line)
     for text in (serve._shown(line), *said):
         assert not barred_in(text)
         assert "red" in text

@@ -2,7 +2,7 @@
 
 An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only to who asks
 for it (ONEFOLD_DEBUG=1). With --json the error is also the one JSON document on standard output.
-Exit codes: 0 fine; 1 error; 2 the command itself was wrong; 3 a worker ended with work in hand; 130 interrupted.
+Exit codes: 0 fine; 1 error; 2 the command itself was wrong; 3 a worker ended while runs were in flight; 130 interrupted.
 click and rich come with the extra `cli` and are imported only when a command runs.
 Never here: commands. Invariant: no exception leaves `run`, and nothing else decides an exit code.
 """
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`; nobody is left to tell
+    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`; nobody is left to read it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect

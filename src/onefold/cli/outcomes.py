@@ -27,7 +27,7 @@ def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map
 
     Args:
         words: how to name the target on a command line again.
-        repairs: a repair is told below, and need not be proposed.
+        repairs: a repair is shown below, and need not be proposed.
         is_map: it is a map run, whose dead letters go with the run.
     """
     text, style = VERDICTS[outcome.verdict]
@@ -41,9 +41,9 @@ def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map
         line()
         for finding in outcome.findings:
             line(f"  - {finding}")
-    told = {f"{one.tenant}/{one.key}" if one.tenant else one.key for one in outcome.examples}
+    shown = {f"{one.tenant}/{one.key}" if one.tenant else one.key for one in outcome.examples}
     differs = own is not None and own.differs(outcome.dispatched - outcome.done)
-    differences = [one for one in own.differences if one.key not in told] if own is not None and differs else []
+    differences = [one for one in own.differences if one.key not in shown] if own is not None and differs else []
     if outcome.examples or differences:
         line()
     draw_examples(outcome.examples, outcome.left_out)
@@ -68,8 +68,8 @@ def _figures(outcome: ReconcileOutcome) -> str:
         (outcome.twice, "completed twice"),
         (outcome.doubtful, "in doubt"),
     ]
-    told = ", ".join(f"{count:,} {what}" for count, what in parts if count)
-    return f"{outcome.dispatched:,} dispatched" + (f": {told}" if told else "")
+    parts_text = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+    return f"{outcome.dispatched:,} dispatched" + (f": {parts_text}" if parts_text else "")
 
 
 def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:

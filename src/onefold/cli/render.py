@@ -39,7 +39,7 @@ Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
 
 
 class Column(Struct, frozen=True):
-    """One column of a table: its head, whether its cells stand right, how it looks, and whether long text folds in it."""
+    """One column of a table: its head, alignment to the right or not, how it looks, and whether long text folds in it."""
 
     head: str
     right: bool = False
@@ -49,7 +49,7 @@ class Column(Struct, frozen=True):
 
 @cache
 def console(*, stderr: bool = False, folds: bool = True) -> Console:
-    """The terminal, or what stands in for it; without `folds` long lines are left to the terminal to break."""
+    """The terminal, or the stream in its place; without `folds` long lines are left to the terminal to break."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -209,7 +209,7 @@ def line(text: str = "", style: Style = "") -> None:
 
 
 def fold(text: str, first: str, following: str, style: Style = "") -> None:
-    """Print a sentence over as many lines as the terminal needs, broken at spaces only, so that an id in it stands whole.
+    """Print a sentence over as many lines as the terminal needs, broken at spaces only, so that an id in it stays whole.
 
     Args:
         first, following: what the first line, and those behind it, begin with.

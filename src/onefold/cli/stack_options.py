@@ -110,7 +110,7 @@ def planned(app: str | None, choices: Choices) -> DeployPlan:
     return found
 
 
-def tell(plan: DeployPlan) -> None:
+def report_notes(plan: DeployPlan) -> None:
     """Say on standard error what is declared and AWS will not do."""
     for note in plan.notes:
         render.note(f"! {note}")
@@ -174,7 +174,7 @@ def _check_url(app: App, found: DeployPlan) -> None:
     ):
         raise errors.UsageError(
             f"App {app.name} names its own engine, {app.url}; its functions would work on that one.",
-            meaning=f"What is made here is {found.url.replace('{region}', 'REGION')}, told to them in ONEFOLD_URL.",
+            meaning=f"What is made here is {found.url.replace('{region}', 'REGION')}, which they get as ONEFOLD_URL.",
             todo="Leave url= out of App(...), and set ONEFOLD_URL where you develop.",
         )
 

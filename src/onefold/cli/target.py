@@ -1,7 +1,7 @@
 """Which engine a command is about: an app (`module:attribute`), a URL, or what the environment or the folder says.
 
-An app is imported with the current folder on the path, as `python -m` does. What can go wrong there is told apart: no such
-module, a module whose import fails (with its own error and line), no such attribute, an attribute that is no app.
+An app is imported with the current folder on the path, as `python -m` does. Each way this can fail has its own error: no
+such module, a module whose import fails (with its error and line), no such attribute, an attribute that is not an app.
 Never here: opening an engine by other means than the app's runtime or `admin/session.py`.
 Invariant: a word is taken for an app only if it has the form of one.
 """
@@ -282,7 +282,7 @@ def declared_queues(app: App) -> list[QueueSettings]:
 
 
 def session_without_queues(found: Target) -> AdminSession:
-    """A session on the app's engine whose queues are left as they stand, to compare them with what is declared.
+    """A session on the app's engine whose queues are left as they are, to compare them with what is declared.
 
     Raises:
         NotFoundError: the engine is not there yet.

@@ -83,7 +83,7 @@ def command(
             meaning="Nothing was changed.",
             todo="Add --yes, or --dry-run to look only.",
         )
-    stack_options.tell(plan)
+    stack_options.report_notes(plan)
     place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
     deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
     click.get_current_context().call_on_close(deployment.close)
@@ -197,7 +197,7 @@ def _follower(change_set: ChangeSet) -> Any:
     done: set[str] = set()
     quiet = render.is_quiet()
 
-    def told(event: StackEvent) -> None:
+    def on_event(event: StackEvent) -> None:
         if event.logical_id in wanted and event.status.endswith("_COMPLETE"):
             done.add(event.logical_id)
         if quiet:
@@ -211,7 +211,7 @@ def _follower(change_set: ChangeSet) -> Any:
             fg=style or None,
         )
 
-    return told
+    return on_event
 
 
 def _draw_dry() -> None:

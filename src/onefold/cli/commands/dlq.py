@@ -301,9 +301,9 @@ def _draw_edited(edited: editing.Edited, found: target.Target) -> None:
     word = "changed" if edited.written else "would change"
     line(f"message {edited.message_id}: {word} {', '.join(edited.changed)}")
     if edited.key_before == edited.key_after:
-        line(f"  key: {edited.key_after or '(cannot be told)'}, as before")
+        line(f"  key: {edited.key_after or '(not known)'}, as before")
     else:
-        line(f"  key: {edited.key_before or '(none)'} -> {edited.key_after or '(cannot be told)'}", "yellow")
+        line(f"  key: {edited.key_before or '(none)'} -> {edited.key_after or '(not known)'}", "yellow")
     if edited.amends is not None:
         line(f"  replaces the payload {edited.amends[:12]} that its record knows")
     line(f"  a redrive {_foreseen(edited.forecast, edited.redrive)}")
@@ -386,7 +386,7 @@ def redrive(
 ) -> Answer:
     """Send dead letters back to the queues they came from.
 
-    Watches what becomes of them while it sends, in growing waves, and stops by itself when they fail again. That needs
+    Watches how they end while it sends, in growing waves, and stops by itself when they fail again. That needs
     workers that run; without, say --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
     """
     found, messages, wanted = selection.chosen(words, url, select, everything=everything)
@@ -459,17 +459,17 @@ def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
         TextColumn("sent back"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[text]}"),
         console=render.console(stderr=True),
     ) as progress:
-        task = progress.add_task("", total=total, told="")
+        task = progress.add_task("", total=total, text="")
 
-        def tell(tally: redriving.Tally) -> None:
-            told = f"done {tally.done}, back {tally.came_back}, under way {tally.under_way + tally.waiting}"
-            progress.update(task, completed=tally.sent + tally.gone, told=told)
+        def draw(tally: redriving.Tally) -> None:
+            text = f"done {tally.done}, back {tally.came_back}, under way {tally.under_way + tally.waiting}"
+            progress.update(task, completed=tally.sent + tally.gone, text=text)
 
         try:
-            return work.run(tell)
+            return work.run(draw)
         except KeyboardInterrupt:
             return msgspec.structs.replace(work.tally, end="interrupted")
 

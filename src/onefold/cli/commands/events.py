@@ -41,7 +41,7 @@ def _app(words: tuple[str, ...], names: str = "") -> tuple[App, list[str]]:
 
 
 def _text(word: str) -> str:
-    """JSON as it stands on the command line, from standard input (`-`), or of a file."""
+    """JSON as it is on the command line, from standard input (`-`), or of a file."""
     if word == "-":
         return sys.stdin.read()
     return word if word.lstrip()[:1] in ("{", "[") else read_file(word.removeprefix("@"))
@@ -207,7 +207,7 @@ def replay(
     """Send the archived events of a time range through the rules once more.
 
     They keep id, time and detail: a job whose key is in the detail answers them from its record. After an interruption the
-    same command goes on where it stood.
+    same command goes on where it was.
     """
     app, (archived,) = _app(words, "ARCHIVE")
     one = admin.bus_of(app, bus)

@@ -1,7 +1,7 @@
 """`onefold lambda`: a Lambda function on a queue, with an event source mapping as AWS has it, until told to stop.
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
-the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in hand, the second one ends them.
+the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, the second one ends them.
 Never here: how it is built (`runtime/functions.py`), how batches are made (`lambdas/batching.py`).
 Invariant: standard output has the answer only.
 """
@@ -140,7 +140,7 @@ def command(
         settings,
         clock=SystemClock(),
         entropy=entropy,
-        told=_teller(log, say),
+        told=_log_writer(log, say),
         ready=lambda found: say(_working(settings, found)),
         note=say,
     )
@@ -161,7 +161,7 @@ def _working(settings: RunSettings, queue: QueueSettings) -> str:
     )
 
 
-def _teller(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
+def _log_writer(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
     """What is done with each line of the function's log; escape sequences reach terminals only."""
     if log == "none":
         return lambda _line: None

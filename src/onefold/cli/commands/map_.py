@@ -97,7 +97,7 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="How many.")
 def list_runs(words: tuple[str, ...], limit: int) -> Answer:
-    """Map runs, the latest first: how each stands, and what became of its items."""
+    """Map runs, the latest first: the state of each, and how many items were done."""
     name, _ = target.split(words, 0, names="")
     app = target.find_app(name).app
     assert app is not None
@@ -110,7 +110,7 @@ def list_runs(words: tuple[str, ...], limit: int) -> Answer:
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are not items.")
 def show(words: tuple[str, ...], quarantine: int) -> Answer:
-    """How a run stands, what ended it, and where its results are."""
+    """The state of a run, what ended it, and where its results are."""
     app, run, again = _app(words, "RUN")
     found, rows = admin.progress(app, run), []
     if quarantine:
@@ -139,15 +139,15 @@ def _watched(app: MapApp, run: str, again: str, *, here: bool, detach: bool) -> 
     """The answer when the run is over, or at once."""
     found = admin.progress(app, run)
     if not detach or here:
-        with _bar() as told:
-            found = _driven(app, run, told) if here else _followed(app, run, told, again)
+        with _bar() as report:
+            found = _driven(app, run, report) if here else _followed(app, run, report, again)
     code = 0 if not found.over or found.status == "succeeded" else 1
     return Answer(found, draw=lambda: _draw(found, [], again), code=code)
 
 
-def _driven(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapProgress:
+def _driven(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
     try:
-        return admin.drive(app, run, told)
+        return admin.drive(app, run, report)
     except OtherDriverError:
         raise errors.ConflictError(
             f"Run {run} was changed by another process while it was driven here.",
@@ -156,14 +156,14 @@ def _driven(app: MapApp, run: str, told: Callable[[MapProgress], None]) -> MapPr
         ) from None
 
 
-def _followed(app: MapApp, run: str, told: Callable[[MapProgress], None], again: str) -> MapProgress:
+def _followed(app: MapApp, run: str, report: Callable[[MapProgress], None], again: str) -> MapProgress:
     """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()
     first = found = admin.progress(app, run)
     since_ms: int | None = opened.clock.monotonic_ms()
     while True:
-        told(found)
+        report(found)
         if found.over:
             return found
         if found != first or found.under_way:

@@ -85,7 +85,7 @@ def command(app: str | None, output: str | None, extras: tuple[str, ...], wanted
 def build(
     word: str, output: str | None, wanted: Wanted, extras: tuple[str, ...] = (), records: str | None = None
 ) -> Built:
-    """Pack an app, telling each step on standard error.
+    """Pack an app, reporting each step on standard error.
 
     Args:
         word: `module:attribute`. records: URL of a store beside DynamoDB; the app's own URL says it unless given.

@@ -110,7 +110,7 @@ def _draw_messages(messages: list[admin.MessageView], now_ms: int) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.reason_text
 def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str | None) -> Answer:
-    """Delete every message of a queue for good, those in hand included, after asking. Once a minute at most."""
+    """Delete every message of a queue for good, those in progress included, after asking. Once a minute at most."""
     found, (queue,) = _target(words, url, "QUEUE")
     if not yes:
         count = counted(admin.count(found.session, queue), "message")

@@ -1,4 +1,4 @@
-"""`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what stands in its way, or live.
+"""`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what is left of it, or live.
 
 Drawing only; what is counted is `admin/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
 scrolled; where output is no terminal there is one line per look that saw something new.
@@ -49,7 +49,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 def list_runs(
     words: tuple[str, ...], url: str | None, title: str | None, unfinished: bool, limit: int, after: str | None
 ) -> Answer:
-    """Runs, the latest first: how many operations are expected and done, and what became of the others."""
+    """Runs, the latest first: how many operations are expected and done, and how the others ended."""
     found, _ = _target(words, url, 0)
     page = admin.listed(found.session, title, unfinished=unfinished, limit=limit, after=after)
     return Answer(page, draw=lambda: _draw_page(page, found))
@@ -258,8 +258,8 @@ def picture(progress: admin.RunProgress) -> RenderableType:
 
 def _counts(run: admin.RunView) -> str:
     parts = [(run.done, "done"), (run.failed, "failed"), (run.dead, "dead"), (run.unknown, "unknown")]
-    told = [f"{count:,} {what}" for count, what in parts if count or what == "done"]
-    return ", ".join([*told, f"{run.missing:,} without outcome yet"]) if run.missing else ", ".join(told)
+    texts = [f"{count:,} {what}" for count, what in parts if count or what == "done"]
+    return ", ".join([*texts, f"{run.missing:,} without outcome yet"]) if run.missing else ", ".join(texts)
 
 
 def _pace(progress: admin.RunProgress) -> str:

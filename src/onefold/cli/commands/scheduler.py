@@ -66,13 +66,13 @@ class _Voice:
         if event.name == "ticked":
             render.note(f"{instant(event.at_ms)} sent {event.run}")
             return
-        detail = ", ".join(_told(name, value) for name, value in event.detail.items() if value is not None)
+        detail = ", ".join(_detail_text(name, value) for name, value in event.detail.items() if value is not None)
         render.note(
             f"{instant(event.at_ms)} {event.name}: {EVENTS[event.name].text}" + (f" ({detail})" if detail else "")
         )
 
 
-def _told(name: str, value: object) -> str:
+def _detail_text(name: str, value: object) -> str:
     """A detail of an event; an instant as people read it."""
     if name in ("from_ms", "to_ms") and isinstance(value, int):
         return f"{name.removesuffix('_ms')}={instant(value)}"
@@ -117,12 +117,12 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and SIGINT stop the scheduler, the second one ends the process as if nothing were installed."""
     caught = (signal.SIGTERM, signal.SIGINT)
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop()
         for one in caught:
             signal.signal(one, signal.SIG_DFL)
 
-    before = {one: signal.signal(one, told) for one in caught}
+    before = {one: signal.signal(one, on_signal) for one in caught}
     try:
         yield
     finally:

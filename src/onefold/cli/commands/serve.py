@@ -78,7 +78,7 @@ def command(
     """A local SQS for any AWS SDK, durable, until told to stop.
 
     With TEMPLATE (CloudFormation or SAM) its queues, functions and event source mappings are made first. SIGTERM or Ctrl-C
-    finishes the requests in hand; what was acknowledged survives kill -9.
+    finishes the requests in progress; what was acknowledged survives kill -9.
     """
     if memory and data is not None:
         raise UsageError(f"Both --memory and --data {data} were given.", todo="Give one of them.")

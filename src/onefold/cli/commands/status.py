@@ -34,7 +34,7 @@ _AGAIN_MS = 2_000
 def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: bool) -> Answer:
     """How much waits, how fast it is done, and what needs a person.
 
-    Per queue: messages that wait, that workers have in hand, that are delayed; the age of the oldest; dead letters and
+    Per queue: messages that wait, that workers have in progress, that are delayed; the age of the oldest; dead letters and
     when the first of them expires; held messages. Per job: how many were done in the last minute and hour.
     """
     app, _ = target.split(words, 0, names="")

@@ -48,7 +48,7 @@ def command(app: str | None, form: str, output: Path | None, choices: dict[str, 
     `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
-    stack_options.tell(plan)
+    stack_options.report_notes(plan)
     as_value, as_text = _WRITERS[form]
     if output is None:
         return Answer(as_value(plan), draw=lambda: click.echo(as_text(plan), nl=False))

@@ -107,7 +107,7 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
         render.todo([f"onefold why {shlex.quote(key)}" for key in answer.near], words)
 
 
-_TROUBLES_MAX = 3  # runs told in full where there are several
+_TROUBLES_MAX = 3  # runs shown in full where there are several
 _OTHERS_MAX = 5  # runs that are named beside them
 _DEAD_MAX = 2  # dead letters that are named; more of them are a list
 _PLACES = (
@@ -161,7 +161,7 @@ def _draw_day(day: Day, words: str) -> None:
 
 
 def _look(day: Day, one: DayRun) -> str:
-    """The command that tells one run of several in full."""
+    """The command that shows one run of several in full."""
     if _is_map(one):
         return f"onefold runs show {one.run}"  # its name is a person's, and holds no instant
     return f"onefold why {day.schedule} {one.run.rpartition('/')[2]}"
@@ -225,12 +225,12 @@ def _late(one: DayRun) -> str:
 
 
 def _others(one: DayRun) -> str:
-    told = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place != "done" and one.counts.get(place)]
+    parts = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place != "done" and one.counts.get(place)]
     if one.state is not None and one.state.failure is not None:
-        told.insert(0, "dispatch failed")
+        parts.insert(0, "dispatch failed")
     elif one.state is not None and one.state.expected is None:
-        told.insert(0, "still dispatching")
-    return ", ".join(told)
+        parts.insert(0, "still dispatching")
+    return ", ".join(parts)
 
 
 def _draw_run(one: DayRun, words: str) -> None:

@@ -206,7 +206,7 @@ def _signals(worker: Worker) -> Iterator[None]:
     """SIGTERM and SIGINT drain, the second one stops at once, the third ends the process as if nothing were installed."""
     caught = (signal.SIGTERM, signal.SIGINT)
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         if not worker.draining:
             worker.drain()
             text = b"Draining: finishing the runs in progress. Press Ctrl-C or send SIGTERM again to stop now.\n"
@@ -217,7 +217,7 @@ def _signals(worker: Worker) -> Iterator[None]:
             text = b"Stopping now. Other workers will take over the runs in progress.\n"
         os.write(2, text)
 
-    before = {one: signal.signal(one, told) for one in caught}
+    before = {one: signal.signal(one, on_signal) for one in caught}
     try:
         yield
     finally:
@@ -228,7 +228,7 @@ def _signals(worker: Worker) -> Iterator[None]:
 class Trouble:
     """A sink that says on standard error what keeps this worker from its work, or may cost some: once for each kind.
 
-    Said again when there was none of it for a minute; while an engine fails, it is told every five seconds.
+    Said again when there was none of it for a minute; while an engine fails, it is emitted every five seconds.
     """
 
     def __init__(self) -> None:
@@ -325,7 +325,7 @@ class Waits:
         now_ms = self._session.clock.monotonic_ms()
         if now_ms - self._at_ms >= _DEPTH_MS:
             self._at_ms = now_ms
-            with suppress(errors.OnefoldError):  # the last number stays; the worker tells of the same trouble
+            with suppress(errors.OnefoldError):  # the last number stays; the worker reports the same trouble
                 depths = [self._session.engine.queues.depth(name) for name in self._names]
                 self._count = sum(depth.visible + depth.delayed for depth in depths)
         return self._count
@@ -384,12 +384,12 @@ def _delayed(worker: Worker, session: AdminSession, queues: list[str]) -> Iterat
     def look() -> None:
         said: tuple[object, ...] = ()
         while not session.clock.wait(ended, _DEPTH_MS):
-            with suppress(errors.TransientError):  # the worker has the same trouble, and tells of it
+            with suppress(errors.TransientError):  # the worker has the same trouble, and reports it
                 counts = {} if worker.snapshot().in_hand else _only_delayed(session, queues)
                 instants = [
                     at_ms for name in counts if (at_ms := session.engine.queues.next_ready_ms(name)) is not None
                 ]
-                due_ms = min(instants, default=None)  # SQS does not tell
+                due_ms = min(instants, default=None)  # SQS does not say
                 if counts and said != (*counts, due_ms):
                     said = (*counts, due_ms)
                     render.note(_waited_for(counts, due_ms, session.now_ms()))
