@@ -142,7 +142,9 @@ def test_sqs_keeps_the_last_frames_beside_a_long_text() -> None:
         raise ValueError("\n".join(["x" * 300] * 6))
 
     trace = failed(fails).trace
-    sent = sending.burial(RECEIVED, Reason(kind="permanent", summary="x", trace=trace), "work", fifo=False).reason
+    sent = sending.dead_letter_copy(
+        RECEIVED, Reason(kind="permanent", summary="x", trace=trace), "work", fifo=False
+    ).reason
     assert sent is not None
     assert len(sent.trace or "") <= 1_000
     assert "in test_sqs_keeps" in (sent.trace or "")
