@@ -114,8 +114,8 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     """
     from benchmarks.onefold_tool import app, job
     from benchmarks.onefold_tool import orders as queued
-    from onefold.run.events import Sinks
-    from onefold.run.worker import WorkerSettings
+    from onefold.runner.events import Sinks
+    from onefold.runner.worker import WorkerSettings
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
     driver = runtime.driver(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)

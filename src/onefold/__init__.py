@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 from onefold.app import App
-from onefold.decide.keys import jmespath
 from onefold.errors import (
     ConflictError,
     DependencyDown,
@@ -24,22 +23,23 @@ from onefold.errors import (
     UsageError,
 )
 from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, Throttle
-from onefold.run.context import Context
-from onefold.run.handlers import Job
+from onefold.record.keys import jmespath
+from onefold.runner.context import Context
+from onefold.runner.handlers import Job
 
 if TYPE_CHECKING:
-    from onefold.decide.envelopes import EventEntry
     from onefold.events.bus import Bus
     from onefold.events.transform import InputTransformer
     from onefold.maps.rules import ItemReader
     from onefold.observe.sinks import LogSink
     from onefold.reconcile.counts import Counted, Totals
     from onefold.reconcile.reconciler import Reconciliation
-    from onefold.run.completion import CompleteRun
-    from onefold.run.handlers import Done, NotDone, StillUnknown
-    from onefold.run.once import once
-    from onefold.run.outgoing import Receipt
-    from onefold.run.retrying import retrying
+    from onefold.record.envelopes import EventEntry
+    from onefold.runner.completion import CompleteRun
+    from onefold.runner.handlers import Done, NotDone, StillUnknown
+    from onefold.runner.once import once
+    from onefold.runner.outgoing import Receipt
+    from onefold.runner.retrying import retrying
     from onefold.runtime.stores import memory_store, store
     from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick
 
@@ -102,23 +102,23 @@ _later = lazy.attributes(
     {
         "ItemReader": "onefold.maps.rules",
         "Bus": "onefold.events.bus",
-        "EventEntry": "onefold.decide.envelopes",
+        "EventEntry": "onefold.record.envelopes",
         "InputTransformer": "onefold.events.transform",
-        "CompleteRun": "onefold.run.completion",
+        "CompleteRun": "onefold.runner.completion",
         "Counted": "onefold.reconcile.counts",
-        "Done": "onefold.run.handlers",
+        "Done": "onefold.runner.handlers",
         "LogSink": "onefold.observe.sinks",
-        "NotDone": "onefold.run.handlers",
-        "Receipt": "onefold.run.outgoing",
+        "NotDone": "onefold.runner.handlers",
+        "Receipt": "onefold.runner.outgoing",
         "Schedule": "onefold.schedules.schedule",
         "ScheduleRetry": "onefold.schedules.schedule",
-        "StillUnknown": "onefold.run.handlers",
+        "StillUnknown": "onefold.runner.handlers",
         "Tick": "onefold.schedules.schedule",
         "Reconciliation": "onefold.reconcile.reconciler",
         "Totals": "onefold.reconcile.counts",
         "memory_store": "onefold.runtime.stores",
-        "once": "onefold.run.once",
-        "retrying": "onefold.run.retrying",
+        "once": "onefold.runner.once",
+        "retrying": "onefold.runner.retrying",
         "store": "onefold.runtime.stores",
     },
 )

@@ -21,7 +21,7 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.declarations import Declarations
 from onefold.entropy import SystemEntropy
 from onefold.options import checked_options
-from onefold.run.events import checked_sinks
+from onefold.runner.events import checked_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute, Delivery
     from onefold.duration import Duration
     from onefold.outside import Clock, Entropy
-    from onefold.run.events import Sink
-    from onefold.run.handlers import Job
-    from onefold.run.lambda_container import OnFailure
-    from onefold.run.outgoing import Outgoing, Receipt
+    from onefold.runner.events import Sink
+    from onefold.runner.handlers import Job
+    from onefold.runner.lambda_container import OnFailure
+    from onefold.runner.outgoing import Outgoing, Receipt
     from onefold.runtime.lambda_handler import LambdaHandler
     from onefold.runtime.wiring import Runtime
 
@@ -47,7 +47,7 @@ class App(Declarations):
         name: 1-40 of a-z 0-9 - _; names the default file.
         url: the engine; unless given, the environment's ONEFOLD_URL, else `sqlite:///.onefold/<name>.db`.
         history: what the ledger keeps beside the records: `off`, `brief` (what was not a clean first run), `full`.
-        sinks: receive events (see `onefold.run.events`); a structured log is `onefold.LogSink()`.
+        sinks: receive events (see `onefold.runner.events`); a structured log is `onefold.LogSink()`.
         clock, entropy: where time and chance come from; tests pass their own.
 
     Raises:
@@ -213,7 +213,7 @@ class App(Declarations):
         Raises:
             UsageError: an option out of its range. In Lambda: the engine cannot be opened.
         """
-        from onefold.run.lambda_container import LambdaSettings
+        from onefold.runner.lambda_container import LambdaSettings
         from onefold.runtime.lambda_handler import LambdaHandler
 
         settings = LambdaSettings(

@@ -1,7 +1,7 @@
 """What an app declares: queues, jobs, schedules, map runs, reconciliations, event buses, pipes.
 
 `App` (app.py) is these declarations on an engine. Every option is checked here, at the door, and a misspelt one is answered
-with the name that was meant; what a declaration makes is built in `run/`, and imported where one is declared.
+with the name that was meant; what a declaration makes is built in `runner/`, and imported where one is declared.
 Never here: engines, how messages travel, threads.
 Invariant: a declaration that is refused has declared nothing.
 """
@@ -23,25 +23,25 @@ from onefold.options import (
     Throttle,
     checked_options,
 )
-from onefold.run.declaring import declare_job, lists_of, queue_of
+from onefold.runner.declaring import declare_job, lists_of, queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime, tzinfo
 
     from onefold.contracts.ledger import History
-    from onefold.decide.delivery import AfterFailure, Effect
-    from onefold.decide.keys import KeyFunction
     from onefold.duration import Duration
     from onefold.events.bus import Bus
     from onefold.events.pipes import Pipe
     from onefold.maps.jobs import MapJob
     from onefold.maps.rules import Format, ItemBatch, ItemReader
     from onefold.reconcile.reconciler import Reconciler
-    from onefold.run.declaring import Decorator
-    from onefold.run.events import Sink
-    from onefold.run.handlers import Found, Job
-    from onefold.run.outgoing import Outgoing, Receipt
+    from onefold.record.delivery import AfterFailure, Effect
+    from onefold.record.keys import KeyFunction
+    from onefold.runner.declaring import Decorator
+    from onefold.runner.events import Sink
+    from onefold.runner.handlers import Found, Job
+    from onefold.runner.outgoing import Outgoing, Receipt
     from onefold.runtime.wiring import Runtime
     from onefold.schedules.fire_times import Dst
     from onefold.schedules.schedule import Schedule, ScheduleRetry

@@ -1,7 +1,7 @@
 """The values one writes in a declaration: retries, dead letters, throttles, a declared queue.
 
-Plain, frozen, and checked where they are used (`run/declaring.py`), because only there is it known what they must fit. Their
-names are checked here, and `checked_options` does the same for the functions that declare.
+Plain, frozen, and checked where they are used (`runner/declaring.py`), because only there is it known what they must fit.
+Their names are checked here, and `checked_options` does the same for the functions that declare.
 Never here: behaviour. Invariant: equal options mean equal jobs.
 """
 
@@ -15,9 +15,9 @@ from msgspec import Struct, StructMeta
 
 from onefold import errors
 from onefold.contracts.settings import QueueSettings
-from onefold.decide.delivery import Jitter
-from onefold.decide.keys import KeyFunction
 from onefold.duration import Duration
+from onefold.record.delivery import Jitter
+from onefold.record.keys import KeyFunction
 
 A = ParamSpec("A")
 R = TypeVar("R")

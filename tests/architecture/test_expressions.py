@@ -30,7 +30,7 @@ WAYS = frozenset({"search", "match", "fullmatch", "sub", "subn", "split", "finda
 
 # Patterns that stand in a variable where they are used, by module: an expression that gives all of them.
 ELSEWHERE = {
-    "onefold.decide.failures": ["list(table.NEVER_SENT.values())"],
+    "onefold.record.failures": ["list(NEVER_SENT.values())"],
     "onefold.deploy.changes": ["[pattern for pattern, _ in _ADVICE]"],
 }
 

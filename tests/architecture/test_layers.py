@@ -35,12 +35,12 @@ def test_contracts_hold() -> None:
     ("module", "line", "contract"),
     [
         ("errors.py", "from onefold import clock", "Floors"),
-        ("contracts/queue.py", "from onefold.run import events", "Floors"),
-        ("decide/planted.py", "def f():\n    from onefold.backends import sqlite", "Floors"),
+        ("contracts/queue.py", "from onefold.runner import events", "Floors"),
+        ("record/planted.py", "def f():\n    from onefold.backends import sqlite", "Floors"),
         ("planted.py", "", "Floors"),
-        ("decide/planted.py", "import time", "Pure"),
+        ("record/planted.py", "import time", "Pure"),
         ("contracts/queue.py", "from onefold import clock", "Pure"),
-        ("run/planted.py", "import onefold.backends.sqlite", "Injected"),
+        ("runner/planted.py", "import onefold.backends.sqlite", "Injected"),
         ("backends/sqlite/planted.py", "from onefold.backends import urls", "Rooms"),
         ("backends/planted.py", "", "Rooms"),
         ("contracts/queue.py", "from onefold.contracts import commit", "Rings"),
@@ -91,7 +91,7 @@ def test_time_and_chance_are_banned_but_for_their_rooms(call: str) -> None:
             check=False,
         ).stdout
 
-    assert "TID251" in findings("src/onefold/run/planted.py")
+    assert "TID251" in findings("src/onefold/runner/planted.py")
     assert "TID251" in findings("tests/run/test_planted.py")
     assert "TID251" not in findings("src/onefold/clock.py")
     assert "TID251" not in findings("src/onefold/entropy.py")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.run import runs
-from onefold.run.completion import Closer
-from onefold.run.dispatcher import Dispatch
+from onefold.runner import runs
+from onefold.runner.completion import Closer
+from onefold.runner.dispatcher import Dispatch
 from onefold.testing import Endpoint, sqs
 from onefold.testing.wire_faults import wire_faults
 from tests.crash import victim

@@ -11,8 +11,8 @@ import onefold
 from onefold.admin import reconcile, repair
 from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
-from onefold.run.events import Sinks
-from onefold.run.outgoing import Outgoing
+from onefold.runner.events import Sinks
+from onefold.runner.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 from onefold.testing import Endpoint, sqs
 from tests.crash import victim

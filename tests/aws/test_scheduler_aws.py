@@ -9,8 +9,8 @@ import pytest
 
 from onefold import App, Tick, errors
 from onefold.manual_clock import ManualClock
-from onefold.run import runs
-from onefold.run.events import Sinks
+from onefold.runner import runs
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing import Endpoint, sqs
 from onefold.testing.wire_faults import wire_faults

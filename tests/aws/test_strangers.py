@@ -23,8 +23,8 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.events import Sinks
-from onefold.run.grouping import Grouper
+from onefold.runner.events import Sinks
+from onefold.runner.grouping import Grouper
 from onefold.runtime.serving import ServeSettings, Serving
 from onefold.testing import Endpoint, inline, sqs
 from onefold.testing.endpoint import _Thread

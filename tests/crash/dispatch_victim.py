@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from onefold.run.completion import Closer
-from onefold.run.events import Sinks
-from onefold.run.grouping import Grouper
+from onefold.runner.completion import Closer
+from onefold.runner.events import Sinks
+from onefold.runner.grouping import Grouper
 from onefold.runtime.wiring import Runtime
 from tests.crash import victim
 from tests.run.billing import RUN, Billing

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onefold
-from onefold.run.worker import WorkerSettings
+from onefold.runner.worker import WorkerSettings
 from onefold.runtime.workers import make_worker
 
 COUNT = 40

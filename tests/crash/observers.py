@@ -15,9 +15,9 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
 from onefold.contracts.verbs import RowsOf, Store
-from onefold.decide.delivery import Decision
-from onefold.run.admission import Admission, Tell
-from onefold.run.execution import Execution
+from onefold.record.delivery import Decision
+from onefold.runner.admission import Admission, Tell
+from onefold.runner.execution import Execution
 from tests.crash.judge import Judge
 
 

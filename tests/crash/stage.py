@@ -16,7 +16,7 @@ from onefold.backends.sqlite.presence import bury_in
 from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.handlers import Job
+from onefold.runner.handlers import Job
 from tests.crash.judge import Doubles
 from tests.crash.plants import Plant
 

@@ -17,9 +17,9 @@ import pytest
 
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import runs
-from onefold.run.completion import Closer
-from onefold.run.dispatcher import Dispatch
+from onefold.runner import runs
+from onefold.runner.completion import Closer
+from onefold.runner.dispatcher import Dispatch
 from tests.crash import dispatch_victim, victim
 from tests.crash.test_kill import Nursery
 from tests.crash.wires import Death, Side

@@ -20,10 +20,10 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.driver import Driver
-from onefold.run.events import Event, Sinks
-from onefold.run.execution import Execution
-from onefold.run.grouping import Grouper
+from onefold.runner.driver import Driver
+from onefold.runner.events import Event, Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.grouping import Grouper
 from onefold.runtime.wiring import Runtime
 from tests.crash.wires import Death, Side, Wire
 

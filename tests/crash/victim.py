@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import onefold
-from onefold.run.driver import Driver
-from onefold.run.events import Sinks
-from onefold.run.execution import Execution
-from onefold.run.grouping import Grouper
+from onefold.runner.driver import Driver
+from onefold.runner.events import Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.grouping import Grouper
 from onefold.runtime.wiring import Runtime
 
 LEASE_MS = 30_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 
 Side = Literal["before", "after"]
 

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import onefold
 from onefold.contracts.queue import Delivery
-from onefold.decide import attempt as script
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import calling
-from onefold.run.completion import Closer
-from onefold.run.driver import Driver
-from onefold.run.events import Event, Sinks
-from onefold.run.execution import Execution
-from onefold.run.grouping import Grouper
-from onefold.run.settlement import Backend
+from onefold.record import attempt as script
+from onefold.runner import calling
+from onefold.runner.completion import Closer
+from onefold.runner.driver import Driver
+from onefold.runner.events import Event, Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.grouping import Grouper
+from onefold.runner.settlement import Backend
 from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
 from tests.crash.stage import START_MS, Stage

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
-from onefold.decide import delivery as fate
-from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
-from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
-from onefold.decide.fates import ProbeAnswer
+from onefold.record import delivery as fate
+from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
+from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
+from onefold.record.fates import ProbeAnswer
 
 KEY = store.RecordKey("", "ship", "o-1")
 HOLD = store.Hold(KEY, "me", 4)

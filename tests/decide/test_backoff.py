@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.backoff import IN_CALL, IN_CALL_TRIES, bounds_ms, delay_ms, timetable
-from onefold.decide.delivery import Backoff
 from onefold.errors import UsageError
+from onefold.record.backoff import IN_CALL, IN_CALL_TRIES, bounds_ms, delay_ms, timetable
+from onefold.record.delivery import Backoff
 
 POLICIES = st.builds(
     lambda base, factor, more, jitter: Backoff(

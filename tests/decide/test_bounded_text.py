@@ -19,10 +19,10 @@ from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
-from onefold.decide.error_text import summary_of
-from onefold.decide.failures import classify
 from onefold.events.patterns import compile_filters, undotted
 from onefold.local.message_operations import _stored
+from onefold.record.error_text import summary_of
+from onefold.record.failures import classify
 from onefold.redact import masked, printable
 
 GROWTH_MAX = 9.0  # for four times the text: linear 4, quadratic 16

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.breaker import (
+from onefold.errors import UsageError
+from onefold.record.breaker import (
     CLOSED,
     Answer,
     Breaker,
@@ -22,7 +23,6 @@ from onefold.decide.breaker import (
     resume,
     told,
 )
-from onefold.errors import UsageError
 
 POLICY = BreakerPolicy(pause_ms=1_000, pause_ms_max=8_000, probe_ms=500)
 COUNTING = BreakerPolicy(in_a_row=3, pause_ms=1_000, pause_ms_max=8_000, probe_ms=500)

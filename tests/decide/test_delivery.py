@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
-from onefold.decide import delivery as fate
-from onefold.decide import fates
-from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, Note, NotStarted, Outcome, Policy, Unstorable
+from onefold.record import delivery as fate
+from onefold.record import fates
+from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, Note, NotStarted, Outcome, Policy, Unstorable
 
 NOW_MS = 1_000_000
 KEEP_MS = 90_000

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onefold.decide.envelopes import (
+from onefold.errors import UsageError
+from onefold.record.envelopes import (
     ENTRY_BYTES_MAX,
     Envelope,
     EventEntry,
@@ -21,7 +22,6 @@ from onefold.decide.envelopes import (
     sealed,
     time_text,
 )
-from onefold.errors import UsageError
 
 ORIGIN = Origin("123456789012", "eu-west-1")
 ID = "01234567-89ab-4cde-8123-456789abcdef"

@@ -25,9 +25,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, limits
-from onefold.decide import failures
-from onefold.decide.error_text import error_name, summary_of, text_of
-from onefold.decide.failures import (
+from onefold.record import failures
+from onefold.record.error_text import error_name, summary_of, text_of
+from onefold.record.failures import (
     Lists,
     Ruling,
     check_lists,

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from onefold.decide.error_text import trace_of
+from onefold.record.error_text import trace_of
 
 WRAP = """
 def wrap(call):

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
-from onefold.decide import guard
-from onefold.decide.delivery import Backoff, Decision, Note, Policy
-from onefold.decide.guard import Go
+from onefold.record import guard
+from onefold.record.delivery import Backoff, Decision, Note, Policy
+from onefold.record.guard import Go
 
 NOW_MS = 1_000_000
 KEEP_MS = 90_000

@@ -19,8 +19,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onefold.contracts.store import RecordKey
-from onefold.decide.keys import JmesPath, idempotency_key, is_volatile, jmespath, key_rule
 from onefold.errors import PayloadError, UsageError
+from onefold.record.keys import JmesPath, idempotency_key, is_volatile, jmespath, key_rule
 
 OrderId = NewType("OrderId", str)
 

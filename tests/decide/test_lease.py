@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.lease import (
+from onefold.record.lease import (
     CEILING_SLACK_MS,
     Extend,
     Lease,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import limits
-from onefold.decide.rate import Bucket, Rate, Taken, occupy, parse_rate, take, vacate
 from onefold.errors import UsageError
+from onefold.record.rate import Bucket, Rate, Taken, occupy, parse_rate, take, vacate
 
 RATES = st.builds(
     Rate,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from onefold.decide.envelopes import opened
 from onefold.errors import UsageError
 from onefold.events.transform import (
     InputTransformer,
@@ -19,6 +18,7 @@ from onefold.events.transform import (
     text_at,
     transformed,
 )
+from onefold.record.envelopes import opened
 
 EVENT = opened(
     json.dumps(

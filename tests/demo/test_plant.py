@@ -14,7 +14,7 @@ from onefold.contracts.queue import Ack
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
 from onefold.demo import worker
 from onefold.demo.fulfilment import Booked, Courier, Invoice, PartnerAnswer, shop
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 
 KEY = RecordKey("", "fulfil", "1")
 NOW_MS = 1_700_000_000_000

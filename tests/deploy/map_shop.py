@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onefold
 from onefold.options import Function, ItemCatch, ItemRetry
-from onefold.run.context import Context
+from onefold.runner.context import Context
 
 BUCKET = "map-shop"
 KEY = "in/customers.csv"

@@ -118,7 +118,7 @@ def test_dependencies_come_without_tests_scripts_and_notes_of_pip(root: Path) ->
 def test_onefold_comes_without_the_rooms_no_function_needs(root: Path) -> None:
     there = names(build(root))
     rooms = {name.split("/")[1] for name in there if name.startswith("onefold/")}
-    assert {"app.py", "run", "service", "backends", "py.typed"} <= rooms
+    assert {"app.py", "runner", "service", "backends", "py.typed"} <= rooms
     assert not rooms & sources.LEFT_OUT_ROOMS
     assert not [name for name in there if name.endswith(".pyc")]
 
@@ -126,7 +126,7 @@ def test_onefold_comes_without_the_rooms_no_function_needs(root: Path) -> None:
 def test_nothing_that_an_app_leads_to_is_left_out() -> None:
     gone = {f"onefold.{room.removesuffix('.py')}" for room in sources.LEFT_OUT_ROOMS}
     led_to = reached({"onefold", "onefold.app"}, modules())
-    assert "onefold.run.driver" in led_to
+    assert "onefold.runner.driver" in led_to
     assert not {name for name in led_to if ".".join(name.split(".")[:2]) in gone}
 
 

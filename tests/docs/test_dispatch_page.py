@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onefold import limits
-from onefold.run import dispatcher, runs
+from onefold.runner import dispatcher, runs
 from tests.docs.test_pages import ROOT, blocks, shell, write_files
 
 PAGE = "docs/how-to/dispatch-and-join.md"

@@ -26,8 +26,8 @@ from onefold.lambdas import functions, settings
 from onefold.local import faults, history, queue_operations
 from onefold.maps import jobs
 from onefold.reconcile import survey as surveying
-from onefold.run import executors, lambda_invocation
-from onefold.run import lambda_invocation as batch
+from onefold.runner import executors, lambda_invocation
+from onefold.runner import lambda_invocation as batch
 from onefold.runtime import lambda_handler, serving
 from onefold.schedules import scheduler, ticks
 from tests.docs.test_pages import ROOT

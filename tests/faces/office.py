@@ -15,7 +15,7 @@ from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.events import Sinks
+from onefold.runner.events import Sinks
 from onefold.testing.inline import Recorder, World
 
 START_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ import onefold
 import onefold.testing
 from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.backends.sqlite.file import FileSettings
-from onefold.decide.error_text import summary_of
+from onefold.record.error_text import summary_of
 
 PATIENCE_S = 60  # of a process that should end in two seconds
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_sent_is_not_sent_nor_what_came_with_it(
 def test_a_key_that_another_producer_chose_too_long_is_malformed() -> None:
     from onefold.contracts.entries import Entry
     from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
-    from onefold.run.handlers import KEY_ATTRIBUTE
+    from onefold.runner.handlers import KEY_ATTRIBUTE
 
     app, _ = make("sqlite://:memory:")
     with onefold.testing.inline(app) as world:

@@ -7,7 +7,7 @@ import pytest
 import onefold
 from onefold.admin import dead_letters, editing
 from onefold.admin.dead_letters import Select
-from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.runner.handlers import AMENDS_ATTRIBUTE
 from tests.faces.office import ACTOR, Open, Order
 
 

@@ -21,11 +21,11 @@ from onefold.cli import main, render
 from onefold.cli.commands import lambda_, serve
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
-from onefold.decide.error_text import summary_of
 from onefold.entropy import SystemEntropy
 from onefold.lambdas.outcomes import LogLine
 from onefold.observe.sinks import LogSink
-from onefold.run.events import Event
+from onefold.record.error_text import summary_of
+from onefold.runner.events import Event
 
 PW = "s3cr3t"
 FORMS = [

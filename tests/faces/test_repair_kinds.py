@@ -11,7 +11,7 @@ import onefold
 from onefold.admin import reconcile, repair
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import RecordKey
-from onefold.run.outgoing import Outgoing
+from onefold.runner.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 from onefold.testing.inline import World, inline
 

@@ -19,15 +19,15 @@ from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.cli import main, render
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, RecordKey
-from onefold.run import runs as values
-from onefold.run.runs import RunState
+from onefold.runner import runs as values
+from onefold.runner.runs import RunState
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers
 
 ROOT = Path(__file__).parents[2]
 APP = """
 import onefold
-from onefold.run.dispatcher import as_handler
+from onefold.runner.dispatcher import as_handler
 from tests.run.billing import Billing, customers
 
 billing = Billing("sqlite:///billing.db")

@@ -13,8 +13,8 @@ from onefold.admin.session import Jobs
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
-from onefold.decide.breaker import Breaker
-from onefold.run.admission import breaker_name
+from onefold.record.breaker import Breaker
+from onefold.runner.admission import breaker_name
 from tests.faces.office import ACTOR, Open, Order, file_url, open_session
 
 

@@ -14,11 +14,11 @@ from onefold.backends.aws import sending
 from onefold.backends.aws.messages import Form, Received
 from onefold.cli import main
 from onefold.contracts.queue import Reason
-from onefold.decide.delivery import Failed
-from onefold.decide.error_text import TRACE_CHARS_MAX
-from onefold.decide.failures import classify
 from onefold.observe.sinks import json_line, plain_line
-from onefold.run.events import Event
+from onefold.record.delivery import Failed
+from onefold.record.error_text import TRACE_CHARS_MAX
+from onefold.record.failures import classify
+from onefold.runner.events import Event
 from tests.faces import traced
 
 RECEIVED = Received(

@@ -16,7 +16,7 @@ from onefold.admin.days import Day, DayRun
 from onefold.admin.session import AdminSession
 from onefold.contracts.state import Change
 from onefold.contracts.store import Ask, Claimed, Complete
-from onefold.run import runs
+from onefold.runner import runs
 from tests.faces.month import ACTOR, DUE_MS, RUN, Month, opened
 
 HOUR_MS = 3_600_000

@@ -22,7 +22,7 @@ from onefold.maps.results import write_results
 from onefold.maps.rules import ItemBatch, ItemReader
 from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
-from onefold.run import runs
+from onefold.runner import runs
 from onefold.testing.inline import World, inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, Row, drive
 

@@ -13,7 +13,7 @@ from onefold.admin import maps
 from onefold.maps import mapper, turns
 from onefold.maps.children import MapChild, children
 from onefold.options import ItemRetry
-from onefold.run import runs
+from onefold.runner import runs
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError
 

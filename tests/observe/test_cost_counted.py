@@ -12,7 +12,7 @@ import pytest
 import onefold
 from onefold.observe import cost
 from onefold.observe.cost import Path, Traffic, Way
-from onefold.run import grouping, lambda_invocation
+from onefold.runner import grouping, lambda_invocation
 from tests.emulators import servers
 from tests.observe.counting import Counting
 

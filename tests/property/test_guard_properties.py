@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from onefold import limits
 from onefold.contracts import store, transitions
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
-from onefold.decide import delivery as fate
-from onefold.decide import fates, guard
-from onefold.decide.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
-from onefold.decide.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
-from onefold.decide.fates import ProbeAnswer
-from onefold.run.events import EVENTS
+from onefold.record import delivery as fate
+from onefold.record import fates, guard
+from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
+from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
+from onefold.record.fates import ProbeAnswer
+from onefold.runner.events import EVENTS
 from tests.crash.stage import Stage, staged
 from tests.crash.world import Bounds, World
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from onefold.decide.keys import key_rule
 from onefold.errors import UsageError
+from onefold.record.keys import key_rule
 
 # What is hard: the escape sign, its code, digits, box drawing, and pieces of escapes.
 HARD = [

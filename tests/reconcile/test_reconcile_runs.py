@@ -14,9 +14,9 @@ from onefold.backends.sqlite.queue import CAPABILITIES, SqliteQueue
 from onefold.contracts.store import RecordKey
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
-from onefold.run import runs
-from onefold.run.events import Sinks
-from onefold.run.outgoing import Outgoing
+from onefold.runner import runs
+from onefold.runner.events import Sinks
+from onefold.runner.outgoing import Outgoing
 from onefold.schedules.schedule import Schedule, Tick
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing.inline import World, inline

@@ -18,8 +18,8 @@ from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
 from onefold.reconcile.counts import Totals, compare
 from onefold.reconcile.survey import Survey
-from onefold.run import runs
-from onefold.run.events import Sinks
+from onefold.runner import runs
+from onefold.runner.events import Sinks
 from onefold.testing.inline import World, inline
 
 RUN = "billing/2026-06-01T02:00:00Z"
@@ -33,7 +33,7 @@ class Bill:
 
 
 class Shop:
-    """A dispatcher's run, planted by hand as `run/dispatcher.py` writes it."""
+    """A dispatcher's run, planted by hand as `runner/dispatcher.py` writes it."""
 
     def __init__(self) -> None:
         self.ill: dict[str, Exception] = {}

@@ -21,11 +21,11 @@ from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.run.driver import Driver
-from onefold.run.events import Event, Sinks
-from onefold.run.execution import Execution
-from onefold.run.grouping import Grouper
-from onefold.run.settlement import Backend
+from onefold.runner.driver import Driver
+from onefold.runner.events import Event, Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.grouping import Grouper
+from onefold.runner.settlement import Backend
 from onefold.runtime.wiring import Runtime
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct
 
 import onefold
-from onefold.run import runs
-from onefold.run.completion import CompleteRun
-from onefold.run.dispatcher import as_handler
-from onefold.run.outgoing import Outgoing
-from onefold.run.runs import Counts, RunState
+from onefold.runner import runs
+from onefold.runner.completion import CompleteRun
+from onefold.runner.dispatcher import as_handler
+from onefold.runner.outgoing import Outgoing
+from onefold.runner.runs import Counts, RunState
 from onefold.runtime.wiring import Runtime
 
 RUN = "billing/2026-06-01T02:00:00Z"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from onefold.clock import SystemClock
-from onefold.run import runs
-from onefold.run.dispatcher import Dispatch
-from onefold.run.outgoing import Outgoing
+from onefold.runner import runs
+from onefold.runner.dispatcher import Dispatch
+from onefold.runner.outgoing import Outgoing
 from tests.run.billing import NOMINAL_MS, RUN, Billing
 
 PAGE_BYTES = resource.getpagesize()

@@ -25,7 +25,7 @@ from onefold.lambdas.records import WireForm, record_of
 from onefold.local.identifiers import attributes_md5, body_md5
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 from onefold.runtime.wiring import Never
 from tests.run.shop import Shop
 from tests.run.workshop import PATIENCE_S, Told

@@ -14,11 +14,11 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
-from onefold.run import completion, runs
-from onefold.run.completion import Closer, CompleteRun
-from onefold.run.dispatcher import Dispatch
-from onefold.run.lambda_container import LateCloser
-from onefold.run.runs import RunState
+from onefold.runner import completion, runs
+from onefold.runner.completion import Closer, CompleteRun
+from onefold.runner.dispatcher import Dispatch
+from onefold.runner.lambda_container import LateCloser
+from onefold.runner.runs import RunState
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers
 from tests.run.mapped import REGION, mapped

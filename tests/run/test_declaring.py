@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.run.declaring import JOB_NAME_CHARS_MAX
+from onefold.runner.declaring import JOB_NAME_CHARS_MAX
 from onefold.runtime import wiring
 
 

@@ -12,8 +12,8 @@ import onefold
 from onefold import errors
 from onefold.contracts.state import Change
 from onefold.contracts.verbs import State
-from onefold.run import dispatcher, runs
-from onefold.run.dispatcher import Dispatch, as_handler
+from onefold.runner import dispatcher, runs
+from onefold.runner.dispatcher import Dispatch, as_handler
 from onefold.testing import World, inline
 from tests.run.bench import opened
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers, of_run

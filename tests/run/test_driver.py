@@ -16,8 +16,8 @@ from onefold.contracts.admin import Edit
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Reason
 from onefold.contracts.store import RecordKey
-from onefold.decide.keys import idempotency_key
-from onefold.run.handlers import AMENDS_ATTRIBUTE
+from onefold.record.keys import idempotency_key
+from onefold.runner.handlers import AMENDS_ATTRIBUTE
 from onefold.testing import inline
 from tests.run.bench import Fault, opened
 from tests.run.shop import PLAIN, START_MS, Order, Shop, dead, names, record, told

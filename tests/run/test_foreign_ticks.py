@@ -13,7 +13,7 @@ import pytest
 import onefold
 from onefold.admin import maps
 from onefold.contracts.entries import Entry
-from onefold.run import runs
+from onefold.runner import runs
 from onefold.testing import inline
 
 START_MS = 1_767_225_540_000  # 2025-12-31T23:59:00Z

@@ -16,15 +16,15 @@ from onefold import errors, limits
 from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
-from onefold.decide import attempt as script
-from onefold.decide.delivery import Failed, LeaseGone, Outcome
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.driver import Driver
-from onefold.run.events import Sinks
-from onefold.run.execution import Execution
-from onefold.run.heartbeat import Bell, Heartbeat, Periodic, Watchdog
-from onefold.run.worker import WorkerSettings
+from onefold.record import attempt as script
+from onefold.record.delivery import Failed, LeaseGone, Outcome
+from onefold.runner.driver import Driver
+from onefold.runner.events import Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.heartbeat import Bell, Heartbeat, Periodic, Watchdog
+from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
 LEASE_MS = 30_000

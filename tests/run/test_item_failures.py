@@ -11,9 +11,9 @@ from onefold import limits
 from onefold.admin import maps
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
-from onefold.decide.delivery import Failed, Success
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import Catcher, ItemFailures, MapSpec, Retrier
+from onefold.record.delivery import Failed, Success
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, NotThereError
 from tests.maps.map_world import Row as Item

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from onefold.run.lambda_container import ExecutorPool, ExecutorPools
+from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
 
 
 class Hands:

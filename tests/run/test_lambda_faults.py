@@ -17,7 +17,7 @@ from msgspec import structs
 
 import onefold
 from onefold import errors
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 from tests.run.mapped import REGION, START_MS, VISIBLE_MS, Hasty, Mapped, mapped
 
 CHANCE = 0.05

@@ -14,8 +14,8 @@ DECLARE = (
 # delivery's own path are not among them: what costs a cold start is a package (asyncio, logging), or a room.
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing"),
-    *("backends.aws", "backends.sqlite", "run.once", "run.processes", "run.worker"),
-    *("contracts.admin", "run.tasks", "run.poll", "run.longpoll", "run.retrying"),
+    *("backends.aws", "backends.sqlite", "runner.once", "runner.processes", "runner.worker"),
+    *("contracts.admin", "runner.tasks", "runner.poll", "runner.longpoll", "runner.retrying"),
 }
 # Their names are loaded when they are first used: the package is there, none of its modules.
 FEATURES = {"events", "maps", "observe", "reconcile", "schedules"}
@@ -27,7 +27,7 @@ def test_what_must_not_be_loaded_exists() -> None:
 
 def test_a_handler_loads_nothing_heavy() -> None:
     loaded = loaded_by(DECLARE)
-    assert "onefold.run.lambda_handler" in loaded
+    assert "onefold.runner.lambda_handler" in loaded
     assert not loaded & (LATER | {"concurrent", "difflib", "dataclasses", "socket", "urllib3"})
     rooms = {".".join(name.split(".")[1:]) for name in loaded if name.startswith("onefold.")}
     assert not {room for room in rooms if any(room == one or room.startswith(f"{one}.") for one in ELSEWHERE)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onefold.lambdas.batching import read_answer
-from onefold.run.lambda_handler import answer, failures
-from onefold.run.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
+from onefold.runner.lambda_handler import answer, failures
+from onefold.runner.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
 
 if TYPE_CHECKING:
-    from onefold.run.lambda_container import OnFailure
+    from onefold.runner.lambda_container import OnFailure
 
 DONE, STAYS = "done", "stays"
 GROUPS = ("a", "b")

@@ -13,7 +13,7 @@ from msgspec import structs
 import onefold
 from onefold import errors
 from onefold.contracts.store import Ask
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 from tests.run.mapped import (
     REGION,
     LambdaContext,

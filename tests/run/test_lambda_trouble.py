@@ -10,7 +10,7 @@ from msgspec import structs
 
 from onefold import errors
 from onefold.contracts.entries import Entry
-from onefold.run.settlement import Backend
+from onefold.runner.settlement import Backend
 from tests.run.mapped import (
     REGION,
     VISIBLE_MS,

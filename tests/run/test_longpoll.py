@@ -10,7 +10,7 @@ import pytest
 from onefold import errors
 from onefold.contracts.queue import Delivery, QueueCapabilities, RetryIn
 from onefold.manual_clock import ManualClock
-from onefold.run.longpoll import WAIT_FIRST_MS, WAIT_MS, LongPoll
+from onefold.runner.longpoll import WAIT_FIRST_MS, WAIT_MS, LongPoll
 
 PATIENCE_S = 20.0  # a test that waits so long has failed
 

@@ -21,7 +21,7 @@ from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.run.once import LeaseKeeper
+from onefold.runner.once import LeaseKeeper
 from onefold.steady_clock import SteadyClock
 from tests.run.bench import Fault, Faulty
 
@@ -339,8 +339,8 @@ def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **options: 
         raise Dead
 
     with monkeypatch.context() as patch:
-        patch.setattr("onefold.run.once.Guard.failed", lambda self, claimed, error: None)
-        patch.setattr("onefold.run.once.LeaseKeeper.add", lambda self, hold: None)
+        patch.setattr("onefold.runner.once.Guard.failed", lambda self, claimed, error: None)
+        patch.setattr("onefold.runner.once.LeaseKeeper.add", lambda self, hold: None)
         with pytest.raises(Dead):
             guard(work, **options)("o-1")
 

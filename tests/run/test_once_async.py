@@ -25,7 +25,7 @@ from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import once_async
+from onefold.runner import once_async
 from tests.run.bench import Faulty
 from tests.run.test_once import PATIENCE_S, Watched, standing
 

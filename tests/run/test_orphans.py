@@ -16,8 +16,8 @@ from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run import orphans
-from onefold.run.worker import WorkerSettings
+from onefold.runner import orphans
+from onefold.runner.worker import WorkerSettings
 from onefold.runtime.workers import make_worker
 from onefold.testing import inline
 from onefold.testing.inline import Recorder, World
@@ -132,7 +132,7 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
     with shops[0].app.reopened(url, clock, SeededEntropy(1)), shops[1].app.reopened(url, clock, SeededEntropy(2)):
         for shop in shops:
             runtime, recorder = shop.app.runtime(), Recorder()
-            sinks = onefold.run.events.Sinks([recorder])
+            sinks = onefold.runner.events.Sinks([recorder])
             driver = runtime.driver(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
             names.give(
                 AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True

@@ -20,10 +20,10 @@ import pytest
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
-from onefold.decide.delivery import LeaseGone
 from onefold.outside import Waiter
-from onefold.run.processes import Children, Spawn
-from onefold.run.worker import WorkerSettings
+from onefold.record.delivery import LeaseGone
+from onefold.runner.processes import Children, Spawn
+from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop
 
 JOIN = "onefold.backends.sqlite.presence:join"

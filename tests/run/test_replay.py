@@ -11,9 +11,9 @@ import pytest
 
 import onefold
 from onefold import EventEntry
-from onefold.decide.envelopes import unmarked
 from onefold.errors import ConflictError, NotFoundError, StorageBusy, UsageError
 from onefold.events import replay as replays
+from onefold.record.envelopes import unmarked
 from onefold.testing import World, inline
 
 HOUR_MS = 3_600_000

@@ -12,11 +12,11 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.decide.backoff import Backoff
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.run.retrying import ASK_MS_MAX, Retrying, Try, retrying
+from onefold.record.backoff import Backoff
+from onefold.runner.retrying import ASK_MS_MAX, Retrying, Try, retrying
 
 
 class StepClock(ManualClock):

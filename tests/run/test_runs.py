@@ -13,8 +13,8 @@ from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import FATES
 from onefold.contracts.state import Change
-from onefold.run import runs
-from onefold.run.runs import Counts, RunState, counts_of, is_over
+from onefold.runner import runs
+from onefold.runner.runs import Counts, RunState, counts_of, is_over
 from onefold.testing import inline
 
 BEGUN = RunState(name="billing/1", kind="dispatch", title="billing", started_at_ms=5)

@@ -10,8 +10,8 @@ import pytest
 
 from onefold import App, Job, Tick, errors
 from onefold.manual_clock import ManualClock
-from onefold.run import runs
-from onefold.run.events import Sinks
+from onefold.runner import runs
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from onefold.testing import inline
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Place, at, clock_at, places

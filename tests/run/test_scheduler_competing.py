@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onefold import App, Tick
 from onefold.manual_clock import ManualClock
-from onefold.run.events import Sinks
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.ticking import MINUTE_MS, at, clock_at
 
@@ -78,7 +78,7 @@ def test_four_threads_that_turn_at_once_send_each_tick_once(tmp_path: Path) -> N
 PROCESS = """
 import sys
 import onefold
-from onefold.run.events import Sinks
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 
 app = onefold.App("shop", url=f"sqlite:///{sys.argv[1]}")

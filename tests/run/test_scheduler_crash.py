@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from onefold.run import runs
-from onefold.run.events import Sinks
+from onefold.runner import runs
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.ticking import MINUTE_MS, Crash, Loose, Perilous, Place, at, clock_at, places
 
@@ -79,7 +79,7 @@ def test_a_crash_at_any_write_loses_no_tick(tmp_path: Path, loose: bool) -> None
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from onefold.run.events import Sinks
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.test_scheduler_crash import EVERY, House
 from tests.run.ticking import MINUTE_MS, Perilous, Place, clock_at

@@ -14,9 +14,9 @@ from onefold.admin.redrive import Redrive
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
-from onefold.run import runs
-from onefold.run.events import Sinks
-from onefold.run.outgoing import Outgoing, Receipt
+from onefold.runner import runs
+from onefold.runner.events import Sinks
+from onefold.runner.outgoing import Outgoing, Receipt
 from onefold.runtime import schedulers
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places

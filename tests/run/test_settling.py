@@ -15,7 +15,7 @@ from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
 from onefold.contracts.state import Change
-from onefold.run import settlement as settlements
+from onefold.runner import settlement as settlements
 from tests.run.bench import Bench, Fault, Process, opened
 
 BOTH = pytest.mark.parametrize("one_transaction", [True, False], ids=["one transaction", "part by part"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onefold.codec import PayloadCodec, payload_type
 from onefold.contracts.queue import Attribute
 from onefold.errors import PayloadError, UsageError
-from onefold.run.sources import (
+from onefold.runner.sources import (
     SOURCES,
     Meta,
     NotAJob,

@@ -17,7 +17,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.run.worker import WorkerSettings
+from onefold.runner.worker import WorkerSettings
 from onefold.runtime import workers
 from onefold.testing import inline
 

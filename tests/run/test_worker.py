@@ -16,7 +16,7 @@ import onefold
 from onefold import errors
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
-from onefold.run.worker import WorkerSettings
+from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop, finished, working
 
 
@@ -465,7 +465,7 @@ def test_a_start_that_could_not_be_marked_comes_back(app: onefold.App) -> None:
     backend = app.runtime().backend
     delivery = backend.open_queue("orders").receive(1, 1_000)[0]
     runtime = app.runtime()
-    other = runtime.driver(app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.run.events.Sinks(), history="off")
+    other = runtime.driver(app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runner.events.Sinks(), history="off")
     assert other.begin([delivery])  # and then it dies
     clock.advance(2_000)
 

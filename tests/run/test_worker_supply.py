@@ -15,11 +15,11 @@ from onefold import errors
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.events import Sinks
-from onefold.run.execution import InFlight
-from onefold.run.executors import Unit
-from onefold.run.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
-from onefold.run.worker import WorkerSettings
+from onefold.runner.events import Sinks
+from onefold.runner.execution import InFlight
+from onefold.runner.executors import Unit
+from onefold.runner.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
+from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop, working
 
 

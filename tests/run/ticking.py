@@ -15,7 +15,7 @@ from onefold import App, Tick
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.events import Sinks
+from onefold.runner.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.workshop import Told
 

@@ -10,12 +10,12 @@ from typing import Any
 from onefold import App
 from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
-from onefold.run.driver import Driver
-from onefold.run.events import Event, Sinks
-from onefold.run.grouping import Grouper
-from onefold.run.processes import Spawn
-from onefold.run.settlement import Backend
-from onefold.run.worker import ExitReport, Worker, WorkerSettings
+from onefold.runner.driver import Driver
+from onefold.runner.events import Event, Sinks
+from onefold.runner.grouping import Grouper
+from onefold.runner.processes import Spawn
+from onefold.runner.settlement import Backend
+from onefold.runner.worker import ExitReport, Worker, WorkerSettings
 
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second
 

@@ -19,8 +19,8 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem
 from onefold.contracts.verbs import EffectTransaction
 from onefold.manual_clock import ManualClock
-from onefold.run import settlement
-from onefold.run.settlement import JointTransaction
+from onefold.runner import settlement
+from onefold.runner.settlement import JointTransaction
 from onefold.testing.commit_contract import BOTH, ITEM, LIMIT_MS, NEITHER, NEXT, EffectContract
 from onefold.testing.records import NOW, ask, complete
 from tests.contract.sqlite_engine import open_engine

@@ -27,9 +27,9 @@ from onefold.maps import state as map_state
 from onefold.reconcile import findings
 from onefold.reconcile.findings import Example, ReconcileOutcome, example_of
 from onefold.reconcile.survey import Survey
-from onefold.run import runs
-from onefold.run.events import EVENTS
-from onefold.run.runs import RunState
+from onefold.runner import runs
+from onefold.runner.events import EVENTS
+from onefold.runner.runs import RunState
 from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import between, run_name
 from onefold.schedules.schedule import Schedule

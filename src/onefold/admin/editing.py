@@ -28,7 +28,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import AMENDS_ATTRIBUTE, CLAIMS, Attribute
 
 if TYPE_CHECKING:
-    from onefold.run.handlers import Job
+    from onefold.runner.handlers import Job
 
 
 _DECODER: Final = msgspec.json.Decoder(float_hook=Decimal)

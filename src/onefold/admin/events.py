@@ -22,13 +22,13 @@ from onefold.app import App
 from onefold.contracts.admin import Peeked
 from onefold.contracts.archive import Archived
 from onefold.contracts.entries import Refused
-from onefold.decide import envelopes
-from onefold.decide.envelopes import opened
 from onefold.events import replay as replays
 from onefold.events.bus import Bus, PutAnswer
 from onefold.events.patterns import Mismatch, compile_pattern, matches, mismatches, view_of
 from onefold.events.replay import Replay
 from onefold.events.rules import EventArchive, Rule
+from onefold.record import envelopes
+from onefold.record.envelopes import opened
 
 _PAGE = 500
 _EVER_MS = 2**62

@@ -30,7 +30,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
 from onefold.observe.timeline import alone
-from onefold.run.finishing import group_flag
+from onefold.runner.finishing import group_flag
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,
 _PAUSE_MS = 5

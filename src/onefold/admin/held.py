@@ -24,7 +24,7 @@ from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.wording import operation
-from onefold.run.handlers import run_of
+from onefold.runner.handlers import run_of
 
 _KEEP_MS = (
     90 * limits.DAY_MS

@@ -18,11 +18,11 @@ from onefold.admin import editing, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.state import Change
 from onefold.contracts.store import RecordKey
-from onefold.decide import breaker
-from onefold.decide.breaker import Breaker
-from onefold.run.admission import breaker_name
-from onefold.run.handlers import Job
-from onefold.run.outgoing import Receipt
+from onefold.record import breaker
+from onefold.record.breaker import Breaker
+from onefold.runner.admission import breaker_name
+from onefold.runner.handlers import Job
+from onefold.runner.outgoing import Receipt
 
 _TRIES = 20
 

@@ -26,10 +26,10 @@ from onefold.maps.rules import REDRIVES_MAX
 from onefold.maps.sources import Position, Source, SourceIdentity
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
-from onefold.run import runs
-from onefold.run.events import Event, Sinks, kept
-from onefold.run.runs import send_looks, tell_refused
-from onefold.run.settlement import together
+from onefold.runner import runs
+from onefold.runner.events import Event, Sinks, kept
+from onefold.runner.runs import send_looks, tell_refused
+from onefold.runner.settlement import together
 
 if TYPE_CHECKING:
     from onefold.runtime.wiring import Runtime

@@ -1,7 +1,7 @@
 """The names of operations as an operator sees them: whose each is, and handing one over.
 
-Never here: what a process does with a name that is not its own (`run/names.py`). Invariant: a name is given only by changing
-the very value that was read.
+Never here: what a process does with a name that is not its own (`runner/names.py`). Invariant: a name is given only by
+changing the very value that was read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from onefold import errors
 from onefold.admin.session import AdminSession
 from onefold.contracts.state import Change
-from onefold.run.names import PREFIX, TRIES, Taken, decoded, place_of
+from onefold.runner.names import PREFIX, TRIES, Taken, decoded, place_of
 
 
 def taken(session: AdminSession) -> list[Taken]:

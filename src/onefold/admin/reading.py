@@ -30,9 +30,9 @@ from onefold.contracts.queue import (
     RetryIn,
 )
 from onefold.contracts.store import RecordKey
-from onefold.decide import guard
-from onefold.decide.delivery import Policy
 from onefold.observe.wording import age, pause
+from onefold.record import guard
+from onefold.record.delivery import Policy
 
 Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from onefold import errors
 from onefold.admin.session import AdminSession
 from onefold.app import App
-from onefold.decide.error_text import summary_of
 from onefold.reconcile import findings
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.reconciler import LookMessage, ReconcilePass, Reconciler
-from onefold.run import runs
-from onefold.run.events import Sinks
+from onefold.record.error_text import summary_of
+from onefold.runner import runs
+from onefold.runner.events import Sinks
 
 BY_HAND = 0  # the number of a look that no message asked for
 

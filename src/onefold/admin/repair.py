@@ -26,7 +26,6 @@ from onefold.app import App
 from onefold.codec import digest
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Hold, Record, RecordKey
-from onefold.decide.error_text import summary_of
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_source
 from onefold.maps.children import MapChild, children
@@ -34,11 +33,12 @@ from onefold.maps.jobs import MapJob
 from onefold.maps.sources import Position
 from onefold.maps.state import MapState
 from onefold.reconcile.survey import Survey, SurveyedOperation
-from onefold.run import context, runs
-from onefold.run.context import Context
-from onefold.run.dispatcher import in_run
-from onefold.run.handlers import positional
-from onefold.run.outgoing import Outgoing
+from onefold.record.error_text import summary_of
+from onefold.runner import context, runs
+from onefold.runner.context import Context
+from onefold.runner.dispatcher import in_run
+from onefold.runner.handlers import positional
+from onefold.runner.outgoing import Outgoing
 from onefold.schedules.schedule import Schedule, TickMessage
 
 MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next one takes the next

@@ -19,8 +19,8 @@ from onefold.admin.session import AdminSession
 from onefold.contracts.ledger import Row, tells
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
-from onefold.run import runs
-from onefold.run.runs import Counts, RunState
+from onefold.runner import runs
+from onefold.runner.runs import Counts, RunState
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -47,7 +47,7 @@ class RunView(Struct, frozen=True, kw_only=True):
         failure: why its dispatch stopped; None where it did not.
         started_at_ms, ended_at_ms: when it was begun, and when it was seen that nothing was left to do.
         dispatched: messages that were sent. expected: operations, so far while it is dispatched.
-        done, failed, dead, unknown, missing: their outcomes; see `onefold.run.runs.Counts`.
+        done, failed, dead, unknown, missing: their outcomes; see `onefold.runner.runs.Counts`.
     """
 
     run: str

@@ -22,8 +22,8 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
-from onefold.run.handlers import Job, run_of
-from onefold.run.settlement import together
+from onefold.runner.handlers import Job, run_of
+from onefold.runner.settlement import together
 from onefold.runtime.wiring import Runtime
 
 if TYPE_CHECKING:

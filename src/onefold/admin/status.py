@@ -19,7 +19,7 @@ from onefold.admin.session import AdminSession, Roles, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.settings import QueueSettings
 from onefold.observe.wording import age, counted, pause
-from onefold.run import orphans
+from onefold.runner import orphans
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?

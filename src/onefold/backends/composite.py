@@ -1,8 +1,8 @@
 """Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
 
 Nothing here is one transaction: the driver makes the parts of a settlement in the order that loses nothing
-(`run/settlement.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an idle
-worker is woken by its own long poll or by senders of its own process.
+(`runner/settlement.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an
+idle worker is woken by its own long poll or by senders of its own process.
 
 A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): what only looks for
 messages is answered as an empty backend would; whatever needs a queue is refused, and no server is asked.

@@ -120,7 +120,7 @@ class Engine(Keeper, Protocol):
     def effects(self) -> Callable[[int], EffectTransaction | None] | None:
         """Transactions for handlers' own rows where `commit` is None; None where there are none.
 
-        They write record, rows and changes of a settlement; its message is settled after them (`run/settlement.py`).
+        They write record, rows and changes of a settlement; its message is settled after them (`runner/settlement.py`).
         """
         ...
 

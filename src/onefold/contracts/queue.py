@@ -16,7 +16,9 @@ from typing import Final, Literal
 from msgspec import Struct
 
 JOB_ATTRIBUTE: Final = "onefold.job"  # names the job; absent on messages that onefold did not send
-RUN_ATTRIBUTE: Final = "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see run/runs.py
+RUN_ATTRIBUTE: Final = (
+    "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see runner/runs.py
+)
 APP_ATTRIBUTE: Final = (
     "onefold.app"  # names the app whose job it is; absent on messages of older versions and of strangers
 )

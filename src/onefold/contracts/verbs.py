@@ -1,7 +1,7 @@
 """The verbs of the contracts Queue, Store, Ledger, State and Commit, as protocols; every backend has classes of them.
 
 The values that travel through them are in the modules of those names. Lists go in, one answer per item comes out, in the
-same order. No verb waits for work, but for those of a `WaitingQueue`: waiting is `run/poll.py`'s.
+same order. No verb waits for work, but for those of a `WaitingQueue`: waiting is `runner/poll.py`'s.
 Protocols are named in annotations, so this module is imported where types are checked and never to run.
 Never here: values, policy, what only operators need (`admin.py`).
 Invariant: what is said here, the suites in `testing/` (`queue_contract.py`, ...) hold every backend to.

@@ -27,7 +27,7 @@ from msgspec import Struct
 import onefold
 from onefold.demo import data
 from onefold.errors import OutcomeUnknown, TransientError
-from onefold.run.handlers import Found
+from onefold.runner.handlers import Found
 
 LOOPBACK = "127.0.0.1"
 ANSWER_S_MAX = 30

@@ -32,9 +32,9 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey
 from onefold.demo.fulfilment import Booked, Courier, Invoice, Probe, shop
 from onefold.limits import DAY_MS
-from onefold.run.handlers import Found
-from onefold.run.settlement import Backend
-from onefold.run.worker import Worker, WorkerSettings
+from onefold.runner.handlers import Found
+from onefold.runner.settlement import Backend
+from onefold.runner.worker import Worker, WorkerSettings
 from onefold.runtime.workers import make_worker
 
 if TYPE_CHECKING:

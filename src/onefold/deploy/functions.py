@@ -3,7 +3,7 @@
     visibility   at least six times the timeout, plus the batch window (Lambda developer guide, "Creating and configuring an
                  SQS event source mapping")
     timeout      as chosen; else twice the longest job's. A run starts only while all of its job's timeout is left
-                 (`run/lambda_invocation.py`), so an invocation of more than one message needs room before that, or the
+                 (`runner/lambda_invocation.py`), so an invocation of more than one message needs room before that, or the
                  later ones would be given back again and again
 
 Never here: queues by themselves, what a writer makes of a function.
@@ -32,8 +32,8 @@ from onefold.lambdas.settings import (
     check_mapping,
 )
 from onefold.options import Function, Queue
-from onefold.run.handlers import Job
-from onefold.run.lambda_container import LambdaSettings
+from onefold.runner.handlers import Job
+from onefold.runner.lambda_container import LambdaSettings
 
 ROOM_FACTOR: Final = 2
 FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch

@@ -27,7 +27,7 @@ from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.maps.rules import MapSpec
 from onefold.options import Queue
-from onefold.run.handlers import Job
+from onefold.runner.handlers import Job
 from onefold.schedules.schedule import Schedule
 
 Role = Literal["main", "dead", "held"]

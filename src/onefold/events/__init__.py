@@ -1,7 +1,7 @@
 """Events: buses with rules, archives and replays, and pipes from queue to queue.
 
-Imports `run` and below. Which rule an event matches is decided in `events/routing.py`. The names here are loaded when they
-are first used: patterns and templates cost a function that has no bus nothing.
+Imports `runner` and below. Which rule an event matches is decided in `events/routing.py`. The names here are loaded when
+they are first used: patterns and templates cost a function that has no bus nothing.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ from onefold.contracts.queue import Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
-from onefold.decide.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
 from onefold.duration import Duration
 from onefold.events import replay
 from onefold.events.patterns import matches, view_of
@@ -42,8 +41,9 @@ from onefold.events.routing import Router
 from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
-from onefold.run import context
-from onefold.run.settlement import together
+from onefold.record.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
+from onefold.runner import context
+from onefold.runner.settlement import together
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"

@@ -29,11 +29,6 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem, RecordKey
-from onefold.decide.attempt import Facts
-from onefold.decide.delivery import AfterFailure
-from onefold.decide.envelopes import Envelope
-from onefold.decide.failures import Lists
-from onefold.decide.keys import key_rule
 from onefold.duration import Duration
 from onefold.events.patterns import BodyFilters, compile_filters, refuse_operators
 from onefold.events.transform import (
@@ -46,10 +41,15 @@ from onefold.events.transform import (
     transformed,
 )
 from onefold.options import Queue, Retry
-from onefold.run.context import Context
-from onefold.run.declaring import policy_of, types_of
-from onefold.run.handlers import Job, Rules, positional, run_of
-from onefold.run.outgoing import Sender
+from onefold.record.attempt import Facts
+from onefold.record.delivery import AfterFailure
+from onefold.record.envelopes import Envelope
+from onefold.record.failures import Lists
+from onefold.record.keys import key_rule
+from onefold.runner.context import Context
+from onefold.runner.declaring import policy_of, types_of
+from onefold.runner.handlers import Job, Rules, positional, run_of
+from onefold.runner.outgoing import Sender
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, CreatePipe
 _WHOLE_BODY: Final = "<$.body>"

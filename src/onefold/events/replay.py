@@ -23,9 +23,9 @@ from onefold import errors
 from onefold.contracts.archive import Archive
 from onefold.contracts.engine import Engine
 from onefold.contracts.state import Change, Versioned
-from onefold.decide.envelopes import Envelope, replayed
 from onefold.events.rules import EventArchive, Rule
-from onefold.run.settlement import together
+from onefold.record.envelopes import Envelope, replayed
+from onefold.runner.settlement import together
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

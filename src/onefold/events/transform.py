@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from onefold import codec
-from onefold.decide.envelopes import Envelope, time_text
 from onefold.errors import UsageError
+from onefold.record.envelopes import Envelope, time_text
 
 VARIABLES_MAX: Final = 100  # API reference, InputTransformer
 TEMPLATE_CHARS_MAX: Final = 8_192  # API reference, InputTransformer

@@ -23,8 +23,6 @@ from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
-from onefold.decide.delivery import Effect
-from onefold.decide.keys import KeyFunction, KeyRule, key_rule
 from onefold.duration import Duration
 from onefold.maps.rules import (
     CONCURRENCY_DEFAULT,
@@ -39,15 +37,17 @@ from onefold.maps.rules import (
 )
 from onefold.maps.sources import Item, ResultLocation, Source
 from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry, check_option
-from onefold.run.context import Context
-from onefold.run.declaring import types_of
-from onefold.run.dispatcher import House, Opened
-from onefold.run.handlers import Job
-from onefold.run.outgoing import Outgoing
+from onefold.record.delivery import Effect
+from onefold.record.keys import KeyFunction, KeyRule, key_rule
+from onefold.runner.context import Context
+from onefold.runner.declaring import types_of
+from onefold.runner.dispatcher import House, Opened
+from onefold.runner.handlers import Job
+from onefold.runner.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy, Waiter
-    from onefold.run.events import Sink
+    from onefold.runner.events import Sink
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
 TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was

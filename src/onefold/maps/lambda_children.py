@@ -22,15 +22,15 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
-from onefold.decide.delivery import Failed, Outcome
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
-from onefold.run.handlers import Job
-from onefold.run.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
-from onefold.run.lambda_handler import remaining_ms_of
-from onefold.run.lambda_invocation import Invocation
-from onefold.run.outgoing import Outgoing
+from onefold.record.delivery import Failed, Outcome
+from onefold.runner.handlers import Job
+from onefold.runner.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
+from onefold.runner.lambda_handler import remaining_ms_of
+from onefold.runner.lambda_invocation import Invocation
+from onefold.runner.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row

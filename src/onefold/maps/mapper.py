@@ -34,10 +34,10 @@ from onefold.maps.rules import EXCEEDED, EXCEEDED_CAUSE, exceeded
 from onefold.maps.sources import Malformed, Source
 from onefold.maps.span import OpenChild, Span, amended, amending, has_failed, is_over, status_of
 from onefold.maps.state import MapState, VersionedMapState
-from onefold.run import runs
-from onefold.run.completion import Closer
-from onefold.run.outgoing import Outgoing
-from onefold.run.settlement import together
+from onefold.runner import runs
+from onefold.runner.completion import Closer
+from onefold.runner.outgoing import Outgoing
+from onefold.runner.settlement import together
 
 if TYPE_CHECKING:
     pass

@@ -25,7 +25,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import OutboxItem
-from onefold.decide.delivery import Failed, Outcome, Success
+from onefold.record.delivery import Failed, Outcome, Success
 
 Format = Literal["csv", "json", "jsonl", "listing"]
 Delimiter = Literal["comma", "pipe", "semicolon", "space", "tab"]

@@ -19,7 +19,7 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.state import Change
 from onefold.maps.sources import Position, SourceIdentity
-from onefold.run.runs import MAP_PREFIX
+from onefold.runner.runs import MAP_PREFIX
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

@@ -19,8 +19,8 @@ from onefold.maps import state as map_state
 from onefold.maps.jobs import MapApp, MapJob, MapTurn
 from onefold.maps.mapper import Mapper
 from onefold.maps.state import OtherDriverError
-from onefold.run import runs
-from onefold.run.context import Context
+from onefold.runner import runs
+from onefold.runner.context import Context
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.store import Record, RecordKey
-from onefold.decide.delivery import Policy
 from onefold.observe.wording import age, counted, instant, one_line, pause
-from onefold.run.events import EVENTS
+from onefold.record.delivery import Policy
+from onefold.runner.events import EVENTS
 
 Number = str | int | bool | None
 Detail = Mapping[str, Number]
@@ -329,7 +329,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
     Args:
         at_ms, at: when; the second in UTC for people who read the JSON.
-        event: its name, as in `run/events.py`.
+        event: its name, as in `runner/events.py`.
         text: what happened.
         rule: what decided it; empty where nothing had to be decided.
         message_id, actor: which message, and who did it.

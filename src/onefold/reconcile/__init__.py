@@ -1,7 +1,7 @@
 """Whether what should exist after a run exists, once: looked at later, or by hand.
 
-Imports `run` and below. Nothing here sends the missing again: that is `admin/repair.py`, and a person's decision. The names
-here are loaded when they are first used.
+Imports `runner` and below. Nothing here sends the missing again: that is `admin/repair.py`, and a person's decision. The
+names here are loaded when they are first used.
 """
 
 from __future__ import annotations

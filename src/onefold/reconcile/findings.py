@@ -26,9 +26,9 @@ from onefold.contracts.state import VALUE_BYTES_MAX, Change
 from onefold.contracts.store import RecordKey
 from onefold.reconcile.counts import Own
 from onefold.reconcile.survey import Place, Survey, SurveyedOperation
-from onefold.run import runs
-from onefold.run.events import Event, Sinks
-from onefold.run.runs import RunState
+from onefold.runner import runs
+from onefold.runner.events import Event, Sinks
+from onefold.runner.runs import RunState
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

@@ -35,10 +35,10 @@ from onefold.reconcile import findings
 from onefold.reconcile.counts import Own, compare
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.survey import Survey, SurveyedOperation, dispatched_pages
-from onefold.run import runs
-from onefold.run.events import Sinks
-from onefold.run.handlers import Job
-from onefold.run.outgoing import Outgoing
+from onefold.runner import runs
+from onefold.runner.events import Sinks
+from onefold.runner.handlers import Job
+from onefold.runner.outgoing import Outgoing
 from onefold.zones import zone_of
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -33,8 +33,8 @@ from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row, tells
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
-from onefold.decide.delivery import Policy
-from onefold.run import runs
+from onefold.record.delivery import Policy
+from onefold.runner import runs
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger

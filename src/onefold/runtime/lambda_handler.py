@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from onefold import errors, maps, observe
 from onefold.backends import urls
 from onefold.clock import Never
-from onefold.run.admission import Admission
-from onefold.run.driver import Driver
-from onefold.run.events import Sinks
-from onefold.run.lambda_container import ExecutorPool, LateCloser
-from onefold.run.lambda_handler import LambdaAdapter
+from onefold.runner.admission import Admission
+from onefold.runner.driver import Driver
+from onefold.runner.events import Sinks
+from onefold.runner.lambda_container import ExecutorPool, LateCloser
+from onefold.runner.lambda_handler import LambdaAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.maps.jobs import MapJob
     from onefold.maps.lambda_children import StepFunctionsChildren
-    from onefold.run.events import Event, Sink
-    from onefold.run.handlers import Job
-    from onefold.run.lambda_container import LambdaSettings
-    from onefold.run.lambda_handler import Record
-    from onefold.run.settlement import Backend
+    from onefold.runner.events import Event, Sink
+    from onefold.runner.handlers import Job
+    from onefold.runner.lambda_container import LambdaSettings
+    from onefold.runner.lambda_handler import Record
+    from onefold.runner.settlement import Backend
     from onefold.runtime.wiring import Runtime
 
 

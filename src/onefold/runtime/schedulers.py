@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.run.events import Sinks
-from onefold.run.names import take
+from onefold.runner.events import Sinks
+from onefold.runner.names import take
 from onefold.schedules.fire_times import zone_of
 from onefold.schedules.schedule import Schedule
 from onefold.schedules.scheduler import Scheduler
 from onefold.schedules.transactions import SchedulerApp
 
 if TYPE_CHECKING:
-    from onefold.run.events import Sink
+    from onefold.runner.events import Sink
 
 
 class Upcoming(Struct, frozen=True, kw_only=True):

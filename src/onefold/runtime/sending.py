@@ -1,6 +1,6 @@
 """Messages from an app into its queues: all of one call are accepted, or none.
 
-Never here: how a payload becomes a message (run/outgoing.py). Invariant: when `send_all` returns, each receipt that is no
+Never here: how a payload becomes a message (runner/outgoing.py). Invariant: when `send_all` returns, each receipt that is no
 duplicate names a message that survives a crash of the machine.
 """
 
@@ -17,9 +17,9 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import APP_ATTRIBUTE
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
-from onefold.run.events import Event, kept
-from onefold.run.outgoing import Outgoing, Receipt
-from onefold.run.settlement import together
+from onefold.runner.events import Event, kept
+from onefold.runner.outgoing import Outgoing, Receipt
+from onefold.runner.settlement import together
 from onefold.runtime.wiring import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there

@@ -15,12 +15,12 @@ from onefold import errors, maps
 from onefold.backends import urls
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
-from onefold.run.admission import Admission
-from onefold.run.completion import Closer, Closing
-from onefold.run.driver import Driver
-from onefold.run.finishing import group_flag
-from onefold.run.names import take
-from onefold.run.settlement import Backend, JointTransaction
+from onefold.runner.admission import Admission
+from onefold.runner.completion import Closer, Closing
+from onefold.runner.driver import Driver
+from onefold.runner.finishing import group_flag
+from onefold.runner.names import take
+from onefold.runner.settlement import Backend, JointTransaction
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.maps.sources import ResultLocation, Source
     from onefold.outside import Clock, Entropy, Waiter
-    from onefold.run.events import Sinks
-    from onefold.run.handlers import Job
+    from onefold.runner.events import Sinks
+    from onefold.runner.handlers import Job
 
 
 def backend_of(engine: Engine) -> Backend:

@@ -1,6 +1,6 @@
 """Builds a worker for an app: driver, grouper, waiter, presence, child processes.
 
-The command line, the benchmark and the demo call this. Never here: the loop (`run/worker.py`), signals (cli).
+The command line, the benchmark and the demo call this. Never here: the loop (`runner/worker.py`), signals (cli).
 Invariant: the presence lock is taken before the first receive.
 """
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
-from onefold.run.events import Event, Sinks
-from onefold.run.grouping import Grouper
-from onefold.run.handlers import Job
-from onefold.run.longpoll import LongPoll
-from onefold.run.processes import Spawn
-from onefold.run.worker import Worker, WorkerSettings
+from onefold.runner.events import Event, Sinks
+from onefold.runner.grouping import Grouper
+from onefold.runner.handlers import Job
+from onefold.runner.longpoll import LongPoll
+from onefold.runner.processes import Spawn
+from onefold.runner.worker import Worker, WorkerSettings
 from onefold.runtime.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
-    from onefold.run.driver import Driver
-    from onefold.run.events import Sink
+    from onefold.runner.driver import Driver
+    from onefold.runner.events import Sink
 
 
 def make_worker(

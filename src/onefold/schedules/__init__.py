@@ -1,7 +1,7 @@
 """Schedules as they are declared, and the embedded scheduler that sends their ticks.
 
-Imports `run` and below. When a tick is due is decided in `schedules/ticks.py`; what a dispatcher yields goes through
-`run/dispatcher.py`. The names here are loaded when they are first used: zones and expressions cost a function that has no
+Imports `runner` and below. When a tick is due is decided in `schedules/ticks.py`; what a dispatcher yields goes through
+`runner/dispatcher.py`. The names here are loaded when they are first used: zones and expressions cost a function that has no
 schedule nothing.
 """
 

@@ -23,11 +23,11 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE,
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.options import Checked, Queue, Retry, check_option
-from onefold.run import runs
-from onefold.run.context import Context
-from onefold.run.dispatcher import House, as_handler
-from onefold.run.handlers import Job, positional
-from onefold.run.outgoing import Outgoing, derived_dedup_id
+from onefold.runner import runs
+from onefold.runner.context import Context
+from onefold.runner.dispatcher import House, as_handler
+from onefold.runner.handlers import Job, positional
+from onefold.runner.outgoing import Outgoing, derived_dedup_id
 from onefold.schedules.expressions import CronExpression
 from onefold.schedules.fire_times import Timing, next_after, parse, run_name, zone_of
 from onefold.schedules.ticks import MISSED_MAX, Missed
@@ -143,7 +143,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         body = encode(TickMessage(schedule=self.name, scheduled_at=scheduled_at))
         fifo = self.job.policy.fifo
         attributes = {JOB_ATTRIBUTE: Attribute(self.job.name), APP_ATTRIBUTE: Attribute(self.job.app)}
-        if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (run/runs.py)
+        if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (runner/runs.py)
             attributes[RUN_ATTRIBUTE] = Attribute(run)
         record, fingerprint = RecordKey("", self.job.name, run), self.job.rules.payload.fingerprint(body)
         return Outgoing(

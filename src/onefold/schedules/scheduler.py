@@ -25,11 +25,11 @@ from msgspec.structs import replace
 
 from onefold import errors, limits
 from onefold.contracts.state import Change
-from onefold.run import runs
-from onefold.run.events import Sinks
-from onefold.run.heartbeat import Bell
-from onefold.run.outgoing import Outgoing
-from onefold.run.runs import send_looks
+from onefold.runner import runs
+from onefold.runner.events import Sinks
+from onefold.runner.heartbeat import Bell
+from onefold.runner.outgoing import Outgoing
+from onefold.runner.runs import send_looks
 from onefold.schedules import ticks, undelivered
 from onefold.schedules.fire_times import run_name
 from onefold.schedules.schedule import Schedule

@@ -17,8 +17,8 @@ from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import History
 from onefold.contracts.state import Change
-from onefold.run.events import Event, Sinks, kept
-from onefold.run.outgoing import Outgoing, Receipt
+from onefold.runner.events import Event, Sinks, kept
+from onefold.runner.outgoing import Outgoing, Receipt
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy

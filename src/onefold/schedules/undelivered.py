@@ -25,11 +25,11 @@ from onefold import limits
 from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
-from onefold.decide.error_text import summary_of
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
-from onefold.run import runs
-from onefold.run.events import Event
-from onefold.run.outgoing import Outgoing
+from onefold.record.error_text import summary_of
+from onefold.runner import runs
+from onefold.runner.events import Event
+from onefold.runner.outgoing import Outgoing
 from onefold.schedules import transactions as ticking
 from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState

@@ -9,7 +9,7 @@
             world.run_until(datetime(2026, 6, 1, 4, tzinfo=UTC))     # and every tick of a schedule on the way there
 
 The engine is the real SQLite one on `:memory:`; visibility, retries, lifetimes and dead letters move with the clock.
-Never here: look-alikes of anything in `run/`. Invariant: what passes here takes the same lines of code in a worker.
+Never here: look-alikes of anything in `runner/`. Invariant: what passes here takes the same lines of code in a worker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from onefold.app import App
 from onefold.contracts.queue import Depth
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.run.driver import Driver
-from onefold.run.events import Event, Sinks
-from onefold.run.execution import Execution
-from onefold.run.grouping import Grouper
+from onefold.runner.driver import Driver
+from onefold.runner.events import Event, Sinks
+from onefold.runner.execution import Execution
+from onefold.runner.grouping import Grouper
 from onefold.schedules.scheduler import Scheduler
 
 

@@ -199,7 +199,7 @@ def test_an_expired_record_that_is_still_there_is_absent(counted: Counted) -> No
 
 
 def test_leases_are_safe_while_clocks_differ_by_less_than_the_margin(counted: Counted) -> None:
-    """A holder stops a tenth of the lease before its end (decide/lease.py); another host's clock may be that far ahead."""
+    """A holder stops a tenth of the lease before its end (record/lease.py); another host's clock may be that far ahead."""
     (hold,) = counted.claim(["one"])
     margin_ms = LEASE_MS // 10
     trusted_until_ms = NOW + LEASE_MS - margin_ms

@@ -18,7 +18,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Completed, Hold
-from onefold.run.context import Context
+from onefold.runner.context import Context
 from onefold.testing.records import KEY, LEASE_MS, NOW, ask, complete
 from tests.aws.dynamodb.tables import OpenBooks
 

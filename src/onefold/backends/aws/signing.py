@@ -15,7 +15,7 @@ younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
 The same secret makes FIFO deduplication ids that nobody can predict: with a predictable one, a stranger's message sent just
 before has the operation's own taken for its repetition. A process that may not read the secret sends them as they are.
 
-Never here: which claims a job accepts unsigned, because its body says the same (`run/handlers.py`).
+Never here: which claims a job accepts unsigned, because its body says the same (`runner/handlers.py`).
 Invariant: nothing is signed that onefold of this engine did not send or verify itself.
 """
 

@@ -15,10 +15,10 @@ from onefold.cli import options, render, target
 from onefold.cli.commands.jobs import read_file
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, line, number
-from onefold.decide.envelopes import time_text
 from onefold.events.bus import PutAnswer
 from onefold.events.replay import Replay
 from onefold.observe.wording import age, counted, one_line
+from onefold.record.envelopes import time_text
 
 command = Group(
     "events",

@@ -1,6 +1,6 @@
 """`onefold send`: one message to one job; `onefold resume`: let a job that its circuit breaker has paused go on now.
 
-Never here: making messages, when a job pauses (`decide/breaker.py`).
+Never here: making messages, when a job pauses (`record/breaker.py`).
 Invariants: what `send` prints was accepted durably, and checked against the job's type before; a job that was not paused is
 left as it is, and `resume` says so.
 """
@@ -18,7 +18,7 @@ from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.errors import NotFoundError
-from onefold.run.outgoing import Receipt
+from onefold.runner.outgoing import Receipt
 
 
 def _draw_receipt(receipt: Receipt) -> None:

@@ -24,13 +24,13 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
-from onefold.run.events import EVENTS, Event
+from onefold.runner.events import EVENTS, Event
 from onefold.runtime import schedulers
 from onefold.runtime.schedulers import Ended, Upcoming
 from onefold.schedules.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from onefold.run.events import Sink
+    from onefold.runner.events import Sink
 
 _SAID = 5  # of what comes next
 

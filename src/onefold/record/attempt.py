@@ -1,0 +1,205 @@
+"""The script of one delivery: a generator that yields steps, is given the answers, and never performs anything.
+
+    Claim -> [Probe] -> [Start] -> Call -> Commit
+
+`runner/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
+are loops around the same script. Every decision about a delivery is made here: also when a step is refused (a limit, a busy
+backend, no time left), and when a settlement turns out to be impossible and another takes its place. Every step, before and
+after, is a place to crash: the crash test walks them all. Scripts are flat: the rules are in `guard.py` and `fates.py`,
+what is done is in the driver.
+Invariant: the last step is a Commit, whatever was found; another follows only one that can never be carried out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
+
+from onefold.contracts import store
+from onefold.contracts.queue import Ack
+from onefold.record import delivery, fates, guard
+from onefold.record.delivery import Decision, Note, NotStarted, Policy
+from onefold.record.fates import decision_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from onefold.record.delivery import Outcome
+    from onefold.record.fates import ProbeAnswer
+
+
+MalformedKind = Literal["malformed", "untrusted", "no-job"]
+
+
+class Facts(Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of a delivery before anything is done.
+
+    Args:
+        key: the operation; None when the message is malformed.
+        fingerprint: digest of the payload.
+        malformed: why the message cannot be run as it is; None when it can.
+        kind: of that: it cannot be read, it claims what only onefold may say, or nobody declares its job.
+        run: that it belongs to; None for none.
+        discard: why the message is no job at all and may go (S3's test event); None for a job.
+        amends: fingerprint of the payload that an operator replaced by this one.
+        message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
+        stopped: its FIFO group is stopped by this earlier message, so it follows it to the dead-letter queue.
+    """
+
+    key: store.RecordKey | None
+    fingerprint: str = ""
+    malformed: str | None = None
+    kind: MalformedKind = "malformed"
+    run: str | None = None
+    discard: str | None = None
+    amends: str | None = None
+    message_id: str | None = None
+    sent_at_ms: int | None = None
+    receive_count: int = 0
+    stopped: str | None = None
+
+
+class Step(Struct):
+    """One thing for the driver to do, with replies for it to fill in.
+
+    Attributes:
+        now_ms: when it was done.
+        refused: it was not done, because the handler is not to be started now; why, and when the message is to come back.
+    """
+
+    now_ms: int = 0
+    refused: NotStarted | None = None
+
+
+class Claim(Step):
+    """Claim the operation and mark a fresh run as started, because the call follows at once; reply `found`."""
+
+    found: store.Answer | None = None
+
+
+class Probe(Step):
+    """Ask the job's probe; reply `answer`."""
+
+    claimed: store.Claimed | None = None
+    answer: ProbeAnswer | None = None
+
+
+class Start(Step):
+    """Mark the run as started, durably; reply `held`."""
+
+    hold: store.Hold | None = None
+    held: bool = False
+
+
+class Call(Step):
+    """Call the handler; replies `outcome` and `fraction` (chance for the jitter)."""
+
+    claimed: store.Claimed | None = None
+    attempt: int = 1
+    outcome: Outcome | None = None
+    fraction: float = 0.0
+
+
+class Commit(Step):
+    """Settle: record, outbox, history and message together, or in that order.
+
+    Replies `instead` and `fraction` when that can never be carried out as decided: what the run comes to then. Another
+    Commit follows. Not resumed otherwise.
+    """
+
+    hold: store.Hold | None = None
+    decision: Decision | None = None
+    instead: Outcome | None = None
+    fraction: float = 0.0
+
+
+class Decided(NamedTuple):
+    """What a script decided: of which claim (None: without one), which run of the budget that was, and what to add to it."""
+
+    decision: Decision
+    claimed: store.Claimed | None = None
+    number: int = 0
+    notes: tuple[Note, ...] = ()
+
+
+def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
+    """The steps of one delivery, in order; the last is a Commit."""
+    decision, claimed, number, notes = yield from _decide(facts, policy)
+    while True:
+        commit = Commit(hold=claimed.hold if claimed is not None else None, decision=_with(notes, decision))
+        yield commit
+        if commit.instead is None:
+            return
+        assert claimed is not None
+        decision = fates.settle(
+            commit.instead, policy, claimed, number, facts.receive_count, commit.now_ms, commit.fraction
+        )
+
+
+def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
+    """The steps up to the decision."""
+    never_run = _unread(facts, policy)
+    if never_run is not None:
+        return Decided(never_run)
+    assert facts.key is not None
+    claim = Claim()
+    yield claim
+    if claim.refused is not None:
+        return Decided(fates.not_admitted(claim.refused, policy))
+    assert claim.found is not None
+    go = guard.answer(claim.found, policy, claim.now_ms, facts.key.key, facts.fingerprint)
+    if not isinstance(claim.found, store.Claimed):
+        assert isinstance(go, Decision)
+        return Decided(go)
+    claimed = claim.found
+    notes: tuple[Note, ...] = ()
+    if isinstance(go, Decision):
+        return Decided(go, claimed, claimed.attempts)
+    if go.how == "probe":
+        probe = Probe(claimed=claimed)
+        yield probe
+        if probe.refused is not None:
+            return Decided(fates.not_started(probe.refused, policy, probe.now_ms), claimed, claimed.attempts)
+        assert probe.answer is not None
+        known = decision_of(probe.answer, policy, claimed, probe.now_ms)
+        notes = (Note("probe", {"answer": probe.answer.verdict}),)
+        if known is not None:
+            return Decided(known, claimed, claimed.attempts, notes)
+    if go.how != "call":
+        start = Start(hold=claimed.hold)
+        yield start
+        if start.refused is not None:
+            return Decided(fates.not_started(start.refused, policy, start.now_ms), claimed, claimed.attempts, notes)
+        if not start.held:
+            return Decided(delivery.lease_lost(claimed.attempts), claimed, claimed.attempts, notes)
+    number = claimed.attempts if claimed.started else claimed.attempts + 1
+    call = Call(claimed=claimed, attempt=number)
+    yield call
+    outcome = call.refused or call.outcome
+    assert outcome is not None
+    decision = fates.settle(outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
+    return Decided(decision, claimed, number, notes)
+
+
+def _unread(facts: Facts, policy: Policy) -> Decision | None:
+    """The decision about a message that is not to be claimed, whatever its record says; None for one that is."""
+    if facts.discard is not None:
+        return Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),))
+    if facts.malformed is not None or facts.key is None:
+        return fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind)
+    if facts.stopped is not None:
+        return fates.stopped(facts.stopped, facts.key.key, policy)
+    return None
+
+
+def _with(notes: tuple[Note, ...], decision: Decision) -> Decision:
+    if not notes:
+        return decision
+    return Decision(
+        write=decision.write,
+        settle=decision.settle,
+        notes=(*notes, *decision.notes),
+        clear=decision.clear,
+        outbox=decision.outbox,
+    )

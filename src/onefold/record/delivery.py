@@ -1,0 +1,181 @@
+"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
+
+The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is done. What failures
+lead to is in `fates.py`, which exception means what in `failures.py`; what is decided before the handler runs (duplicates,
+takeovers) in `guard.py`; the order of the steps in `attempt.py`. Outcomes cross the pipe between a worker and its child
+processes, so each has a tag.
+Never here: clocks, chance, storage. Invariant: whatever a handler does comes to exactly one outcome; a decision says
+everything that happens to its delivery: record, message, and what is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts import store
+from onefold.contracts.queue import Ack, Leave, Settle
+from onefold.errors import UsageError
+
+Jitter = Literal["full", "half", "none"]
+Effect = Literal["external", "repeatable", "transactional"]
+AfterFailure = Literal["stop", "skip"]
+Detail = Mapping[str, str | int | bool | None]
+
+FACTOR_MAX = 10.0  # beyond that the second pause is the cap already
+WAIT_MS_MAX = 1_000  # a duplicate of a running job looks again after at most this, where looking costs no receive
+
+
+class Backoff(Struct, frozen=True, kw_only=True):
+    """A pause that grows.
+
+    Args:
+        base_ms: before the second run; 0 or more.
+        factor: growth per failed run, 1 to 10.
+        cap_ms: longest pause, jitter included; `base_ms` to 43,200,000 (12 h).
+        jitter: `full` draws from 0 to the pause; `half` from half of it to one and a half; `none` is exact.
+
+    Raises:
+        UsageError: a number out of its bounds.
+    """
+
+    base_ms: int = 1_000
+    factor: float = 2.0
+    cap_ms: int = 15 * limits.MINUTE_MS
+    jitter: Jitter = "full"
+
+    def __post_init__(self) -> None:
+        if self.jitter not in get_args(Jitter):
+            raise UsageError(f"jitter={self.jitter!r} is not known.", todo="It is full, half or none.")
+        if not 1 <= self.factor <= FACTOR_MAX:
+            raise UsageError(f"factor={self.factor} is out of range.", todo=f"It may be 1 to {FACTOR_MAX:g}.")
+        if not 0 <= self.base_ms <= self.cap_ms <= limits.VISIBILITY_MS_MAX:
+            raise UsageError(
+                f"A first pause of {self.base_ms} ms with a longest pause of {self.cap_ms} ms is not possible.",
+                meaning="A message can be hidden for 12 hours at most.",
+                todo=f"Keep 0 <= base <= cap <= {limits.VISIBILITY_MS_MAX} ms.",
+            )
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """How a job's deliveries are treated. Immutable; made once from the declaration.
+
+    Args:
+        job: its name.
+        effect: `external` (calls something outside: started and recorded one by one), `repeatable` (running twice is
+            harmless: may be started and recorded in groups) or `transactional` (all its effects are rows written through
+            `ctx.connection`: they commit with the record or not at all).
+        attempts_max: runs per budget, 1 or more; the first one counts.
+        crashes_max: runs that may end with their process before the operation is quarantined, 1 or more.
+        backoff: pauses between deliveries after transient failures.
+        on_unknown: what to do when an earlier run's outcome is not known.
+        after_failure: FIFO: whether a dead-lettered or parked message stops its group.
+        timeout_ms: how long one run may take.
+        keep_ms: how long a finished record answers duplicates.
+        queue: where its messages come from.
+        uncounted: the queue can hide a message without the receive having counted.
+        fifo: the queue has message groups.
+        owner: the team that owns the fix.
+    """
+
+    job: str
+    queue: str
+    effect: Effect
+    attempts_max: int
+    crashes_max: int
+    backoff: Backoff
+    on_unknown: Literal["rerun", "hold", "probe"]
+    after_failure: AfterFailure
+    timeout_ms: int
+    keep_ms: int
+    uncounted: bool = True
+    fifo: bool = False
+    owner: str | None = None
+
+
+class Success(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The handler returned; its result as JSON, and the messages it sent."""
+
+    result: bytes
+    outbox: list[store.OutboxItem] = []
+
+
+class Note(Struct, frozen=True, gc=False):
+    """Something to be told: an event's name and the numbers that decided."""
+
+    event: str
+    detail: Detail = {}
+
+
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
+    """What becomes of one delivery.
+
+    Args:
+        write: the record's transition; None leaves it as it is.
+        settle: the message's fate.
+        notes: what to tell.
+        clear: hold of a completed run whose outbox leaves with this settlement.
+        outbox: messages of that completed run, to be sent before it is cleared.
+    """
+
+    write: store.Outcome | None
+    settle: Settle
+    notes: tuple[Note, ...] = ()
+    clear: store.Hold | None = None
+    outbox: tuple[store.OutboxItem, ...] = ()
+
+
+def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
+    """Decide a delivery whose handler returned. Arguments as `fates.settle`."""
+    write = store.Complete(result=outcome.result, expires_at_ms=now_ms + policy.keep_ms, outbox=outcome.outbox)
+    return Decision(write=write, settle=Ack(), notes=(Note("completed", {"attempt": attempt}),))
+
+
+def lease_lost(attempt: int) -> Decision:
+    """Leave a delivery whose run lost its lease: who took the operation over decides."""
+    return Decision(write=None, settle=Leave(), notes=(Note("lease-lost", {"attempt": attempt}),))
+
+
+class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The handler raised.
+
+    Args:
+        kind: what the failure means (see `record/failures.py`).
+        error: class name of the exception.
+        summary: one line without the payload.
+        retry_in_ms: how long the dependency asked us to wait; None leaves it to the policy.
+        crashed: the run was ended with its process (hard timeout, signal).
+        at: the last frame of the handler's own code, as in `shop.py:12 in book`; empty where nothing was raised.
+        trace: frames without locals (see `record/error_text.py`); empty where nothing was raised.
+    """
+
+    kind: Literal["transient", "permanent", "dependency-down", "unknown"]
+    error: str
+    summary: str
+    retry_in_ms: int | None = None
+    crashed: bool = False
+    at: str = ""
+    trace: str = ""
+
+
+class NotStarted(Struct, frozen=True, gc=False, tag=True):
+    """The handler was not called after all (drain, deadline near, rate limit); `why` for people."""
+
+    why: str
+    delay_ms: int = 0
+
+
+class Unstorable(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The handler returned something that cannot be stored: the effect happened, its result is lost."""
+
+    summary: str
+
+
+class LeaseGone(Struct, frozen=True, gc=False, tag=True):
+    """The run lost its lease: someone else owns the operation now."""
+
+
+Outcome = Success | Failed | NotStarted | Unstorable | LeaseGone

@@ -1,0 +1,347 @@
+"""What happens to a delivery that is not simply done: tried again, dead-lettered, parked for a person, released.
+
+`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy to
+a `Decision`. Beside it: messages that are never run (malformed, behind a stopped group, a key with another payload); the
+two ends that the guard decides too, `dead_letter_failed` and `park`; and what a probe's answer about a run in doubt leads
+to.
+
+A run is in doubt when an earlier one was started and never said how it ended. Done is answered from what the probe found,
+not done is run again within the budget, and what stays unknown is parked: only "not done" lets the handler run again.
+Never here: clocks, chance (a fraction comes in), storage, asking a probe.
+Invariant: onefold decides before the queue's own maximum receive count does, so that it can say why.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from onefold.contracts import store
+from onefold.contracts.queue import Bury, Reason, RetryIn
+from onefold.record import delivery
+from onefold.record.backoff import bounds_ms, delay_ms
+from onefold.record.breaker import BreakerPolicy
+from onefold.record.delivery import (
+    Decision,
+    Failed,
+    LeaseGone,
+    Note,
+    NotStarted,
+    Outcome,
+    Policy,
+    Success,
+    Unstorable,
+    completed,
+    lease_lost,
+)
+
+
+def settle(
+    outcome: Outcome,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
+) -> Decision:
+    """Decide a delivery whose run was claimed.
+
+    Args:
+        outcome: what the handler did.
+        attempt: which run of the budget this was, 1 or more.
+        receive_count: of the message, for people.
+        now_ms: wall time.
+        fraction: chance from [0, 1) for the jitter.
+    """
+    expires_at_ms = now_ms + policy.keep_ms
+    match outcome:
+        case Success():
+            return completed(outcome, policy, attempt, now_ms)
+        case NotStarted():
+            return not_started(outcome, policy, now_ms)
+        case LeaseGone():
+            return lease_lost(attempt)
+        case Unstorable():
+            return _unstorable(outcome, policy, claimed, attempt, now_ms)
+        case Failed(kind="dependency-down"):
+            pause_ms = outcome.retry_in_ms if outcome.retry_in_ms is not None else BreakerPolicy().pause_ms
+            return Decision(
+                write=store.Release(expires_at_ms=expires_at_ms, refund=True, failure=_failure(outcome)),
+                settle=RetryIn(pause_ms, uncounted=policy.uncounted),
+                notes=(
+                    Note("dependency-down", {"error": outcome.error, "summary": outcome.summary, **_where(outcome)}),
+                ),
+            )
+        case Failed(kind="permanent"):
+            return dead_letter_failed(outcome, "permanent", policy, claimed, attempt, now_ms)
+        case Failed(kind="unknown") if policy.effect != "transactional":
+            return _unknown(outcome, policy, claimed, attempt, now_ms, fraction)
+        case Failed():
+            return _transient(outcome, policy, claimed, attempt, receive_count, now_ms, fraction)
+
+
+def not_started(outcome: NotStarted, policy: Policy, now_ms: int) -> Decision:
+    """Release a claim whose handler is not called after all: no attempt is used."""
+    return Decision(
+        write=store.Release(expires_at_ms=now_ms + policy.keep_ms, refund=True),
+        settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
+        notes=(Note("released", {"why": outcome.why}),),
+    )
+
+
+def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
+    """Send a delivery back that is not to be claimed now; its record stays as it is."""
+    return Decision(
+        write=None,
+        settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
+        notes=(Note("released", {"why": outcome.why, "delay_ms": outcome.delay_ms}),),
+    )
+
+
+def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
+    # Its own rows are rolled back, so nothing happened; an external effect did happen, and only a person can say so.
+    if policy.effect == "transactional":
+        failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
+        return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
+    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold"})
+    return park("PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told)
+
+
+def _transient(
+    outcome: Failed,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    receive_count: int,
+    now_ms: int,
+    fraction: float,
+) -> Decision:
+    if attempt >= policy.attempts_max:
+        return dead_letter_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
+    return Decision(
+        write=store.Fail(failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms),
+        settle=RetryIn(wait_ms),
+        notes=(
+            Note(
+                "retry",
+                {
+                    "attempt": attempt,
+                    "of": policy.attempts_max,
+                    "delay_ms": wait_ms,
+                    "receive_count": receive_count,
+                    "error": outcome.error,
+                    "summary": outcome.summary,
+                    **_where(outcome),
+                },
+            ),
+        ),
+    )
+
+
+def _where(outcome: Failed) -> dict[str, str]:
+    """Where it was raised, for an event; nothing where nothing was raised."""
+    return {name: text for name, text in (("where", outcome.at), ("trace", outcome.trace)) if text}
+
+
+def _unknown(
+    outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
+) -> Decision:
+    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown, **_where(outcome)})
+    if policy.on_unknown == "hold":
+        return park(
+            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told,
+            trace=outcome.trace,
+        )  # fmt: skip
+    if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
+        return dead_letter_failed(outcome, "attempts", policy, claimed, attempt, now_ms)
+    wait_ms = max(delay_ms(policy.backoff, attempt, fraction), outcome.retry_in_ms or 0)
+    write = store.Unknown(
+        failure=_failure(outcome), expires_at_ms=now_ms + policy.keep_ms, parked=False, crashed=outcome.crashed
+    )
+    again = Note(
+        "retry",
+        {
+            "attempt": attempt,
+            "of": policy.attempts_max,
+            "delay_ms": wait_ms,
+            "error": outcome.error,
+            "summary": outcome.summary,
+        },
+    )
+    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
+
+
+def dead_letter_failed(
+    outcome: Failed, kind: str, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int
+) -> Decision:
+    """To the dead-letter queue with the reason; the record is failed and its budget closed."""
+    reason = Reason(
+        kind=kind,
+        error=outcome.error,
+        summary=outcome.summary,
+        job=policy.job,
+        key=claimed.hold.key.key,
+        attempts=attempt,
+        crashes=claimed.crashes + (1 if outcome.crashed else 0),
+        first_at_ms=claimed.first_at_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+        trace=outcome.trace or None,
+    )
+    failure = store.Failure(kind=kind, error=outcome.error, summary=outcome.summary)
+    return Decision(
+        write=store.Fail(failure=failure, expires_at_ms=now_ms + policy.keep_ms, closes_budget=True),
+        settle=Bury("dead-letter", reason),
+        notes=(
+            Note(
+                "quarantine" if kind == "quarantine" else "dead-letter",
+                {
+                    "reason": kind,
+                    "error": outcome.error,
+                    "summary": outcome.summary,
+                    "attempt": attempt,
+                    "of": policy.attempts_max,
+                    "crashes": reason.crashes,
+                    **_where(outcome),
+                },
+            ),
+        ),
+    )
+
+
+def park(
+    error: str,
+    summary: str,
+    policy: Policy,
+    claimed: store.Claimed,
+    attempt: int,
+    now_ms: int,
+    *,
+    crashed: bool,
+    told: Note | None = None,
+    trace: str = "",
+) -> Decision:
+    """Into the held queue, where a person settles it; the record is unknown and does not expire.
+
+    Args:
+        trace: where it was raised; empty where nothing was.
+        told: the event that says why, unless the claim has said it (`guard.noticed`).
+    """
+    reason = Reason(
+        kind="unknown",
+        error=error,
+        summary=summary,
+        job=policy.job,
+        key=claimed.hold.key.key,
+        attempts=attempt,
+        crashes=claimed.crashes + (1 if crashed else 0),
+        first_at_ms=claimed.first_at_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+        trace=trace or None,
+    )
+    write = store.Unknown(
+        failure=store.Failure(kind="unknown", error=error, summary=summary),
+        expires_at_ms=now_ms + policy.keep_ms,
+        parked=True,
+        crashed=crashed,
+    )
+    held = Note("held", {"summary": summary})
+    return Decision(write=write, settle=Bury("held", reason), notes=(held,) if told is None else (told, held))
+
+
+def _failure(outcome: Failed) -> store.Failure:
+    return store.Failure(kind=outcome.kind, error=outcome.error, summary=outcome.summary)
+
+
+def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision:
+    """A message that cannot be run as it is goes to the dead-letter queue; `summary` says why.
+
+    Args:
+        kind: `malformed`: it cannot be read; or as `attempt.Facts` has it.
+    """
+    error = "PayloadError" if kind == "malformed" else None
+    reason = Reason(kind=kind, error=error, summary=summary, job=policy.job, owner=policy.owner)
+    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note(kind, {"summary": summary}),))
+
+
+def stopped(by: str, key: str, policy: Policy) -> Decision:
+    """A message whose FIFO group was stopped by another follows that one."""
+    summary = f"Its message group is stopped by message {by}; it follows so that the order is kept."
+    reason = Reason(kind="group-stopped", summary=summary, job=policy.job, key=key, owner=policy.owner)
+    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("group-stopped", {"by": by}),))
+
+
+def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
+    """The key came with another payload before: this one is dead-lettered. Arguments as `guard.answer`."""
+    summary = (
+        f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
+        f"{found.fingerprint[:12]}, now {found.status}; the first payload itself is not kept). This payload, fingerprint "
+        f"{fingerprint[:12]}, was not run."
+    )
+    reason = Reason(
+        kind="conflict",
+        error="ConflictError",
+        summary=summary,
+        job=policy.job,
+        key=key,
+        first_at_ms=now_ms,
+        last_at_ms=now_ms,
+        owner=policy.owner,
+    )
+    return Decision(
+        write=None,
+        settle=Bury("dead-letter", reason),
+        notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
+    )
+
+
+class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown.
+
+    Args:
+        verdict: `later`: the probe itself failed for now; ask again after the job's pause, or `retry_in_ms` when longer.
+    """
+
+    verdict: Literal["done", "not-done", "unknown", "later"]
+    result: bytes = b"null"
+    summary: str = ""
+    retry_in_ms: int | None = None
+
+
+def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision | None:
+    """The decision when the probe knows, or cannot know; None when the handler may run again."""
+    match found.verdict:
+        case "done":
+            return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
+        case "unknown":
+            told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
+            summary = found.summary or "The probe could not tell whether the effect happened."
+            return park("OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told)
+        case "later":
+            return _later(found, policy, claimed, now_ms)
+        case "not-done":
+            if claimed.attempts < policy.attempts_max:
+                return None
+            last = claimed.failure
+            used = Failed(
+                kind="transient",
+                error=last.error if last else "WorkerDied",
+                summary=last.summary if last else "Every run ended with its process; the probe says: not done.",
+            )
+            return dead_letter_failed(used, "attempts", policy, claimed, claimed.attempts, now_ms)
+
+
+def _later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
+    """Still in doubt, and nothing was run: no attempt is used. The queue's own maximum of receives bounds it."""
+    pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
+    wait_ms = max(pause_ms, found.retry_in_ms or 0)
+    failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)
+    return Decision(
+        write=store.Unknown(failure=failure, expires_at_ms=now_ms + policy.keep_ms),
+        settle=RetryIn(wait_ms),
+        notes=(Note("retry", {"delay_ms": wait_ms, "summary": found.summary, "error": "ProbeFailed"}),),
+    )

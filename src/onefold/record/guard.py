@@ -1,0 +1,119 @@
+"""What the answer to a claim means: run, answer, wait, park, refuse.
+
+One pure function, `answer`, from what the store found to either a `Decision` (the delivery is over) or a `Go` (the handler
+may run, perhaps after asking a probe or marking the start). Never here: the state machine's own conditions, which are each
+store's and are held to `testing/store_contract.py`.
+Invariant: a run in doubt is never started before the job's policy said so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts import store
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.record.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy
+from onefold.record.fates import conflict, dead_letter_failed, park
+
+
+class Go(Struct, frozen=True, gc=False):
+    """The handler may run.
+
+    Args:
+        how: `call` (already marked as started), `start` (mark it first) or `probe` (ask first whether it happened).
+    """
+
+    how: Literal["call", "start", "probe"]
+
+
+def answer(
+    found: store.Answer, policy: Policy, now_ms: int, key: str | None = None, fingerprint: str = ""
+) -> Decision | Go:
+    """What to do with a delivery, given what its claim found; `key` and `fingerprint` are its own, for people."""
+    match found:
+        case store.Claimed():
+            return _claimed(found, policy, now_ms)
+        case store.Completed():
+            pending = tuple(found.outbox)
+            return Decision(
+                write=None,
+                settle=Ack(),
+                notes=(Note("duplicate", {"of": found.message_id, "completed_at_ms": found.completed_at_ms}),),
+                clear=found.hold if pending else None,
+                outbox=pending,
+            )
+        case store.Running():
+            left_ms = max(found.until_ms - now_ms, 0) + 1
+            # By the step of a clock that was set, a lease may end later than any queue hides a message.
+            wait_ms = min(left_ms, WAIT_MS_MAX if policy.uncounted else limits.VISIBILITY_MS_MAX)
+            return Decision(
+                write=None,
+                settle=RetryIn(wait_ms, uncounted=policy.uncounted),
+                notes=(
+                    Note("running-elsewhere", {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}),
+                ),
+            )
+        case store.Held():
+            reason = Reason(
+                kind="unknown",
+                summary="Waits for a person to settle an earlier run of the same key, whose outcome is unknown.",
+                job=policy.job,
+                key=key,
+                owner=policy.owner,
+                first_at_ms=found.since_ms,
+                last_at_ms=now_ms,
+            )
+            return Decision(
+                write=None,
+                settle=Bury("held", reason),
+                notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
+            )
+        case store.Conflict():
+            return conflict(found, policy, now_ms, key, fingerprint)
+        case _:
+            assert_never(found)
+
+
+def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go:
+    if found.started:
+        return Go("call")
+    in_doubt = found.doubt and policy.effect != "transactional"
+    if in_doubt and policy.on_unknown == "hold":
+        return park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False)
+    if found.crashes >= policy.crashes_max:
+        died = Failed(kind="permanent", error="WorkerDied", summary=f"{found.crashes} runs ended with their process.")
+        return dead_letter_failed(died, "quarantine", policy, found, found.attempts, now_ms)
+    if in_doubt and policy.on_unknown == "probe":
+        return Go("probe")
+    if found.attempts >= policy.attempts_max:
+        last = found.failure or store.Failure(kind="unknown", error="WorkerDied", summary=_DIED)
+        used = Failed(kind="transient", error=last.error, summary=last.summary)
+        return dead_letter_failed(used, "attempts", policy, found, found.attempts, now_ms)
+    return Go("start")
+
+
+_DIED = "The process that ran it ended before it could say whether the effect happened."
+
+
+def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
+    """What a claim has shown about the run before it, to be written with the claim and before any handler is called.
+
+    One `takeover` for each process that ended without a word. `unknown` where a run's outcome is in doubt and the policy is
+    to run it again or to hold it: once for a crash, by the claim that counts it.
+    """
+    if not isinstance(found, store.Claimed):
+        return ()
+    notes: tuple[Note, ...] = ()
+    if found.found == "in_progress":
+        detail = {"from": found.previous_owner, "fence": found.hold.fence, "crashes": found.crashes}
+        notes = (Note("takeover", detail | {"doubt": found.doubt, "started": found.crashed}),)
+    reported = found.found == "released" or (found.found == "in_progress" and not found.crashed)
+    if not reported and not found.started and found.doubt and policy.effect != "transactional":
+        again = found.crashes < policy.crashes_max and found.attempts < policy.attempts_max
+        if policy.on_unknown == "hold" or (policy.on_unknown == "rerun" and again):
+            detail = {"policy": policy.on_unknown, "crashes": found.crashes, "fence": found.hold.fence}
+            notes = (*notes, Note("unknown", detail))
+    return notes

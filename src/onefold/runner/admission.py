@@ -1,0 +1,269 @@
+"""What may hold a delivery back before it is claimed: circuit breakers, rate limits, concurrency limits.
+
+All of them are values in `State`, so every process on the engine shares them: each change is read, decided by a pure
+function of `record/`, and written back by compare-and-set; who was beaten asks again. A delivery that is held back is hidden
+for as long as the limit says and uses up neither an attempt nor (where the queue can) a receive. A job without a limit whose
+breaker is closed costs one read of that breaker every CACHE_MS.
+Never here: the arithmetic (`record/rate.py`, `record/breaker.py`), waiting. Invariant: a slot is renewed only while this
+process has it, and is released at most once: when its run is settled or could not be claimed; else it ends with its lease.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from onefold import errors
+from onefold.contracts.queue import RetryIn
+from onefold.contracts.state import Change, Versioned
+from onefold.contracts.store import Complete, Fail, Release, Unknown
+from onefold.record import breaker, rate
+from onefold.record.breaker import Answer, Breaker, BreakerPolicy
+from onefold.record.delivery import Decision, Detail
+from onefold.runner.execution import Execution
+from onefold.steady_clock import until_ms
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+    from onefold.outside import Clock
+
+T = TypeVar("T")
+Tell = Callable[[str, Execution, Detail], None]
+
+CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
+_UNSEEN = (None, 0)
+_TRIES = 20  # compare-and-set rounds before the delivery is told to come back
+_BEATEN_MS = 50
+
+
+class Admission:
+    """Limits and breakers of an app's jobs, shared by every process on the engine.
+
+    Args:
+        state: where the values are.
+        owner: id of this process; names its slots. lease_ms: how long a slot holds until it is renewed.
+        cache_ms: how long a breaker that was seen closed is believed closed.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        clock: Clock,
+        owner: str,
+        lease_ms: int,
+        cache_ms: int = CACHE_MS,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._cache_ms = cache_ms
+        self._policy = BreakerPolicy()
+        self._seen: dict[str, tuple[Breaker | None, int]] = {}  # None: closed, as nearly all are
+        self._slots: set[tuple[str, str]] = set()  # State name and holder of each run of this process
+
+    def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
+        """The runs that may go on, and the others with how long to wait (ms) and why."""
+        admitted: list[Execution] = []
+        refused: list[tuple[Execution, int, str]] = []
+        closed: set[str] = set()  # asked once for all runs of a job
+        for run in runs:
+            job = run.job.name
+            seen = None if job in closed else self._current(breaker_name(job))
+            if seen is None or not seen.is_open:
+                closed.add(job)
+            wait_ms, why = (0, "") if job in closed else self._paused(run)
+            if not why and run.job.limit is not None:
+                wait_ms, why = self._take(run, run.job.limit)
+            if why:
+                refused.append((run, max(wait_ms, 1), why))
+            else:
+                admitted.append(run)
+        return admitted, refused
+
+    def forget(self, runs: Sequence[Execution]) -> None:
+        """Runs were admitted and could not be claimed: release their slots, or at least renew them no more."""
+        for run in runs:
+            with suppress(errors.TransientError):  # then it ends with the lease
+                self._release(run)
+
+    def is_to_blame(self, run: Execution) -> bool:
+        """Whether a dependency-down is this operation's own doing (others got through meanwhile): a plain failure then."""
+        seen = self._current(breaker_name(run.job.name))
+        return seen is not None and breaker.is_to_blame(seen, _operation(run))
+
+    def settled(self, run: Execution, decision: Decision, tell: Tell) -> None:
+        """A run was settled: release its slot, and let the breaker know what the dependency answered."""
+        self._release(run)
+        name = breaker_name(run.job.name)
+        seen, _ = self._seen.get(name, _UNSEEN)
+        if seen is None and (decision.write is None or isinstance(decision.write, Complete)):
+            return  # the ordinary case: nothing to write, nothing to report
+        answer = _answer(decision)
+        heeded = ("down", "failing") if self._policy.in_a_row is not None else ("down",)
+        if answer not in heeded and seen is None:
+            return  # it would change nothing, and reading the breaker may cost a call for each message
+        note = decision.notes[-1] if decision.notes else None
+        summary = str(note.detail.get("summary", "")) if note is not None else ""
+        now_ms = self._clock.now_ms()
+        asked_ms = decision.settle.delay_ms if answer == "down" and isinstance(decision.settle, RetryIn) else None
+
+        def decide(value: Breaker) -> tuple[Breaker, str | None]:
+            found = breaker.told(
+                value, self._policy, _operation(run), answer, now_ms, retry_in_ms=asked_ms, summary=summary
+            )
+            return found.breaker, found.event
+
+        changed, event = self._change(name, Breaker, breaker.CLOSED, decide)
+        if event is not None:
+            tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
+        self._remember(name, changed)
+
+    def renew(self) -> None:
+        """Extend every slot this process holds by another lease; called with the heartbeat."""
+        until = until_ms(self._clock, self._clock.now_ms(), self._lease_ms)
+        held: dict[str, list[str]] = defaultdict(list)
+        for name, holder in list(self._slots):
+            held[name].append(holder)
+        for name, holders in held.items():
+
+            def extend(
+                slots: dict[str, int], name: str = name, holders: Sequence[str] = holders
+            ) -> tuple[dict[str, int], None]:
+                # Looked up at every try: a slot that was given back meanwhile must not be taken again.
+                return slots | {one: until for one in holders if (name, one) in self._slots}, None
+
+            self._change(name, dict[str, int], _no_slots(), extend)
+
+    # -- breakers ----------------------------------------------------------------------------------------------------
+
+    def _paused(self, run: Execution) -> tuple[int, str]:
+        """Of a job whose breaker was seen open: how long this delivery has to wait, and why; 0 and nothing: it may go."""
+        name = breaker_name(run.job.name)
+        now_ms = self._clock.now_ms()
+
+        def decide(value: Breaker) -> tuple[Breaker, breaker.BreakerRuling]:
+            found = breaker.admit(value, self._policy, _operation(run), now_ms)
+            return found.breaker, found
+
+        changed, found = self._change(name, Breaker, breaker.CLOSED, decide)
+        self._remember(name, changed)
+        if found is None:
+            return _BEATEN_MS, "the circuit breaker is being changed by others"
+        return (0, "") if found.admitted else (found.wait_ms, f"the job is paused: {changed.summary}"[:200])
+
+    def _current(self, name: str) -> Breaker | None:
+        """The breaker as it was read a moment ago; None: closed."""
+        seen, believed_until_ms = self._seen.get(name, _UNSEEN)
+        if self._clock.monotonic_ms() < believed_until_ms:
+            return seen
+        found = self._state.get([name])[0]
+        return self._remember(name, None if found is None else msgspec.json.decode(found.value, type=Breaker))
+
+    def _remember(self, name: str, value: Breaker | None) -> Breaker | None:
+        if value == breaker.CLOSED:  # it holds nothing back and remembers nothing
+            value = None
+        self._seen[name] = (value, self._clock.monotonic_ms() + self._cache_ms)
+        return value
+
+    # -- limits ------------------------------------------------------------------------------------------------------
+
+    def _take(self, run: Execution, limit: rate.Limit) -> tuple[int, str]:
+        """Take a slot and a token: how long this delivery has to wait, and why; 0 and nothing: it has both."""
+        part = limit.key.of(run.payload) if limit.key is not None else ""
+        if limit.concurrency is not None:
+            wait_ms = self._occupy(run, limit.concurrency, part)
+            if wait_ms:
+                return wait_ms, f"{limit.concurrency} runs are under way, which is the limit"
+        if limit.rate is not None:
+            wait_ms = self._draw(run, limit.rate, part)
+            if wait_ms:
+                self._release(run)
+                return wait_ms, f"the rate of {limit.rate.count} per {limit.rate.per_ms} ms is used up"
+        return 0, ""
+
+    def _release(self, run: Execution) -> None:
+        """Release the slot of a run, if it has one."""
+        if run.job.limit is None or run.job.limit.concurrency is None:
+            return
+        part = run.job.limit.key.of(run.payload) if run.job.limit.key is not None and run.facts.key is not None else ""
+        name, holder = f"slots/{run.job.name}/{part}", f"{self._owner}/{run.delivery.receipt}"
+        if (name, holder) not in self._slots:
+            return
+        self._slots.discard((name, holder))
+        now_ms = self._clock.now_ms()
+        self._change(name, dict[str, int], _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
+
+    def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
+        now_ms = self._clock.now_ms()
+
+        def decide(value: rate.Bucket | None) -> tuple[rate.Bucket | None, rate.Taken]:
+            found = rate.take(value, allowed, 1, now_ms)
+            return found.bucket, found
+
+        _, found = self._change(f"rate/{run.job.name}/{part}", rate.Bucket, None, decide)
+        return _BEATEN_MS if found is None else int(found.wait_ms)
+
+    def _occupy(self, run: Execution, count_max: int, part: str) -> int:
+        now_ms, holder = self._clock.now_ms(), f"{self._owner}/{run.delivery.receipt}"
+        name = f"slots/{run.job.name}/{part}"
+
+        def decide(value: dict[str, int]) -> tuple[dict[str, int], rate.Occupied]:
+            found = rate.occupy(value, holder, count_max, now_ms + self._lease_ms, now_ms)
+            return found.slots, found
+
+        _, found = self._change(name, dict[str, int], _no_slots(), decide)
+        if found is None:
+            return _BEATEN_MS
+        if found.granted:
+            self._slots.add((name, holder))
+            return 0
+        return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
+
+    def _change(self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]) -> tuple[T, Any]:
+        """Read, decide, compare-and-set until nobody was faster; (value, None) when beaten every time."""
+        value = empty
+        for _ in range(_TRIES):
+            found: Versioned | None = self._state.get([name])[0]
+            value = empty if found is None else msgspec.json.decode(found.value, type=kind)
+            changed, answer = decide(value)
+            if changed is value or changed == value:
+                return changed, answer
+            expected = 0 if found is None else found.version
+            if self._state.put([Change(name, msgspec.json.encode(changed), expected)])[0]:
+                return changed, answer
+        return value, None
+
+
+def _no_slots() -> dict[str, int]:
+    return {}
+
+
+def _operation(run: Execution) -> str:
+    key = run.facts.key
+    return f"{key.scope}/{key.key}" if key is not None else run.delivery.message_id
+
+
+def _answer(decision: Decision) -> Answer:
+    """What the end of a run says about the dependency."""
+    if isinstance(decision.write, Complete):
+        return "answered"
+    if any(note.event == "dependency-down" for note in decision.notes):
+        return "down"
+    match decision.write:
+        case Fail() if decision.write.failure.kind == "permanent":
+            return "answered"
+        case Fail() | Unknown():
+            return "failing"
+        case Release() | None:
+            return "none"
+
+
+def breaker_name(job: str) -> str:
+    """The name in State of a job's circuit breaker."""
+    return f"breaker/{job}"

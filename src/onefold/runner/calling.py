@@ -1,0 +1,161 @@
+"""Calling a job's handler or asking its probe, here and now, and saying as a value what came of it.
+
+A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
+serve the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
+Never here: scripts, storage, deadlines, what a probe's answer decides (`record/fates.py`). Invariant: what a handler does,
+short of ending the process, comes back as one outcome; a probe that fails has not answered, and is never taken for "not
+done".
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from onefold import errors, forks
+from onefold.record import delivery as fate
+from onefold.record.delivery import Failed, LeaseGone, Unstorable
+from onefold.record.failures import classify, judge
+from onefold.record.fates import ProbeAnswer
+from onefold.runner import context
+from onefold.runner.events import is_kept, kept_text
+from onefold.runner.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+    from onefold.record.delivery import Failed, Outcome
+    from onefold.runner.context import Context
+    from onefold.runner.handlers import Job
+
+
+def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
+    """Call the handler in this thread; an `async def` handler gets an event loop of its own."""
+    context.watch_pools()
+    token, born = context.current.set(ctx), forks.generation()
+    try:
+        value = job.invoke(payload, ctx)
+        if hasattr(value, "__await__"):
+            value = run_coroutine(value)
+        if forks.generation() != born:
+            leave_child(None)
+    except BaseException as error:
+        if forks.generation() != born:
+            leave_child(error)
+        if isinstance(error, KeyboardInterrupt) and _by_a_person():
+            raise  # the person at the terminal means the process, not this run
+        return raised(job, error, clock)
+    finally:
+        context.current.reset(token)
+        ctx.end()
+    return returned(job, value, ctx)
+
+
+def _by_a_person() -> bool:
+    """Whether a KeyboardInterrupt may be a Ctrl-C: Python raises one for it in the main thread, unless SIGINT is handled."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def leave_child(error: BaseException | None) -> NoReturn:
+    """End a process that a handler forked and that came back from the handler: its parent answers for the run."""
+    code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
+    if error is not None and not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
+    """The outcome of a handler that returned `value`."""
+    try:
+        result = job.rules.payload.encode_result(value)
+    except errors.PayloadError as error:
+        return _unsent(job, value) or _unstorable("", error)
+    except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
+        return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
+    return fate.Success(result=result, outbox=ctx.outbox)
+
+
+def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
+    """The outcome of a handler that returned messages, or a generator of them, as if that sent them; else None."""
+    lazy = isinstance(value, Iterator)
+    some = value if isinstance(value, list | tuple | set) else (value,)
+    if not lazy and not any(isinstance(one, Outgoing) for one in some):
+        return None
+    what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and nothing was sent."
+    if job.ticks:
+        what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
+    elif lazy:
+        what += (
+            " Its work is done only when somebody iterates over it. Return the values themselves, for example a list."
+        )
+    else:
+        what += " The handler ran. Send with ctx.send(job, payload), and return None or a value that JSON can hold."
+        return Unstorable(summary=what)
+    return Failed(kind="permanent", error="UsageError", summary=what)
+
+
+def _unstorable(why: str, error: Exception) -> Outcome:
+    return Unstorable(summary=f"{why}{kept_text(error)}"[:500])
+
+
+def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
+    """The outcome of a handler that raised `error`."""
+    if isinstance(error, errors.LeaseLost):
+        return LeaseGone()
+    classes = job.classes
+    return classify(
+        error,
+        now_ms=clock.now_ms(),
+        transient=classes.get("transient", ()),
+        permanent=classes.get("permanent", ()),
+        unknown=classes.get("unknown", ()),
+        with_text=is_kept(),
+    )
+
+
+def overran(timeout_ms: int) -> Failed:
+    """The outcome of a handler that was stopped at its deadline: whether its effect happened is not known."""
+    summary = f"The handler was still running after its timeout of {timeout_ms} ms and was stopped."
+    return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
+
+
+def run_coroutine(value: Any) -> Any:
+    """Await it on an event loop of its own."""
+    import asyncio  # 36 ms to import; only jobs with coroutines pay it
+
+    async def awaited() -> Any:
+        return await value
+
+    return asyncio.run(awaited())
+
+
+def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
+    """Ask the job's probe in this thread; one that fails has not answered, see `unanswered`."""
+    try:
+        found = job.ask(payload, ctx)
+        if hasattr(found, "__await__"):
+            found = run_coroutine(found)
+        return job.probe_answer(found)
+    except Exception as error:  # noqa: BLE001 - see above
+        return unanswered(error, clock.now_ms())
+
+
+def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
+    """The answer of a probe that failed: ask again later where that is known to help, else a person must look.
+
+    A probe only looks, so an answer that was lost may be asked for again.
+    """
+    summary = f"The probe failed: {type(error).__name__}: {kept_text(error)}"[:500]
+    ruling = judge(error, now_ms=now_ms, sent="transient")
+    if ruling.listed and ruling.kind in ("transient", "dependency-down"):
+        return ProbeAnswer(verdict="later", summary=summary, retry_in_ms=ruling.retry_in_ms)
+    return ProbeAnswer(verdict="unknown", summary=summary)

@@ -1,0 +1,136 @@
+"""The main program of a worker's child process: import the app, then perform one order after another.
+
+Started as `python -m onefold.runner.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
+reads. When the socket closes while a handler runs, the parent is gone and nobody could record what is done here: the process
+ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do
+nothing.
+Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from onefold.clock import SystemClock
+from onefold.entropy import SystemEntropy
+from onefold.record.delivery import Failed
+from onefold.runner import calling, wire
+from onefold.runner.context import Context, watch_pools, watch_threads
+from onefold.runner.events import kept_text
+from onefold.runner.handlers import Job
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock, Entropy
+
+
+def main(descriptor: int) -> int:
+    """Serve the parent at the other end of `descriptor` until it closes; the exit code."""
+    try:
+        return _serve(descriptor)
+    except (OSError, EOFError):  # the parent went away while it was spoken to
+        return 1
+
+
+def _serve(descriptor: int) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _do_nothing)  # not SIG_IGN: programs that a handler starts would inherit that
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    hello: wire.Hello = wire.receive(end, wire.Hello)
+    try:
+        jobs = _prepare(hello)
+    except BaseException as error:  # noqa: BLE001 - an import runs anything, sys.exit() included
+        wire.send(end, wire.Broken(f"{type(error).__name__}: {kept_text(error)}"))
+        return 1
+    wire.send(end, wire.Ready())
+    desk = _Desk()
+    Thread(target=_read, args=(end, desk), daemon=True).start()
+    clock, entropy = SystemClock(), SystemEntropy()
+    watch_threads()
+    watch_pools(load=True)
+    while (order := desk.orders.get()) is not None:
+        reply = perform(jobs, order, clock, entropy)
+        desk.busy = False
+        wire.send(end, reply)
+    return 0
+
+
+class _Desk:
+    """What the two threads share."""
+
+    def __init__(self) -> None:
+        self.orders: SimpleQueue[wire.Order | None] = SimpleQueue()
+        self.busy = False
+
+
+def _prepare(hello: wire.Hello) -> Mapping[str, Job[Any, Any]]:
+    sys.path[:] = hello.path
+    if hello.join is not None:
+        load(hello.join)(hello.lock_file)
+    jobs: Mapping[str, Job[Any, Any]] = load(hello.target).jobs
+    return jobs
+
+
+def load(target: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    found: Any = import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _read(end: socket.socket, desk: _Desk) -> None:
+    try:
+        with suppress(EOFError):
+            while True:
+                order = wire.receive(end, wire.Order)
+                desk.busy = True
+                desk.orders.put(order)
+    finally:
+        if desk.busy:
+            os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of a group of its own
+        desk.orders.put(None)
+
+
+def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, entropy: Entropy) -> wire.Reply:
+    """Carry out one order in this thread."""
+    job = jobs.get(order.job)
+    if job is None:
+        why = f"The child process does not know job {order.job!r}; its app differs from the parent's."
+        return wire.Reply(outcome=Failed(kind="transient", error="NotFoundError", summary=why))
+    delivery = wire.delivery_of(order.message)
+    facts, payload = job.read(delivery)
+    if facts.malformed is not None:
+        why = f"The child process could not read the message that its parent had read: {facts.malformed}"
+        return wire.Reply(outcome=Failed(kind="transient", error="PayloadError", summary=why[:500]))
+    ctx = Context(
+        order.hold,
+        attempt=order.attempt,
+        attempts_max=order.attempts_max,
+        message=delivery,
+        clock=clock,
+        entropy=entropy,
+        deadline_ms=clock.monotonic_ms() + order.remaining_ms,
+        lost_answers="transient" if job.policy.on_unknown == "rerun" else "unknown",
+    )
+    if order.what == "probe":
+        return wire.Reply(answer=calling.probe(job, payload, ctx, clock))
+    return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal by going on."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

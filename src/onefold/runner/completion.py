@@ -1,0 +1,263 @@
+"""Completion: noticing that nothing of a run is left to do, closing it, and starting once what waits for that.
+
+Who settles the last message of a run cannot know that it was the last. So a process notes the runs of which it settled
+something, and looks at their tallies a moment later. Processes take turns by a compare-and-set, so that who loses knows
+that another looks after it has settled. A tally costs what the run is long, so after one that took long State says when
+the run may be looked at again, ten times as long as it took. A process may die between settling and looking: every worker
+also looks at all open runs, every ten seconds. So a run is closed late, never missed. Whoever looks at all of them also
+removes runs that nobody keeps any more, once an hour.
+
+Closing is one compare-and-set; what waits is sent before it, in the same transaction where the engine has one, keyed by
+the run. Two that close at once start it once: on an embedded engine one of the two is rolled back, elsewhere its message
+is a duplicate of the other's.
+
+Never here: what a run's operations do, waiting. Invariant: a run that is marked as ended has its jobs sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors, limits
+from onefold.contracts.state import Change
+from onefold.runner import runs
+from onefold.runner.handlers import Job
+from onefold.runner.runs import RunState
+from onefold.runner.settlement import together
+
+if TYPE_CHECKING:
+    from onefold.contracts.engine import Engine
+    from onefold.outside import Clock
+
+ALL_MS: Final = 10_000  # how often all open runs are looked at
+SWEEP_MS: Final = limits.HOUR_MS
+_PAUSE_FACTOR: Final = 10
+_LONG_MS: Final = 50  # what takes less may be looked at again at once, by whoever settles the last message
+_PAUSE_MS_MAX: Final = 10 * limits.MINUTE_MS
+
+
+class _Turn(Struct, frozen=True, omit_defaults=True):
+    """The value of `open-run/<name>`: when it may be tallied again, and how long that took the last time."""
+
+    not_before_ms: int = 0
+    took_ms: int = 0
+
+
+def title_of(waits_for: object, annotation: object, job: str) -> str:
+    """The title of the runs that start a job.
+
+    Args:
+        waits_for: a schedule or a map job, or its name.
+        annotation: of the job's payload.
+        job: its name, for the error.
+
+    Raises:
+        UsageError: something else; a payload that is no `CompleteRun`.
+    """
+    title = waits_for if isinstance(waits_for, str) else getattr(waits_for, "name", None)
+    if not isinstance(title, str) or not title:
+        raise errors.UsageError(
+            f"when_complete={waits_for!r:.100} of {job} is neither a schedule nor a map run, nor the name of one.",
+            todo="Pass what @app.schedule or @app.map returned, or its name.",
+        )
+    if annotation not in (CompleteRun, Any):
+        raise errors.UsageError(
+            f"{job} starts when a run is complete, but takes {getattr(annotation, '__name__', annotation)!s:.100}.",
+            todo='Let it take onefold.CompleteRun, with the key "{run}".',
+        )
+    return title
+
+
+class CompleteRun(Struct, frozen=True, kw_only=True):
+    """The payload of a job that starts when a run is complete; for equal runs equal, whoever sends it.
+
+    Args:
+        run: its name, which is the job's key. schedule: the schedule, or the map job, that it is a run of.
+        nominal_at_ms: the instant of its tick; None where no schedule began it.
+        started_at_ms: when it was begun.
+        expected: how many operations it had. What became of them: `onefold runs show`.
+    """
+
+    run: str
+    schedule: str
+    nominal_at_ms: int | None
+    started_at_ms: int
+    expected: int
+
+
+class Closing(Protocol):
+    """What settles messages needs of a `Closer`."""
+
+    @property
+    def in_use(self) -> bool:
+        """Something of a run was ever settled here."""
+        ...
+
+    def touch(self, name: str) -> None:
+        """As `Closer.touch`."""
+        ...
+
+    def look(self, *, turns: bool = True) -> int:
+        """As `Closer.look`."""
+        ...
+
+
+class OtherRunError(Exception):
+    """Another process has closed the run."""
+
+
+class Closer:
+    """Closes runs on one engine.
+
+    Args:
+        jobs: the app's. Only runs whose title is one of them are closed: other apps on this engine know better what waits
+            for theirs. Those with `starts_after` are sent when a run of that title is complete.
+        since_ms: monotonic instant from which its intervals count; now unless given.
+
+    Attributes:
+        in_use: something of a run was ever settled here.
+    """
+
+    def __init__(
+        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock, since_ms: int | None = None
+    ) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._clock = clock
+        self.in_use = False
+        self._looking = Lock()
+        self._lock = Lock()
+        self._touched: set[str] = set()
+        self._took_ms: dict[str, int] = {}  # by the last tally of a run
+        self._swept_ms = clock.monotonic_ms() if since_ms is None else since_ms
+        self._all_at_ms = self._swept_ms + ALL_MS
+
+    def touch(self, name: str) -> None:
+        """Something of this run was settled; from any thread."""
+        self.in_use = True
+        with self._lock:
+            self._touched.add(name)
+
+    def look(self, *, turns: bool = True) -> int:
+        """Close what is complete among the runs that were touched, and now and then among all; how many were.
+
+        Args:
+            turns: leave a run whose tally takes long alone until its pause is over. False for who is about to end: it looks
+                at all, whatever that takes.
+
+        Raises:
+            TransientError: the engine could not be asked; what was touched is looked at the next time.
+        """
+        with self._looking:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= self._all_at_ms or not turns:
+                self._all_at_ms = now_ms + ALL_MS
+                self._look_for_open(now_ms)
+            with self._lock:
+                touched = sorted(self._touched)
+            return sum(self._look_at(name, turns) for name in touched)
+
+    def _look_for_open(self, now_ms: int) -> None:
+        for name in runs.open_names(self._engine.state):
+            self.touch(name)
+        if now_ms - self._swept_ms >= SWEEP_MS:
+            self._swept_ms = now_ms
+            runs.sweep(self._engine.state, self._clock.now_ms())
+
+    def _look_at(self, name: str, turns: bool) -> bool:
+        place = runs.OPEN_PREFIX + name
+        standing = self._engine.state.get([place])[0]
+        found = runs.read(self._engine.state, name)
+        if standing is None or (found is not None and found.run.title not in self._jobs):
+            self._forget(name)
+            return False
+        if found is not None and found.run.expected is None:
+            if found.run.failure is not None:  # its dispatch goes on later, and then touches it again
+                self._forget(name)
+            return False
+        turn, now_ms = msgspec.json.decode(standing.value, type=_Turn), self._clock.now_ms()
+        if turns and now_ms < turn.not_before_ms <= now_ms + _PAUSE_MS_MAX:
+            return False
+        took_ms = max(self._took_ms.get(name, 0), turn.took_ms)
+        pause_ms = min(took_ms * _PAUSE_FACTOR, _PAUSE_MS_MAX) if took_ms >= _LONG_MS else 0
+        mine = _Turn(not_before_ms=now_ms + pause_ms, took_ms=took_ms)
+        if not self._engine.state.put([Change(place, msgspec.json.encode(mine), standing.version)])[0]:
+            return False  # another process looks
+        with self._lock:
+            self._touched.discard(name)  # what is settled from now on is looked at again
+        since_ms = self._clock.monotonic_ms()
+        try:
+            closed = self.close(name)
+        except errors.TransientError:
+            self.touch(name)
+            raise
+        except errors.UsageError as error:
+            return self._cannot(name, error)
+        self._took_ms[name] = self._clock.monotonic_ms() - since_ms
+        if closed:
+            self._forget(name)
+        return closed
+
+    def _cannot(self, name: str, error: errors.UsageError) -> bool:
+        """What waits for a run cannot be sent: it stays open and says why; this process has other runs, and work to do."""
+        why = f"What waits for it cannot be sent: {error}"[:500]
+        standing = runs.read(self._engine.state, name)
+        if standing is not None and standing.run.failure != why:
+            runs.note(self._engine.state, name, failure=why)
+        self._forget(name)
+        return False
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._touched.discard(name)
+        self._took_ms.pop(name, None)
+
+    def close(self, name: str) -> bool:
+        """Close one run if it is complete and nobody has; whether this call did.
+
+        Raises:
+            TransientError: the engine could not be asked or written. PayloadError: a queue does not take the message.
+        """
+        standing = runs.read(self._engine.state, name)
+        opened = self._engine.state.get([runs.OPEN_PREFIX + name])[0]
+        if standing is None or standing.run.ended_at_ms is not None:
+            if opened is not None:  # another took a turn while the run was closed
+                self._engine.state.put([Change(runs.OPEN_PREFIX + name, None, opened.version)])
+            return False
+        if standing.run.expected is None:
+            return False
+        if not runs.is_over(standing.run, runs.count(self._engine.ledger, standing.run)):
+            return False
+        after = replace(standing.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
+
+        def write() -> None:
+            if not standing.run.joined:  # else: a run that was gone on with after its end
+                self._start(standing.run)
+            changes = [Change(runs.place(name), runs.encode(after), standing.version)]
+            if opened is not None:
+                changes.append(Change(runs.OPEN_PREFIX + name, None, opened.version))
+            if not self._engine.state.put(changes)[0]:
+                raise OtherRunError
+
+        try:
+            together(self._engine, write)
+        except OtherRunError:
+            return False
+        self._engine.notify()
+        return True
+
+    def _start(self, run: RunState) -> None:
+        """Send the jobs that wait for this run."""
+        for job in self._jobs.values():
+            if job.starts_after == run.title:
+                payload = CompleteRun(
+                    run=run.name, schedule=run.title, nominal_at_ms=run.nominal_at_ms, started_at_ms=run.started_at_ms,
+                    expected=run.expected or 0,
+                )  # fmt: skip
+                job.deliver([job.outgoing(payload)])

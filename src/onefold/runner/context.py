@@ -1,0 +1,325 @@
+"""What a handler sees of its run, and what it may ask for: identity, time left, own writes with its record, retries, sends.
+
+A `Context` belongs to one run of one handler, in one thread or task. Messages that the handler sends through
+`job.send(...)` are noted here and leave if, and only if, the run completes (outbox). So do those of its tasks and of the
+threads that it starts; what these send after it has ended is refused.
+Never here: settling, heartbeats, policies. Invariant: nothing that a handler does with its context is visible to others
+before its record is written.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from onefold import errors
+from onefold.record.keys import idempotency_key
+from onefold.runner.outgoing import keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.store import Hold, OutboxItem
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.outside import Clock, Entropy
+    from onefold.runner.outgoing import Receipt, Sends
+    from onefold.runner.retrying import Retrying
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
+_KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
+_start: Any = None  # what `Thread.start` was, once it is watched
+_POOLS = "concurrent.futures.thread"
+_OTHER_POOLS = "multiprocessing.pool"
+_GIVE_WORK = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
+_watched: set[str] = set()  # which modules' pools are watched
+
+
+def _after_fork() -> None:
+    global _KEEPING  # noqa: PLW0603 - it may have been held in the moment of the fork
+    _KEEPING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def of_this_thread() -> Context | None:
+    """The run that this thread, task, or the handler that started this thread works for; None for none.
+
+    In a forked child that is none: what it sends leaves at once, and not with a copy of its parent's outbox.
+    """
+    found = current.get()
+    return found if found is None or found.process == os.getpid() else None
+
+
+def watch_threads() -> None:
+    """From now on note whose work threads do in this process: they inherit no context before Python 3.14.
+
+    Called by who performs runs. `Thread.start` and what gives work to the standard library's pools are wrapped once for the
+    life of the process, as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would
+    leave before its run completes, or although it fails. A pool's threads do the work of many: each item belongs to the run
+    that gives it, and never to the one that happened to use the pool first. So does what a loop in another thread is given.
+    """
+    global _start  # noqa: PLW0603 - of the process, as the class is
+    watch_pools()
+    if _start is not None:
+        return
+    start = _start = threading.Thread.start
+
+    @functools.wraps(start)
+    def noting(self: threading.Thread) -> None:
+        run = of_this_thread()
+        if _is_of_a_pool(self):
+            watch_pools()  # one of multiprocessing's is made before it is given work
+        elif run is not None and not self.name.startswith("onefold-"):
+            self.run = functools.partial(_in_run, run, self.run)  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = noting  # type: ignore[method-assign]
+
+
+def watch_pools(*, load: bool = False) -> None:
+    """As `watch_threads`, for pools, once somebody has loaded them; called before each handler.
+
+    Args:
+        load: load them: 17 ms, which a worker has and a cold start has not.
+    """
+    if load:
+        importlib.import_module(_POOLS)
+    elif _POOLS in _watched and (_OTHER_POOLS in _watched or _OTHER_POOLS not in sys.modules):
+        return
+    for module, pool, names in ((_POOLS, "ThreadPoolExecutor", ("submit",)), (_OTHER_POOLS, "ThreadPool", _GIVE_WORK)):
+        if module not in _watched and (kind := getattr(sys.modules.get(module), pool, None)) is not None:
+            _watched.add(module)
+            for name in names:
+                setattr(kind, name, _giving(getattr(kind, name)))
+
+
+def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives work to a pool, and with it the run for which it is done."""
+
+    @functools.wraps(give)
+    def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        run = of_this_thread()
+        return give(self, function if run is None else functools.partial(_in_run, run, function), *args, **kwargs)
+
+    return giving
+
+
+def _is_of_a_pool(thread: threading.Thread) -> bool:
+    return getattr(getattr(thread, "_target", None), "__module__", None) in (_POOLS, _OTHER_POOLS)
+
+
+def _in_run(run: Context, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Call a function in another thread on behalf of a run."""
+    token = current.set(run)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        current.reset(token)
+
+
+class Context:
+    """One run of one handler.
+
+    Attributes:
+        job, key, scope: the operation.
+        fence: grows with every claim of this operation and never restarts; give it to partners that can refuse older ones.
+        idempotency_key: the same for every run of this operation, at most 64 characters; give it to partners that honour
+            one.
+        attempt: which run this is, 1 or more; `attempts_max` is the last one.
+        message: the delivery that caused the run; None under `@once`.
+    """
+
+    def __init__(
+        self,
+        hold: Hold,
+        *,
+        attempt: int,
+        attempts_max: int,
+        message: Delivery | None,
+        clock: Clock,
+        entropy: Entropy,
+        deadline_ms: int | None,
+        effects: EffectTransaction | None = None,
+        lost_answers: Literal["transient", "unknown"] = "transient",
+    ) -> None:
+        self.hold = hold
+        self.job = hold.key.job
+        self.key = hold.key.key
+        self.scope = hold.key.scope
+        self.fence = hold.fence
+        self.attempt = attempt
+        self.attempts_max = attempts_max
+        self.message = message
+        self.outbox: list[OutboxItem] = []
+        self.process = os.getpid()
+        self.ended = False
+        self.lease_lost = False
+        self._clock = clock
+        self._entropy = entropy
+        self._deadline_ms = deadline_ms
+        self._effects = effects
+        self._lost_answers = lost_answers
+        self._used_connection = False
+
+    @property
+    def idempotency_key(self) -> str:
+        """The derived key for partners: the same for every run of this operation."""
+        return idempotency_key(self.hold.key)
+
+    @property
+    def remaining_ms(self) -> int | None:
+        """Milliseconds left of this run's timeout, 0 or more; None when the run has none."""
+        if self._deadline_ms is None:
+            return None
+        return max(self._deadline_ms - self._clock.monotonic_ms(), 0)
+
+    def keep(self, items: Iterable[OutboxItem]) -> None:
+        """Add messages to the outbox. From any thread, while the handler runs.
+
+        Raises:
+            UsageError: it has ended, or this is a forked child; they were not sent.
+        """
+        if self.process != os.getpid():
+            raise errors.UsageError(
+                f"A child that the handler of {self.job} {self.key!r} forked sends with its context.",
+                meaning="The run goes on in the parent process. This was not sent.",
+                todo="Send in the handler, or in the child by job.send(...), which sends at once.",
+            )
+        with _KEEPING:
+            if self.ended:
+                refused = errors.UsageError(
+                    f"A thread or task of the run of {self.job} {self.key!r} sends after its handler has ended.",
+                    meaning="What belongs to the run has left with it. This was not sent.",
+                    todo="Wait for them in the handler; to send apart from the run, job.deliver([job.message(payload)]).",
+                )
+                import logging  # 8 ms; only a defect of a program comes here
+
+                logging.getLogger("onefold").error(
+                    "%s", refused
+                )  # what a thread of a pool raises may be seen by nobody
+                raise refused
+            self.outbox.extend(items)
+
+    def end(self) -> None:
+        """The handler has ended: its outbox is what it is."""
+        with _KEEPING:
+            self.ended = True
+
+    def send(self, job: Sends, payload: Any, **options: Any) -> Receipt:
+        """As `job.send(payload, **options)`, from any thread: the message leaves if, and only if, this run completes.
+
+        For threads that the handler did not start itself, such as those of a pool of the process.
+
+        Raises:
+            as `Job.send`; UsageError: the handler has ended, and nothing was sent.
+        """
+        return keep([job.outgoing(payload, **options)], self.keep)[0]
+
+    def check(self) -> None:
+        """Call it between steps of long work: raises when going on makes no sense.
+
+        Raises:
+            LeaseLost: someone else owns this operation now; what this run does will not be recorded.
+            OutcomeUnknown: the run has passed its timeout.
+        """
+        if self.lease_lost:
+            raise errors.LeaseLost(
+                f"The run of {self.job} {self.key!r} under fence {self.fence} lost its lease.",
+                todo="Stop here; the run that took over decides.",
+            )
+        if self.remaining_ms == 0:
+            raise errors.OutcomeUnknown(
+                f"The run of {self.job} {self.key!r} has passed its timeout.",
+                todo="Stop here; the job's on_unknown policy decides.",
+            )
+
+    @property
+    def connection(self) -> Any:
+        """The database connection, inside a transaction that commits together with this run's record (level 4).
+
+        A `sqlite3.Connection` on the embedded engine, a `psycopg.Connection` with records in PostgreSQL. Only jobs declared
+        with `effect="transactional"` have one. Do not commit or roll back, and leave onefold's own tables alone (SQLite
+        keeps them out of reach). The transaction begins at the first use and may stay open for 1 second.
+
+        Raises:
+            UsageError: the job is not transactional, or the backend cannot join transactions.
+            TransientError: the transaction was open for too long; all of it was rolled back.
+        """
+        if self._effects is None:
+            raise errors.UsageError(
+                f"ctx.connection was used in {self.job}, which is not transactional.",
+                todo='Declare the job with effect="transactional", with records in SQLite or PostgreSQL.',
+            )
+        self._used_connection = True
+        opened = self._effects.open()
+        if hasattr(opened, "transact"):  # it collects writes instead
+            raise errors.UsageError(
+                f"ctx.connection was used in {self.job}, whose records are in DynamoDB.",
+                todo="Give the job's own writes to ctx.transact(...).",
+            )
+        return opened
+
+    def transact(self, *actions: Mapping[str, Any]) -> None:
+        """Writes that are made together with this run's completion, in one transaction, or not at all (level 4).
+
+        For records in DynamoDB, and jobs declared with `effect="transactional"`. Nothing is sent before the handler has
+        returned; when it raises, nothing is. May be called several times:
+
+            ctx.transact({"Put": {"TableName": "invoices", "Item": {"id": order.id, "total": order.total}}})
+
+        Args:
+            actions: in the form of TransactWriteItems: each with one of `Put`, `Update`, `Delete`, `ConditionCheck`. Values
+                are plain Python (int and Decimal, not float), or DynamoDB's own form such as {"S": "text"}. At most 80 in
+                one run, no two of them on one item (DynamoDB takes 100; record and history need some).
+
+        Raises:
+            UsageError: the job is not transactional, records are not in DynamoDB, or an action is malformed; nothing of
+                this call will be written.
+        """
+        self._used_connection = self._effects is not None
+        collector = self._effects.open() if self._effects is not None else None
+        if not hasattr(collector, "transact"):
+            raise errors.UsageError(
+                f"ctx.transact was used in {self.job}, which has no DynamoDB transaction.",
+                meaning="It needs records in DynamoDB, and a job whose own writes are part of its transaction.",
+                todo='Declare the job with effect="transactional", on records in DynamoDB; elsewhere use ctx.connection.',
+            )
+        collector.transact(*actions)
+
+    @property
+    def used_connection(self) -> bool:
+        """Whether the handler asked for the connection, or for a transaction, in this run."""
+        return self._used_connection
+
+    def retry(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`, and again when it fails for now: 50 ms x 2^n, +-50 %, 3 tries, within the time that is left.
+
+        Works for `async def` functions too: then the answer is a coroutine to be awaited. Where the job's `on_unknown` is
+        not `rerun`, a call whose answer was lost is not repeated: it may have had its effect.
+
+        Raises:
+            Exception: whatever the last try raised.
+        """
+        return self.retrying().call(function, *args, **kwargs)
+
+    def retrying(self) -> Retrying:
+        """The object behind `retry`, for other numbers of tries or pauses."""
+        from onefold.runner.retrying import Retrying  # only a handler that retries pays for it
+
+        return Retrying(
+            clock=self._clock,
+            entropy=self._entropy,
+            remaining_ms=lambda: self.remaining_ms,
+            sent=self._lost_answers,
+        )

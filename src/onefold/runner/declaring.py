@@ -1,0 +1,409 @@
+"""What a declaration is checked for and made of: what `App.queue` and `App.job` do, and parts that other rooms share.
+
+Every value comes in as the user wrote it and is answered with an error that says what to write instead.
+Never here: apps, what options exist and what they mean. Invariant: what comes out can be worked with as it is, and what is
+refused has declared nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+
+from onefold import duration, errors, limits
+from onefold.codec import payload_type
+from onefold.contracts.settings import QueueSettings, check_settings, check_target
+from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
+from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
+from onefold.record.failures import Lists, check_lists
+from onefold.record.keys import KeyFunction, KeyRule, key_rule
+from onefold.record.rate import Limit, parse_rate
+from onefold.runner.completion import title_of
+from onefold.runner.context import Context
+from onefold.runner.handlers import Job, Rules, positional_names
+from onefold.runner.outgoing import Sender
+from onefold.runner.sources import check_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onefold.duration import Duration
+    from onefold.record.rate import Limit
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Declares(Sender, Protocol):
+    """What `declare_job` needs of an app."""
+
+    @property
+    def name(self) -> str:
+        """Of the app."""
+        ...
+
+    @property
+    def jobs(self) -> dict[str, Job[Any, Any]]:
+        """Declared so far, by name."""
+        ...
+
+
+class Decorator(Protocol):
+    """Turns a handler into a job; the payload and result types are the handler's own."""
+
+    @overload
+    def __call__(self, handler: Callable[[T, Context], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], Awaitable[R]]) -> Job[T, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
+_GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
+
+
+def queue_of(
+    name: Any,
+    *,
+    fifo: bool,
+    visibility: Duration,
+    retention: Duration,
+    delay: Duration,
+    dead_letter: DeadLetter,
+    max_bytes: int,
+    content_dedup: bool,
+    dedup_scope: Literal["queue", "messageGroup"],
+    function: Function | None,
+    internal: bool = False,
+) -> Queue:
+    """A queue and its two companions. Arguments and errors as `App.queue`."""
+    if not isinstance(name, str):
+        raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+    check_option(dead_letter, DeadLetter, "dead_letter", "after", 10)
+    if function is not None:
+        check_option(function, Function, "function", "memory_mb", 512)
+    suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
+    stem = name.removesuffix(suffix)
+    dead_name = f"{(dead_letter.name or stem + '-dead').removesuffix(suffix)}{suffix}"
+    companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
+    if type(dead_letter.after) is not int or not 1 <= dead_letter.after <= limits.RECEIVES_MAX:
+        raise errors.UsageError(
+            f"dead_letter.after={dead_letter.after!r} is out of range.", todo="It may be 1 to 1000."
+        )
+    declared = Queue(
+        settings=QueueSettings(
+            name=stem + suffix,
+            fifo=fifo,
+            visibility_ms=duration.to_ms(visibility, "visibility", most_ms=limits.VISIBILITY_MS_MAX),
+            retention_ms=_retention_ms(retention, "retention"),
+            delay_ms=duration.to_ms(delay, "delay", most_ms=limits.DELAY_MS_MAX),
+            message_bytes_max=max_bytes,
+            dead_letter=dead_name,
+            receives_max=dead_letter.after,
+            held=f"{stem}-held{suffix}",
+            content_dedup=content_dedup,
+            dedup_scope=dedup_scope,
+        ),
+        dead_letter=companion(
+            name=dead_name, retention_ms=_retention_ms(dead_letter.retention, "dead_letter.retention")
+        ),
+        held=companion(name=f"{stem}-held{suffix}", retention_ms=limits.RETENTION_MS_MAX),
+        function=function,
+        internal=internal,
+    )
+    for settings in (declared.settings, declared.dead_letter, declared.held):
+        check_settings(settings)
+    check_target(declared.settings, declared.dead_letter)
+    return declared
+
+
+def _retention_ms(retention: Duration, what: str) -> int:
+    return duration.to_ms(retention, what, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
+
+
+def declare_job(
+    app: Declares,
+    queue: Queue,
+    *,
+    key: str | KeyFunction,
+    name: str | None,
+    tenant: str | KeyFunction | None,
+    group: str | KeyFunction | None,
+    effect: Effect,
+    on_unknown: Any,
+    timeout: Duration,
+    retry: Retry,
+    throttle: Throttle | None,
+    after_failure: AfterFailure,
+    keep: Duration,
+    owner: str | None,
+    unique: bool,
+    when_complete: object,
+    source: str,
+    classes: Mapping[str, tuple[type[BaseException] | str, ...]],
+) -> Any:
+    """What `App.job` does. Arguments and errors as there; `classes` from `lists_of`."""
+    if source != "json":
+        check_source(source, "this job")
+    policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
+
+    def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
+        annotation, returned = types_of(handler)
+        job_name = _free_name(name or handler.__name__, app.jobs)
+        job: Job[Any, Any] = Job(
+            handler,
+            name=job_name,
+            policy=policy(job_name),
+            rules=Rules(
+                payload=payload_type(annotation, result=returned),
+                key=key_rule(key, annotation, what=f"key of {job_name}"),
+                tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
+                group=group_rule(queue, group, annotation, job_name),
+                source=source,
+            ),
+            sender=app,
+            app=app.name,
+            internal=queue.internal,
+            probe=on_unknown if callable(on_unknown) else None,
+            classes=classes,
+            limit=limit_of(throttle, annotation, job_name),
+            unique=unique,
+        )
+        if when_complete is not None:
+            job.starts_after = title_of(when_complete, annotation, job_name)
+        _warn_of_volatile_key(job)
+        functools.update_wrapper(job, handler)
+        app.jobs[job_name] = job
+        return job
+
+    return declare
+
+
+def _free_name(name: Any, jobs: Mapping[str, object]) -> str:
+    """The name of a job that is to be declared, checked."""
+    if not str(name).isprintable() or len(str(name)) > JOB_NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"{name!r:.80} is not a name for a job.", todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters."
+        )
+    if name in jobs:
+        raise errors.ConflictError(f"Job {name} is declared twice.", todo="Give one of them another name=.")
+    found: str = name
+    return found
+
+
+def policy_of(
+    queue: Queue,
+    effect: Effect,
+    on_unknown: object,
+    timeout: Duration,
+    retry: Retry,
+    after_failure: AfterFailure,
+    keep: Duration,
+    owner: str | None,
+) -> Callable[[str], Policy]:
+    """What makes the policy of a job, once its name is known. Arguments as `App.job`.
+
+    Raises:
+        UsageError: an option that cannot be right; says which, and what to do.
+    """
+    for value, allowed, what in (
+        (effect, typing.get_args(Effect), "effect"),
+        (after_failure, typing.get_args(AfterFailure), "after_failure"),
+        ("rerun" if callable(on_unknown) else on_unknown, ("rerun", "hold"), "on_unknown"),
+    ):
+        check_choice(value, allowed, what)
+    check_option(retry, Retry, "retry", "attempts", 5)
+    check_choice(retry.jitter, ("full", "half", "none"), "retry.jitter")
+    if type(retry.factor) not in (int, float):
+        raise errors.UsageError(
+            f"retry.factor={retry.factor!r:.80} is not a number.", todo="Write for example factor=2."
+        )
+    after = queue.settings.receives_max or 1
+    for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
+        if type(count) is not int or count < 1:
+            raise errors.UsageError(f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more.")
+    if retry.attempts > after:
+        raise errors.UsageError(
+            f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
+            meaning="The queue itself would dead-letter the message before onefold could say why.",
+            todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
+        )
+    return functools.partial(
+        _policy,
+        queue=queue.name,
+        effect=effect,
+        attempts_max=retry.attempts,
+        crashes_max=retry.crashes,
+        backoff=Backoff(
+            base_ms=duration.to_ms(retry.base, "retry.base"),
+            factor=retry.factor,
+            cap_ms=duration.to_ms(retry.cap, "retry.cap", most_ms=limits.VISIBILITY_MS_MAX),
+            jitter=retry.jitter,
+        ),
+        on_unknown=on_unknown if isinstance(on_unknown, str) else "probe",
+        after_failure=after_failure,
+        timeout_ms=duration.to_ms(timeout, "timeout", least_ms=1, most_ms=limits.VISIBILITY_MS_MAX),
+        keep_ms=keep_ms_of(queue, keep),
+        fifo=queue.settings.fifo,
+        owner=owner,
+    )
+
+
+def _policy(job: str, **settings: Any) -> Policy:
+    return Policy(job=job, **settings)
+
+
+def keep_ms_of(queue: Queue, keep: Duration) -> int:
+    """How long records are kept, in milliseconds.
+
+    Raises:
+        UsageError: shorter than a message may still come back.
+    """
+    keep_ms = duration.to_ms(keep, "keep")
+    needed_ms = queue.settings.retention_ms + queue.dead_letter.retention_ms + _GRACE_MS
+    if keep_ms < needed_ms:
+        parts = (queue.settings.retention_ms, queue.dead_letter.retention_ms, _GRACE_MS)
+        spelled = " + ".join(duration.to_text(part) for part in parts)
+        raise errors.UsageError(
+            f"keep={keep!r} is shorter than {duration.to_text(needed_ms)} = {spelled}.",
+            meaning="(retention of the queue + retention of its dead letters + grace.) A late redrive would run again.",
+            todo=f'Keep records for at least "{duration.to_text(needed_ms)}", or shorten the retentions.',
+        )
+    return keep_ms
+
+
+def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
+    """Warn of a key made of what differs at every send."""
+    if job.rules.key.volatile:
+        warnings.warn(
+            f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
+            " no two messages are the same operation.",
+            stacklevel=3,
+        )
+
+
+def group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
+    """The rule of the message group; None where the job has none.
+
+    Raises:
+        UsageError: a FIFO queue without one, or a rule that cannot be.
+    """
+    if group is None and queue.settings.fifo:
+        raise errors.UsageError(
+            f"Job {job_name} is on the FIFO queue {queue.name} but has no group.",
+            todo='Say what is kept in order, for example group="{customer}".',
+        )
+    if group is None:
+        return None
+    return key_rule(group, annotation, what=f"group of {job_name}", chars_max=limits.ID_CHARS_MAX)
+
+
+def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit | None:
+    """What a throttle limits.
+
+    Raises:
+        UsageError: it limits nothing, or a value is out of range.
+    """
+    if throttle is None:
+        return None
+    check_option(throttle, Throttle, "throttle", "rate", "100/s")
+    if throttle.rate is None and throttle.concurrency is None:
+        raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
+    if throttle.concurrency is not None and (type(throttle.concurrency) is not int or throttle.concurrency < 1):
+        raise errors.UsageError(
+            f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
+        )
+    return Limit(
+        rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
+        concurrency=throttle.concurrency,
+        key=key_rule(throttle.per, annotation, what=f"throttle of {job_name}") if throttle.per else None,
+    )
+
+
+def lists_of(
+    transient: Sequence[type[BaseException] | str],
+    permanent: Sequence[type[BaseException] | str],
+    unknown: Sequence[type[BaseException] | str],
+) -> dict[str, tuple[type[BaseException] | str, ...]]:
+    """A job's own exception classes by what they mean; a text or a class alone is one.
+
+    Raises:
+        UsageError: as `check_lists`.
+    """
+    lists: dict[str, tuple[type[BaseException] | str, ...]] = {}
+    for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown)):
+        if not hasattr(classes, "__iter__") and not isinstance(classes, type):
+            raise errors.UsageError(
+                f"{kind}={classes!r:.80} is not a list of exception classes.",
+                todo=f"Write for example {kind}=[ValueError].",
+            )
+        lists[kind] = (classes,) if isinstance(classes, str | type) else tuple(classes)
+    if any(lists.values()):
+        check_lists(Lists(**lists), "this job")
+    return lists
+
+
+def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
+    """The payload's and the result's annotation; Any where there is none.
+
+    Raises:
+        UsageError: it cannot be a handler.
+    """
+    produces = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+    if produces or not callable(handler):
+        raise errors.UsageError(
+            f"{handler!r} cannot be a handler.",
+            meaning="Calling it would run nothing.",
+            todo="Decorate a plain function or an async def, without yield.",
+        )
+    names = positional_names(handler) or list(inspect.signature(handler).parameters)
+    if not names:
+        raise errors.UsageError(
+            f"{handler.__name__} takes no payload.",
+            todo="Its first parameter is the payload; a second one the Context.",
+        )
+    try:
+        hints: Mapping[str, Any] = typing.get_type_hints(handler)
+    except NameError as error:
+        raise errors.UsageError(
+            f"The annotations of {handler.__name__} name something that is not defined: {error}.",
+            todo="Define payload types at module level.",
+        ) from error
+    _check_parameters(handler, names, hints)
+    return hints.get(names[0], Any), hints.get("return", Any)
+
+
+def _check_parameters(handler: Callable[..., Any], names: Sequence[str], hints: Mapping[str, Any]) -> None:
+    """Refuse parameters that nobody would give a value: a handler is called with (payload) or (payload, context)."""
+    parameters = inspect.signature(handler).parameters
+    surplus = [
+        one.name
+        for one in parameters.values()
+        if one.default is one.empty
+        and (one.kind is one.KEYWORD_ONLY or (one.kind in _POSITIONAL and one.name not in names[:2]))
+    ]
+    if surplus:
+        raise errors.UsageError(
+            f"{handler.__name__} needs {', '.join(surplus)}, which nothing gives it.",
+            meaning="A handler is called with the payload and, when it has a second parameter, the Context.",
+            todo="Put the value into the payload, or give the parameter a default.",
+        )
+    second = parameters.get(names[1]) if len(names) > 1 else None
+    if second is None:
+        return
+    annotation = hints.get(second.name, Any)
+    kinds = typing.get_args(annotation) or (annotation,)
+    if second.default not in (second.empty, None) or not any(kind in (Any, object, Context) for kind in kinds):
+        raise errors.UsageError(
+            f"{handler.__name__} would be given the Context as its second parameter, {second}.",
+            todo="Annotate it as onefold.Context, or make it keyword-only with a default.",
+        )

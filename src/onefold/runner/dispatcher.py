@@ -1,0 +1,363 @@
+"""Dispatchers: a generator that yields messages, as the handler of a tick that enqueues them while it yields.
+
+Every message is an ordinary one of its job, with its key and the run's name. A batch - its rows in the ledger, its messages
+and the checkpoint - is one transaction where the engine has one; elsewhere they are written in that order, so that a crash
+may leave a row without its message, which the next try sends, and never a message without its row.
+
+A generator cannot be stored, so a dispatch that was interrupted begins it again and passes over as many messages as the
+checkpoint counts. When their keys are not those of the checkpoint (a digest tells: the data changed in between), nothing
+is passed over: all is sent again, under the same keys, which take effect once.
+
+Never here: schedules, what becomes of the messages. Invariant: a checkpoint counts only messages that are in their queue.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.contracts.engine import Engine
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
+from onefold.contracts.state import Change
+from onefold.runner import runs
+from onefold.runner.completion import Closing
+from onefold.runner.context import Context
+from onefold.runner.events import Event, Sinks, kept_text
+from onefold.runner.handlers import positional
+from onefold.runner.outgoing import Outgoing, Receipt
+from onefold.runner.runs import RunState
+from onefold.runner.settlement import together
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+
+BATCH: Final = 500  # messages of one transaction, which holds the file of an embedded engine for some milliseconds
+BATCH_BYTES: Final = 4 * 1024 * 1024  # of bodies: what a dispatch has in memory
+BATCH_MS: Final = 1_000  # a slow generator is checkpointed so often
+
+
+class Opened(Protocol):
+    """An opened engine, as the app has it."""
+
+    engine: Engine
+    clock: Clock
+    owner: str
+    sinks: Sinks | None
+    closer: Closing | None
+
+
+class House(Protocol):
+    """Where messages go; the app is one."""
+
+    @property
+    def reconcilers(self) -> Mapping[str, Any]:
+        """What looks at runs later, by name."""
+        ...
+
+    def runtime(self) -> Opened:
+        """The opened engine."""
+        ...
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Accept messages durably, all or none."""
+        ...
+
+
+class Ticked(Protocol):
+    """What a dispatcher's payload says of its run."""
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule."""
+        ...
+
+    @property
+    def nominal_at_ms(self) -> int | None:
+        """The instant that the tick stands for."""
+        ...
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        ...
+
+
+class _OtherKeysError(Exception):
+    """The generator does not yield what it yielded before."""
+
+
+class Dispatch:
+    """One run's messages on their way into their queues. For one thread at a time.
+
+    Args:
+        house: where they go.
+        run: as it is begun when there is none of that name yet.
+        batch: how many messages make a transaction, 1 or more.
+
+    Attributes:
+        over: everything was dispatched before; there is nothing to do.
+    """
+
+    def __init__(self, house: House, run: RunState, *, batch: int = BATCH) -> None:
+        opened = house.runtime()
+        self._house = house
+        self._engine, self._clock, self._owner = opened.engine, opened.clock, opened.owner
+        self._sinks, self._closer = opened.sinks, opened.closer
+        self._batch_max = batch
+        self._standing = runs.begin_followed(house, run)
+        self.over = self._standing.run.expected is not None
+        if self.over:
+            self._ended()
+        self._from_start(self._standing.run.dispatched)
+
+    @property
+    def run(self) -> RunState:
+        """The run as it stands."""
+        return self._standing.run
+
+    def _from_start(self, passed_over: int) -> None:
+        self._pass_over = passed_over
+        self._count, self._digest = 0, b""
+        self._batch: list[Outgoing] = []
+        self._bytes = 0
+        self._flushed_ms = self._clock.monotonic_ms()
+
+    def restart(self) -> None:
+        """Begin again without passing over anything, because the generator yields other messages than before."""
+        event = Event(
+            at_ms=self._clock.now_ms(),
+            name="dispatch-restarted",
+            run=self.run.name,
+            actor=self._owner,
+            detail={"dispatched": self.run.dispatched},
+        )
+        self._engine.ledger.append([event.row()])
+        if self._sinks is not None:
+            self._sinks.emit(event)
+        self._from_start(0)
+
+    def add(self, one: object) -> bool:
+        """Take the next message; whether a batch is due.
+
+        Raises:
+            UsageError: it is no message.
+        """
+        if not isinstance(one, Outgoing):
+            raise errors.UsageError(
+                f"The dispatcher of {self.run.title} yielded {type(one).__name__}.",
+                meaning="Only messages can be dispatched.",
+                todo="Yield job.message(payload).",
+            )
+        self._count += 1
+        self._digest = blake2b(self._digest + _identity(one), digest_size=16).digest()
+        if self._count <= self._pass_over:
+            if self._count == self._pass_over and self._digest.hex() != self.run.digest:
+                raise _OtherKeysError
+            return False
+        self._batch.append(in_run(one, self.run.name))
+        self._bytes += len(one.entry.body)
+        return (
+            len(self._batch) >= self._batch_max
+            or self._bytes >= BATCH_BYTES
+            or self._clock.monotonic_ms() - self._flushed_ms >= BATCH_MS
+        )
+
+    def flush(self) -> None:
+        """Enqueue what was taken, with its rows and the checkpoint; does nothing when nothing was.
+
+        Raises:
+            PayloadError: a queue does not take one of them. StorageBusy: nothing was enqueued.
+            LeaseLost: another process dispatches this run.
+        """
+        if not self._batch:
+            return
+        now_ms = self._clock.now_ms()
+        rows = [
+            Row(at_ms=now_ms, event="dispatched", key=one.record, queue=one.queue, run=self.run.name, actor=self._owner)
+            for one in self._batch
+        ]
+        after = replace(self.run, dispatched=self._count, digest=self._digest.hex(), failure=None)
+
+        def write() -> None:
+            self._engine.ledger.append(rows)
+            self._house.deliver(self._batch)
+            self._put(after)
+
+        self._together(write)
+        self._engine.notify()  # what was told inside the transaction was told too early
+        self._batch, self._bytes = [], 0
+        self._flushed_ms = self._clock.monotonic_ms()
+
+    def end(self) -> int:
+        """Enqueue the rest and say how many operations the run has: different keys, not messages.
+
+        Raises:
+            As `flush`.
+        """
+        if self._count < self._pass_over:
+            raise _OtherKeysError
+        self.flush()
+        expected = sum(self._engine.ledger.tally(self.run.name).values())
+        after = replace(self.run, expected=expected, dispatched=self._count, digest=self._digest.hex(), failure=None)
+        self._together(lambda: self._put(after))
+        self._ended()
+        return expected
+
+    def _ended(self) -> None:
+        """Have the run looked at: its last operation may be settled already."""
+        if self._closer is not None:
+            self._closer.touch(self.run.name)
+
+    def fail(self, error: Exception) -> None:
+        """Note why the dispatch stopped; the run goes on when the tick is delivered again."""
+        failure = f"{type(error).__name__}: {kept_text(error)}"[:500]
+        with suppress(errors.TransientError):
+            runs.note(self._engine.state, self.run.name, failure=failure)
+
+    def _put(self, after: RunState) -> None:
+        """Write the run's value, unless another process has."""
+        value, name, state = runs.encode(after), runs.place(after.name), self._engine.state
+        if state.put([Change(name, value, self._standing.version)])[0]:
+            self._standing = runs.Standing(after, self._standing.version + 1)
+            return
+        found = state.get([name])[0]
+        if found is None or found.value != value:  # else: written by a try whose answer was lost
+            raise errors.LeaseLost(
+                f"Run {after.name} is dispatched by another process.", todo="Stop here; the other one goes on."
+            )
+        self._standing = runs.Standing(after, found.version)
+
+    def _together(self, write: Callable[[], None]) -> None:
+        before = self._standing
+        try:
+            together(self._engine, write)
+        except BaseException:
+            self._standing = before
+            raise
+
+
+def as_handler(
+    function: Callable[..., Any],
+    house: House,
+    *,
+    payload: Any = None,
+    tick_of: Callable[[Any], Ticked] = lambda payload: payload,
+    owner: str | None = None,
+    batch: int = BATCH,
+) -> Callable[[Any, Context], Any]:
+    """The handler of a tick whose work is what a generator function yields: messages, made by `job.message(...)`.
+
+    Its result is the number of the run's operations. Between batches it looks whether it still holds its lease and has
+    time left (`ctx.check()`).
+
+    Args:
+        function: a generator function or an async one, of (tick) or (tick, ctx).
+        house: the app.
+        payload: the type of the handler's payload; unless given, the annotation of the function's first parameter.
+        tick_of: makes the tick of a payload.
+        owner: the team that owns a fix.
+        batch: messages of one transaction, 1 or more.
+
+    Raises:
+        UsageError: not a generator function, or one without a parameter.
+    """
+    asynchronous = inspect.isasyncgenfunction(function)
+    if not (asynchronous or inspect.isgeneratorfunction(function)) or positional(function) == 0:
+        raise errors.UsageError(
+            f"{getattr(function, '__name__', function)!r} cannot be a dispatcher.",
+            todo="Write a function of (tick) that yields job.message(payload).",
+        )
+    takes_context = positional(function) >= 2
+
+    def opened(tick: Ticked) -> Dispatch:
+        now_ms = house.runtime().clock.now_ms()
+        run = runs.of_tick(tick.run, tick.schedule, tick.nominal_at_ms, now_ms, dispatches=True, owner=owner)
+        return Dispatch(house, run, batch=batch)
+
+    def begun(tick: Ticked, ctx: Context) -> Any:
+        return function(tick, ctx) if takes_context else function(tick)
+
+    def handle(message: Any, ctx: Context) -> int:
+        tick = tick_of(message)
+        return _drive(opened(tick), lambda: begun(tick, ctx), ctx)
+
+    async def handle_in_task(message: Any, ctx: Context) -> int:
+        from asyncio import to_thread  # 36 ms to import; only async dispatchers pay it
+
+        tick = tick_of(message)
+        return await _drive_in_task(await to_thread(opened, tick), lambda: begun(tick, ctx), ctx)
+
+    return _named(handle_in_task if asynchronous else handle, function, payload)
+
+
+def _drive(dispatch: Dispatch, begin: Callable[[], Iterator[object]], ctx: Context) -> int:
+    while not dispatch.over:
+        try:
+            with closing(begin()) as messages:  # type: ignore[type-var]  # a generator
+                for one in messages:
+                    if dispatch.add(one):
+                        ctx.check()
+                        dispatch.flush()
+            ctx.check()
+            return dispatch.end()
+        except _OtherKeysError:
+            dispatch.restart()
+        except errors.LeaseLost:
+            raise
+        except Exception as error:
+            dispatch.fail(error)
+            raise
+    return dispatch.run.expected or 0
+
+
+async def _drive_in_task(dispatch: Dispatch, begin: Callable[[], AsyncIterator[object]], ctx: Context) -> int:
+    from asyncio import to_thread
+
+    while not dispatch.over:
+        try:
+            async with aclosing(begin()) as messages:  # type: ignore[type-var]  # an async generator
+                async for one in messages:
+                    if dispatch.add(one):
+                        ctx.check()
+                        await to_thread(dispatch.flush)
+            ctx.check()
+            return await to_thread(dispatch.end)
+        except _OtherKeysError:
+            await to_thread(dispatch.restart)
+        except errors.LeaseLost:
+            raise
+        except Exception as error:
+            await to_thread(dispatch.fail, error)
+            raise
+    return dispatch.run.expected or 0
+
+
+def _named(handler: Callable[..., Any], function: Callable[..., Any], payload: Any) -> Callable[[Any, Context], Any]:
+    """The handler under the function's name, with annotations that a declaration can read."""
+    if payload is None:
+        first = next(iter(inspect.signature(function).parameters))
+        payload = typing.get_type_hints(function).get(first, Any)
+    handler.__name__, handler.__qualname__ = function.__name__, function.__qualname__
+    handler.__module__, handler.__doc__ = function.__module__, function.__doc__
+    handler.__annotations__ = {"message": payload, "ctx": Context, "return": int}
+    return handler
+
+
+def _identity(one: Outgoing) -> bytes:
+    """Which operation, on which queue: what two tries of one dispatch are compared by."""
+    record = one.record
+    return f"{one.queue}\0{record.scope}\0{record.job}\0{record.key}".encode()
+
+
+def in_run(one: Outgoing, run: str) -> Outgoing:
+    """The message as one of the run. Sent even where its job is `unique`: a second try must find nothing reserved."""
+    attributes: Mapping[str, Attribute] = {**one.entry.attributes, RUN_ATTRIBUTE: Attribute(run)}
+    return replace(one, entry=replace(one.entry, attributes=attributes), unique=False)

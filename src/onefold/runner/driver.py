@@ -1,0 +1,408 @@
+"""The one path of a delivery: begin a batch, perform each run, finish the batch.
+
+    begin    read messages, claim them together; what needs no handler is settled at once; the rest is ready to run
+    perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
+    finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
+
+The worker, the Lambda handler and inline runs are loops around these three. Steps come from the script in
+`record/attempt.py`; equal steps of a batch go to the backend together. Deliveries of one key, and of one FIFO group, are
+chained: the second begins when the first has been settled, so nobody waits out a lease that ends a moment later.
+Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
+left alone because its lease was lost.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from onefold import errors
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import Ask, Claimed
+from onefold.record import attempt as script
+from onefold.record import delivery as fate
+from onefold.record.delivery import Failed
+from onefold.runner import calling
+from onefold.runner.context import Context, watch_threads
+from onefold.runner.events import kept_text
+from onefold.runner.execution import Execution, InFlight, KeyOrder
+from onefold.runner.finishing import Finisher, group_flag
+from onefold.runner.handlers import run_of
+from onefold.runner.orphans import Orphans
+from onefold.steady_clock import lease_from_ms, until_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onefold.contracts.ledger import History
+    from onefold.contracts.settings import QueueSettings
+    from onefold.contracts.state import Versioned
+    from onefold.outside import Clock, Entropy, Waiter
+    from onefold.record.delivery import Outcome
+    from onefold.record.fates import ProbeAnswer
+    from onefold.runner.admission import Admission
+    from onefold.runner.completion import Closing
+    from onefold.runner.events import Sinks
+    from onefold.runner.finishing import Settled
+    from onefold.runner.handlers import Job
+    from onefold.runner.orphans import Orphans
+    from onefold.runner.settlement import Backend
+
+    class Caller(Protocol):
+        """Where handlers and probes run; unless told otherwise, in the thread that performs."""
+
+        def call(self, run: Execution, ctx: Context) -> Outcome:
+            """Call the run's handler; what it did."""
+            ...
+
+        def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
+            """Ask the job's probe; what it found."""
+            ...
+
+
+_START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
+
+
+class Driver:
+    """Performs scripts against one backend on behalf of one owner (process).
+
+    Args:
+        backend: the wired contracts.
+        job_of: the job a delivery is for; None answers who it might be for people.
+        owner: id of this process; names its leases.
+        lease_ms: how long a claim holds until the next heartbeat.
+        sinks: receive events. history: what the ledger keeps.
+        closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
+        settings: of the app's queues: how long a message may wait for a job that nobody here has.
+        in_flight: knows what was claimed and what is over; a worker's heartbeat reads it.
+
+    Attributes:
+        clock, admission, closer, in_flight: as given. lease_ms: of the next claims.
+        deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
+        dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        never: Waiter,
+        owner: str,
+        lease_ms: int,
+        sinks: Sinks,
+        history: History,
+        admission: Admission,
+        closer: Closing,
+        settings: Mapping[str, QueueSettings],
+        in_flight: InFlight | None = None,
+    ) -> None:
+        watch_threads()
+        self._backend = backend
+        self._job_of = job_of
+        self._settings = settings
+        self.clock = clock
+        self._entropy = entropy
+        self._owner = owner
+        self.lease_ms = lease_ms
+        self.deadline_ms: int | None = None
+        self.dropped_ms = 0
+        self.admission = admission
+        self.closer = closer
+        self._jobs: dict[str, Job[Any, Any]] = {}
+        self._key_order = KeyOrder()
+        self.in_flight = in_flight or InFlight()
+        self._made: dict[str, Orphans] = {}
+        self.finisher = Finisher(
+            backend,
+            clock=clock,
+            never=never,
+            owner=owner,
+            sinks=sinks,
+            history=history,
+            admission=admission,
+            closer=closer,
+            key_order=self._key_order,
+            in_flight=self.in_flight,
+        )
+
+    @property
+    def _orphans(self) -> Orphans:
+        """One for all threads that begin: it knows what was said already."""
+        if not self._made:
+            made = Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
+            self._made.setdefault("orphans", made)
+        return self._made["orphans"]
+
+    # -- begin -------------------------------------------------------------------------------------------------------
+
+    def begin(self, deliveries: Sequence[Delivery]) -> list[Execution]:
+        """Claim deliveries together. Answers the runs whose handler (or probe) is to be performed now.
+
+        Raises:
+            TransientError: the backend could not write. What was not begun is among `in_flight.dropped()`, was released
+                (FIFO), or (never taken into `in_flight`) becomes visible again by itself.
+        """
+        return self._advance(deliveries, [])
+
+    def _open(self, deliveries: Sequence[Delivery]) -> list[Execution]:
+        runs = []
+        stopped = self._stopped_groups(deliveries)
+        back: set[str] = set()
+        for place, delivery in enumerate(deliveries):
+            if delivery.receipt in back or self.in_flight.was_returned(delivery):
+                continue
+            try:
+                job = self._suited(self._job_of(delivery), delivery.queue)
+            except errors.NotFoundError as error:
+                counted = not self._backend.open_queue(delivery.queue).capabilities.uncounted
+                given_up = self._orphans.settle(delivery, str(error), counted=counted)
+                if not isinstance(given_up, int):
+                    runs.append(given_up)
+                elif delivery.sequence is None:
+                    self.give_back([delivery], str(error), given_up)
+                else:
+                    back |= self.finisher.hold_up(deliveries[place:], str(error), given_up)
+                continue
+            facts, payload = _read(job, delivery)
+            run = Execution(job, delivery, facts, payload)
+            if stopped and delivery.group is not None and job.policy.after_failure == "stop":
+                flag = stopped.get(group_flag(delivery.queue, delivery.group))
+                if flag is not None and flag.value.decode() == delivery.message_id:
+                    run.stopping = flag.version
+                elif flag is not None:
+                    facts = msgspec.structs.replace(facts, stopped=flag.value.decode())
+                    run = Execution(job, delivery, facts, payload)
+            runs.append(run)
+        return runs
+
+    def _suited(self, job: Job[Any, Any], queue: str) -> Job[Any, Any]:
+        """The job as its queue can serve it: where every look costs a receive, who waits looks less often."""
+        found = self._jobs.get(job.name)
+        if found is None or found.handler is not job.handler:
+            found = job
+            if job.policy.uncounted and not self._backend.open_queue(queue).capabilities.uncounted:
+                found = copy.copy(job)
+                found.policy = msgspec.structs.replace(job.policy, uncounted=False)
+            self._jobs[job.name] = found
+        return found
+
+    def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, Versioned]:
+        flags = sorted(
+            {
+                group_flag(one.queue, one.group)
+                for one in deliveries
+                if one.sequence is not None and one.group is not None
+            }
+        )
+        if not flags:
+            return {}
+        found = self._backend.state.get(flags)
+        return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
+
+    def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Execution]:
+        """Begin deliveries, and what waited behind settled runs; settle what ends there; the runs to be performed."""
+        ready: list[Execution] = []
+        while deliveries or settled:
+            try:
+                with self._key_order.order:
+                    waiting = [*self.finisher.free(settled), *deliveries]
+                    try:
+                        runs = self._key_order.enter(self._open(waiting))
+                    except errors.TransientError:
+                        self._drop(waiting)
+                        raise
+                try:
+                    over = self._begin(runs, ready)
+                except BaseException:
+                    self.admission.forget(runs)
+                    with self._key_order.order:
+                        self._drop(self._key_order.forget(runs))
+                    raise
+            except errors.TransientError:
+                if not ready:
+                    raise
+                return ready  # these must be performed; the next call meets the backend again
+            deliveries, settled = [], self.finisher.settle(over)
+        return ready
+
+    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
+        self.in_flight.drop([one for one in deliveries if one.sequence is None])
+        back: set[str] = set()
+        for place, one in enumerate(deliveries):
+            if one.sequence is not None and one.receipt not in back:
+                back |= self.finisher.hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
+
+    def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
+        """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
+        over = [run for run in runs if isinstance(run.step, script.Commit)]
+        claiming = [run for run in runs if isinstance(run.step, script.Claim)]
+        admitted, refused = self.admission.admit(claiming)
+        if admitted:
+            self._claim(admitted)
+        for run, wait_ms, why in refused:
+            run.refuse(why, wait_ms, self.clock.now_ms())
+            over.append(run)
+        for run in admitted:
+            (over if isinstance(run.step, script.Commit) else ready).append(run)
+        return over
+
+    def _claim(self, runs: list[Execution]) -> None:
+        now_ms = lease_from_ms(self.clock)
+        asks = []
+        for run in runs:
+            facts, policy = run.facts, run.job.policy
+            assert facts.key is not None
+            asks.append(
+                Ask(
+                    key=facts.key,
+                    fingerprint=facts.fingerprint,
+                    owner=self._owner,
+                    lease_until_ms=until_ms(self.clock, now_ms, self.lease_ms),
+                    start=True,
+                    expires_at_ms=now_ms + policy.keep_ms,
+                    amends=facts.amends,
+                    message_id=facts.message_id,
+                    sent_at_ms=facts.sent_at_ms,
+                )
+            )
+        answers, refused = self.finisher.claim(runs, asks, now_ms)
+        for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
+            step = run.step
+            assert isinstance(step, script.Claim)
+            step.found = found
+            if isinstance(found, Claimed):
+                run.claimed = found
+            if place in refused:
+                run.refuse(refused[place], self.lease_ms, now_ms)
+            else:
+                run.advance(now_ms)
+        self.in_flight.claimed(runs)
+        self.finisher.tell_begun(runs)
+
+    # -- perform -----------------------------------------------------------------------------------------------------
+
+    def perform(self, run: Execution, caller: Caller | None = None) -> None:
+        """Perform one run up to its Commit, in this thread. An `async def` handler gets an event loop of its own.
+
+        Args:
+            caller: calls handler and probe somewhere else, for example in a child process.
+        """
+        since_ms = self.clock.monotonic_ms()
+        while not isinstance(run.step, script.Commit):
+            match run.step:
+                case script.Probe() as probe:
+                    ctx = self.open_context(run, run.attempt)
+                    if caller is not None:
+                        probe.answer = caller.probe(run, ctx)
+                    else:
+                        probe.answer = calling.probe(run.job, run.payload, ctx, self.clock)
+                case script.Start():
+                    self.start(run)
+                case script.Call() as call:
+                    ctx = self.open_context(run, call.attempt)
+                    if run.cut is not None:
+                        outcome = run.cut
+                    elif caller is not None:
+                        outcome = caller.call(run, ctx)
+                    else:
+                        outcome = calling.call(run.job, run.payload, ctx, self.clock)
+                    self.answer(run, call, outcome)
+                case _:
+                    raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+            run.advance(self.clock.now_ms())
+        run.took_ms = self.clock.monotonic_ms() - since_ms
+
+    def start(self, run: Execution) -> None:
+        """Mark a run as started, durably. A backend that is busy leaves it unstarted: its message comes back soon."""
+        step = run.step
+        assert isinstance(step, script.Start)
+        assert step.hold is not None
+        try:
+            step.held = run.started = self._backend.store.start([step.hold], self.clock.now_ms())[0]
+            if run.started:
+                self.finisher.tell("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
+        except errors.TransientError as error:
+            step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
+
+    def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
+        """A run that was claimed is not started after all: its record is released, and its message comes back."""
+        assert run.claimed is not None
+        run.refuse(why, delay_ms, self.clock.now_ms())
+
+    def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
+        """Note what the handler did."""
+        call.fraction = self._entropy.fraction()
+        call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
+
+    def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
+        """What it comes to. One operation that alone is refused has failed; it does not pause its job again."""
+        if not isinstance(outcome, Failed):
+            return outcome
+        if outcome.kind == "dependency-down" and self.admission.is_to_blame(run):
+            outcome = msgspec.structs.replace(outcome, kind="transient")
+        judge, key = run.job.judge_failure, run.facts.key
+        if judge is None or key is None:
+            return outcome
+        rows = (lambda: self._backend.ledger.of_key(key)) if call.attempt > 1 else list
+        judged = judge(outcome, run.delivery, rows, call.fraction)
+        run.caught = isinstance(judged, fate.Success)
+        return judged
+
+    def open_context(self, run: Execution, attempt: int) -> Context:
+        """The context for a handler or probe of this run; its time counts from here."""
+        assert run.claimed is not None
+        run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
+        if self.deadline_ms is not None:
+            run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
+        run.ctx = Context(
+            run.claimed.hold,
+            attempt=attempt,
+            attempts_max=run.job.policy.attempts_max,
+            message=run.delivery,
+            clock=self.clock,
+            entropy=self._entropy,
+            deadline_ms=run.deadline_ms,
+            effects=run.effects,
+            lost_answers="transient" if run.job.policy.on_unknown == "rerun" else "unknown",
+        )
+        return run.ctx
+
+    def failed(self, run: Execution, error: BaseException) -> Outcome:
+        """The outcome of a run whose handler, or whose own rows, failed with `error`."""
+        return calling.raised(run.job, error, self.clock)
+
+    # -- finish ------------------------------------------------------------------------------------------------------
+
+    def finish(self, runs: Sequence[Execution]) -> list[Execution]:
+        """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
+        try:
+            return self._advance([], self.finisher.settle(list(runs)))
+        except errors.TransientError:
+            return []  # the runs are settled; who waited behind them was dropped
+
+    def withdraw(self) -> list[Delivery]:
+        """Take back the deliveries that wait behind others, in order; for a worker that is to end."""
+        return self._key_order.withdraw()
+
+    def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
+        """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
+        self.finisher.give_back(deliveries, why, delay_ms)
+
+
+def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
+    """As `job.read`; whatever a payload's own validators raise makes it malformed, and never ends the worker."""
+    try:
+        return job.read(delivery)
+    except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
+        why = f"Reading it raised {type(error).__name__}: {kept_text(error)}"[:500]
+        facts = script.Facts(
+            key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
+            receive_count=delivery.receive_count,
+        )  # fmt: skip
+        return facts, None

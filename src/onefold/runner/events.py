@@ -1,0 +1,273 @@
+"""What drivers and workers report: one frozen event type, one table of names, one `Sink` to receive them.
+
+An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
+ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept. What exceptions
+say goes into records, dead letters, logs and events only as `kept_text` and `is_kept` let it: one line, cut and masked, or
+nothing where the user switched it off.
+Never here: decisions, formatting, or anything that changes because someone listens. Invariant: a sink that fails does not
+fail the job (`Sinks` catches, counts and logs), and no text of an exception that is switched off passes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts.ledger import FATES, History, Row
+from onefold.contracts.store import RecordKey
+from onefold.errors import UsageError
+from onefold.record.error_text import summary_of
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Severity = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class Meaning(Struct, frozen=True):
+    """What an event's name means.
+
+    Args:
+        severity: how loud it is in logs.
+        kept: the history level from which the ledger keeps it (`brief` includes `off` never).
+        text: one line for people.
+    """
+
+    severity: Severity
+    kept: History
+    text: str
+
+
+EVENTS: Final[Mapping[str, Meaning]] = {
+    "received": Meaning("debug", "full", "a worker received the message"),
+    "started": Meaning("debug", "full", "the handler was called"),
+    "completed": Meaning("info", "full", "the effect happened and its record is kept"),
+    "duplicate": Meaning("info", "brief", "answered from the record; the handler did not run"),
+    "running-elsewhere": Meaning("debug", "full", "another run of the same key is under way; waits"),
+    "takeover": Meaning(
+        "warning", "off", "an earlier run's process died without reporting an outcome; this run takes over"
+    ),
+    "unknown": Meaning(
+        "warning", "off", "the previous run died or lost its answer; it is unknown whether it took effect"
+    ),
+    "probe": Meaning("warning", "brief", "the job's probe was asked whether the effect happened"),
+    "held": Meaning("error", "brief", "waiting for a person: its outcome is unknown"),
+    "retry": Meaning("warning", "brief", "failed for now; will be delivered again"),
+    "dead-letter": Meaning("error", "brief", "moved to the dead-letter queue"),
+    "quarantine": Meaning("error", "brief", "it ended its worker too often; moved to the dead-letter queue"),
+    "conflict": Meaning("error", "brief", "the key came with another payload; moved to the dead-letter queue"),
+    "malformed": Meaning("error", "brief", "cannot be read as the job's payload; moved to the dead-letter queue"),
+    "untrusted": Meaning(
+        "error", "brief", "its attributes claim what only onefold of the app may say; moved to the dead-letter queue"
+    ),
+    "no-job": Meaning("error", "brief", "nobody declares its job on its queue; moved to the dead-letter queue"),
+    "dead-letters-expire": Meaning(
+        "warning", "brief", "the first messages of a dead-letter or held queue expire within a day"
+    ),
+    "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
+    "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
+    "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),
+    "released": Meaning("info", "brief", "given back without having been started"),
+    "dependency-down": Meaning("error", "brief", "the dependency refuses everything; no attempt was used"),
+    "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),
+    "name-given": Meaning("info", "brief", "a person gave the name of an operation to another app"),
+    "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
+    "overrun": Meaning("error", "brief", "the handler passed its timeout"),
+    "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
+    "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
+    "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
+    "owner-dead": Meaning("warning", "brief", "a worker process died; its work was released"),
+    "worker-started": Meaning("info", "brief", "a worker process started"),
+    "worker-draining": Meaning("info", "brief", "a worker stopped receiving and finishes what it has"),
+    "worker-stopped": Meaning("info", "brief", "a worker process ended"),
+    "engine-busy": Meaning("error", "brief", "the engine could not be written for now; the worker goes on when it can"),
+    "answer-ignored": Meaning(
+        "critical",
+        "brief",
+        "messages that the Lambda handler named as failed were deleted: ReportBatchItemFailures is not set",
+    ),
+    "dispatched": Meaning("debug", "full", "a message of a run was accepted"),
+    "dispatch-restarted": Meaning(
+        "warning", "off", "the dispatcher yielded others than before its interruption; all is sent again, same keys"
+    ),
+    "ticked": Meaning("info", "brief", "a schedule's tick was sent to its queue"),
+    "ticks-missed": Meaning("warning", "brief", "ticks whose time passed while no scheduler ran were passed over"),
+    "tick-refused": Meaning("warning", "brief", "its queue did not take the tick; it is sent again"),
+    "tick-dropped": Meaning(
+        "critical", "brief", "A TICK WAS GIVEN UP: neither its queue nor a dead-letter queue took it"
+    ),
+    "ticks-orphaned": Meaning(
+        "warning",
+        "full",
+        "unsent ticks wait for a schedule that is not declared any more; declare it again to send them",
+    ),
+    "map-empty": Meaning("warning", "brief", "a map run was started, and its source has no items"),
+    "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
+    "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),
+    "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
+    "clock-set": Meaning("warning", "brief", "the machine's clock was set forward or back"),
+    "scheduler-started": Meaning("info", "full", "a scheduler started"),
+    "scheduler-stopped": Meaning("info", "full", "a scheduler ended"),
+    "sent": Meaning("debug", "full", "a message was accepted"),
+    "reconciled": Meaning("info", "brief", "a run was looked at afterwards: everything exists, once"),
+    "reconcile-failed": Meaning("error", "brief", "A RUN IS NOT AS IT SHOULD BE: missing, twice, or not done in time"),
+    "look-refused": Meaning(
+        "error", "brief", "A RUN WILL NOT BE LOOKED AT: its reconciliation's queue does not take the message"
+    ),
+    "missing": Meaning(
+        "error", "brief", "a reconciliation found that it was dispatched, is not done, and has no message"
+    ),
+    "resent": Meaning("warning", "off", "a repair sent it again, under its own key: nothing of it was left"),
+    "redrive": Meaning("warning", "off", "an operator sent a dead letter back"),
+    "edit": Meaning("warning", "off", "an operator changed a dead letter's payload"),
+    "removed": Meaning("warning", "off", "an operator deleted a message"),
+    "purge": Meaning("warning", "off", "an operator emptied a queue"),
+    "settled": Meaning("warning", "off", "an operator settled an unknown outcome"),
+    "settings": Meaning("warning", "off", "an operator changed a queue's settings"),
+}
+_RANK: Final[Mapping[str, int]] = {"off": 0, "brief": 1, "full": 2}
+
+
+class Event(Struct, frozen=True, kw_only=True, gc=False):
+    """One fact.
+
+    Args:
+        at_ms: wall time.
+        name: a key of EVENTS.
+        key: the operation, where there is one.
+        queue, message_id, group, receive_count: the message, where there is one.
+        run: the tick or map run that its message belongs to.
+        actor: owner id of the process, or `person:<login>`.
+        detail: the numbers and rules that decided.
+    """
+
+    at_ms: int
+    name: str
+    key: RecordKey | None = None
+    queue: str | None = None
+    message_id: str | None = None
+    group: str | None = None
+    receive_count: int | None = None
+    run: str | None = None
+    actor: str | None = None
+    detail: Mapping[str, str | int | bool | None] = {}
+
+    @property
+    def severity(self) -> Severity:
+        """How loud it is."""
+        return EVENTS[self.name].severity
+
+    def row(self) -> Row:
+        """The same fact as a row of the ledger."""
+        detail = self.detail
+        if self.receive_count is not None and "receive_count" not in detail:
+            detail = {**detail, "receive_count": self.receive_count}
+        return Row(
+            at_ms=self.at_ms,
+            event=self.name,
+            key=self.key,
+            queue=self.queue,
+            message_id=self.message_id,
+            run=self.run,
+            actor=self.actor,
+            detail=detail,
+        )
+
+
+def kept(name: str, history: History, *, run: str | None = None) -> bool:
+    """Whether the ledger keeps events of this name at this history level: always what became of a run's operations."""
+    return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
+
+
+class Sink(Protocol):
+    """Receives events; must return quickly and may be called from any thread."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+
+class Sinks:
+    """Several sinks as one. A sink's exception is counted and logged, never passed on to the job.
+
+    Args:
+        sinks: in the order they are called.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self._sinks = tuple(sinks)
+        self._logged: dict[
+            int, tuple[int, int]
+        ] = {}  # of each sink: when its failure was logged last, and how many since
+        self.failures = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
+    def emit(self, event: Event) -> None:
+        """Hand the event to every sink."""
+        for index, sink in enumerate(self._sinks):
+            try:
+                sink.emit(event)
+            except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
+                with suppress(Exception):  # nor must the logging of it
+                    self._failed(index, event, error)
+
+    def _failed(self, index: int, event: Event, error: Exception) -> None:
+        """Count it; log each sink's first failure, and then at most one a minute."""
+        self.failures += 1
+        last_ms, unlogged = self._logged.get(index, (None, 0))
+        if last_ms is not None and abs(event.at_ms - last_ms) < limits.MINUTE_MS:
+            self._logged[index] = last_ms, unlogged + 1
+            return
+        self._logged[index] = event.at_ms, 0
+        import logging  # 11 ms to import
+
+        sink = self._sinks[index]
+        more = f" {unlogged} more failed since the last such line." if unlogged else ""
+        logging.getLogger("onefold").error(
+            "The sink %s raised %s: %s. It lost the event %s; the work goes on.%s",
+            (sink if isinstance(sink, type) else type(sink)).__qualname__,
+            type(error).__qualname__,
+            kept_text(error),
+            event.name,
+            more,
+        )
+
+
+def checked_sinks(sinks: object) -> tuple[Sink, ...]:
+    """What `sinks=` was given, as a tuple.
+
+    Raises:
+        UsageError: not a list, or something in it cannot be called with events.
+    """
+    if not isinstance(sinks, Iterable) or isinstance(sinks, str):
+        raise UsageError(f"sinks={sinks!r:.80} is not a list.", todo="Write for example sinks=[onefold.LogSink()].")
+    found = tuple(sinks)
+    for sink in found:
+        if isinstance(sink, type) or not callable(getattr(sink, "emit", None)):
+            called = f" Write {sink.__qualname__}()." if isinstance(sink, type) else ""
+            raise UsageError(
+                f"sinks= has {sink!r:.80}, which is not a sink.",
+                todo=f"A sink is an object with a method emit(event).{called}",
+            )
+    return found
+
+
+ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept nowhere; child processes inherit it
+SWITCHED_OFF: Final = "(its text is switched off)"
+
+
+def is_kept() -> bool:
+    """Whether what exceptions say may be kept."""
+    return os.environ.get(ERROR_TEXT, "on") != "off"
+
+
+def kept_text(error: BaseException) -> str:
+    """One line about an exception, at most 500 characters, as `failures.summary_of` says it."""
+    return summary_of(error) if is_kept() else SWITCHED_OFF

@@ -1,0 +1,283 @@
+"""What goes on beside the work: leases and visibilities extended, deadlines watched, dead owners' work freed.
+
+Three threads, each a `Periodic`: the heartbeat extends the record leases and message visibilities of everything in flight
+together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
+calls what the backend wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
+lease.
+Never here: when a lease is due or lost (`record/lease.py`), what becomes of a run. Invariant: a lease is extended only while
+its handler may still be heard of: one that overruns by a whole timeout is let go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from onefold import errors
+from onefold.contracts.queue import RetryIn
+from onefold.contracts.store import Hold
+from onefold.record import attempt as script
+from onefold.record import lease
+from onefold.record.delivery import LeaseGone, Outcome
+from onefold.runner import calling
+from onefold.runner.execution import Execution, InFlight, InFlightDelivery
+from onefold.runner.settlement import Backend
+from onefold.steady_clock import lease_from_ms, until_ms
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+
+REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
+TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due
+_LATER_MS = 1 << 62  # after any instant
+
+Stop = Callable[[Execution, Outcome], None]
+"""Stops a run's handler where it can be stopped (task, process), or tells it (thread)."""
+
+
+class Bell:
+    """A waiter for one thread that others may ring, from signal handlers too; rings while nobody waits are kept as one."""
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant, which a threading.Event's `set` is not
+
+    def ring(self) -> None:
+        """Wake who waits, or who waits next."""
+        self._rings.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block until rung, at most `timeout_s` seconds; True when rung."""
+        try:
+            self._rings.get(timeout=timeout_s)
+        except Empty:
+            return False
+        with suppress(Empty):  # what was rung meanwhile is heard with it
+            while True:
+                self._rings.get_nowait()
+        return True
+
+
+class Periodic:
+    """A thread that calls `work` again after as many milliseconds as it answered, or at once when rung.
+
+    Args:
+        failed: is handed what `work` raised; then the thread ends.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], int], clock: Clock, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._work = work
+        self._clock = clock
+        self._failed = failed
+        self._ended = False
+        self.bell = Bell()
+        self._thread = threading.Thread(target=self._run, name=f"onefold-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self, *, wait: bool) -> None:
+        """End after the call under way; `wait` for it."""
+        self._ended = True
+        self.bell.ring()
+        if wait and self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._clock.wait(self.bell, min(self._work(), REST_MS_MAX))
+        except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
+            self._failed(error)
+
+
+class Heartbeat:
+    """Extends what is in flight.
+
+    Args:
+        lease_ms: how long claims and receives hold.
+        also: extends what else holds with the lease (concurrency slots).
+        stop: stops a handler whose lease is lost. lost: tells of a lease that the store has refused.
+        busy: is told when the backend could not extend.
+    """
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        backend: Backend,
+        *,
+        clock: Clock,
+        lease_ms: int,
+        also: Callable[[], None],
+        stop: Stop,
+        lost: Callable[[Execution], None],
+        busy: Callable[[errors.TransientError], None],
+    ) -> None:
+        self._in_flight = in_flight
+        self._backend = backend
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._also = also
+        self._stop = stop
+        self._lost = lost
+        self._busy = busy
+
+    def beat(self) -> int:
+        """Extend what is due, stop what is lost; milliseconds until the next beat."""
+        now_ms = self._clock.monotonic_ms()
+        due: dict[int, list[InFlightDelivery]] = defaultdict(list)
+        soon: dict[int, list[InFlightDelivery]] = defaultdict(list)
+        for held in self._in_flight.all():
+            if held.let_go:
+                continue
+            match self._step(held, now_ms):
+                case lease.Over():
+                    self._give_up(held)
+                case lease.Extend(lease_ms):
+                    due[lease_ms].append(held)
+                case lease.Rest():
+                    ahead = self._step(held, now_ms + self._lease_ms // TOGETHER_SHARE)
+                    if isinstance(ahead, lease.Extend):
+                        soon[ahead.lease_ms].append(held)
+        if due:
+            for lease_ms in due.keys() | soon.keys():
+                self._extend(due[lease_ms] + soon[lease_ms], lease_ms, now_ms)
+        return self._next_in_ms()
+
+    def _step(self, held: InFlightDelivery, now_ms: int) -> lease.Step:
+        return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
+
+    def _next_in_ms(self) -> int:
+        """Until the earliest lease is due. With nothing in flight: what is received from now on is due after a third."""
+        now_ms = self._clock.monotonic_ms()
+        next_ms = now_ms + self._lease_ms // 3
+        for held in self._in_flight.all():
+            step = self._step(held, now_ms)
+            if not held.let_go:
+                next_ms = min(next_ms, step.until_ms if isinstance(step, lease.Rest) else now_ms)
+        return next_ms - now_ms
+
+    def _extend(self, held: list[InFlightDelivery], lease_ms: int, now_ms: int) -> None:
+        """Extend leases, then visibilities; together, because each write costs an fsync."""
+        claimed = [one for one in held if one.run is not None and one.run.claimed is not None]
+        try:
+            refused = self._renew(claimed, lease_ms)
+            # What was refused is settled, or another's: its message must not be hidden over its own retry, or for us.
+            held = [one for one in held if one not in refused]
+            hidden = self._hide(held, lease_ms)
+            self._also()
+        except errors.TransientError as error:
+            for one in held:
+                one.tried_at_ms = self._clock.monotonic_ms()
+            self._busy(error)
+            return
+        for one, ok in zip(held, hidden, strict=True):
+            one.asked_at_ms, one.tried_at_ms = now_ms, None
+            if not ok and one.run is None:
+                one.let_go = True  # not begun, and perhaps with another by now
+        for one in refused:
+            one.asked_at_ms, one.tried_at_ms = now_ms, None  # else it stays due, and the next beat comes at once
+            run = one.run
+            if run is not None and _is_performed(
+                run
+            ):  # else it was settled a moment ago, or will be, and its verdict tells
+                one.let_go = True
+                self._lost(run)
+                self._stop(run, LeaseGone())
+
+    def _renew(self, claimed: Sequence[InFlightDelivery], lease_ms: int) -> list[InFlightDelivery]:
+        holds = [_hold(one) for one in claimed]
+        answers = (
+            self._backend.store.renew(holds, until_ms(self._clock, lease_from_ms(self._clock), lease_ms))
+            if holds
+            else []
+        )
+        return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
+
+    def _hide(self, held: Sequence[InFlightDelivery], lease_ms: int) -> list[bool]:
+        answers = [False] * len(held)
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, one in enumerate(held):
+            places[one.delivery.queue].append(place)
+        for name, some in places.items():
+            changes = [(held[place].delivery.receipt, RetryIn(lease_ms)) for place in some]
+            for place, ok in zip(some, self._backend.open_queue(name).set_visible_in(changes), strict=True):
+                answers[place] = ok
+        return answers
+
+    def _give_up(self, held: InFlightDelivery) -> None:
+        """It could not be extended in time (or may not be): another may own it. Its own settlement will say who does."""
+        held.let_go = True
+        if held.run is not None and _is_performed(held.run):
+            self._stop(held.run, LeaseGone())
+
+
+class Watchdog:
+    """Stops handlers at their deadline.
+
+    Args:
+        stop: stops a handler whose time is over. told: tells of it.
+    """
+
+    def __init__(self, in_flight: InFlight, *, clock: Clock, stop: Stop, told: Callable[[Execution], None]) -> None:
+        self._in_flight = in_flight
+        self._clock = clock
+        self._stop = stop
+        self._told = told
+        self._next_ms = _LATER_MS
+
+    def expects(self, at_ms: int) -> bool:
+        """Whether a look at the monotonic instant `at_ms` is earlier than the next one; then the thread is to be rung."""
+        return at_ms < self._next_ms
+
+    def look(self) -> int:
+        """Stop what has passed its deadline; milliseconds until the next look."""
+        self._next_ms = _LATER_MS  # whoever submits a run from here on rings, and the next look comes at once
+        now_ms = self._clock.monotonic_ms()
+        next_ms = now_ms + REST_MS_MAX
+        late: list[Execution] = []
+        for held in self._in_flight.all():
+            run = held.run
+            if run is None or held.let_go or not _is_performed(run):
+                continue
+            timeout_ms = run.job.policy.timeout_ms
+            deadline_ms = run.deadline_ms if run.deadline_ms is not None else now_ms + timeout_ms
+            if now_ms < deadline_ms:
+                next_ms = min(next_ms, deadline_ms)
+                continue
+            if run.cut is None:
+                late.append(run)
+                self._stop(run, calling.overran(timeout_ms))
+            if now_ms >= deadline_ms + timeout_ms:
+                held.let_go = True  # whoever comes next decides by the job's policy; this run's outcome will be refused
+            else:
+                next_ms = min(next_ms, deadline_ms + timeout_ms)
+        for run in late:
+            self._told(run)
+        self._next_ms = next_ms
+        return max(next_ms - self._clock.monotonic_ms(), 0)
+
+
+def _is_performed(run: Execution) -> bool:
+    return not isinstance(run.step, script.Commit)
+
+
+def _hold(held: InFlightDelivery) -> Hold:
+    assert held.run is not None
+    assert held.run.claimed is not None
+    return held.run.claimed.hold
+
+
+def _lease_of(held: InFlightDelivery, lease_ms: int) -> lease.Lease:
+    return lease.Lease(
+        asked_at_ms=held.asked_at_ms,
+        lease_ms=lease_ms,
+        received_at_ms=held.received_at_ms,
+        tried_at_ms=held.tried_at_ms,
+    )

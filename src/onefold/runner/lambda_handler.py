@@ -1,0 +1,356 @@
+"""A Lambda handler's outside: the mapping's event in, the partial batch response out.
+
+    event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of what is not done
+
+An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is
+no event of ours, a defect, and a backend that cannot be used when not one message could be done.
+
+Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
+the app has jobs on. What a record holds is read by the queue's own backend.
+
+A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container
+(`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
+not, it is moved to the dead-letter queue from memory, and this container raises from then on instead of naming, which no
+mapping ignores.
+Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
+event that is refused was not begun, and Lambda keeps all its messages.
+
+Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.runner.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
+from onefold.runner.lambda_invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from onefold.contracts.queue import Delivery
+    from onefold.outside import Clock
+    from onefold.runner.handlers import Job
+
+    Record = Mapping[str, Any]
+
+    Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
+    """The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
+
+    Receives = Sequence[tuple[str, Delivery | None]]
+    """The batch: message ids with their deliveries; None where a body could not be fetched."""
+
+
+EVENT_SOURCE: Final = "aws:sqs"
+_CONNECT = (
+    "Connect the function to a queue by an event source mapping (`onefold synth` writes it); pass its event unchanged."
+)
+_OTHERS: Final = {  # what people connect by mistake, and the way that leads through a queue
+    "aws:s3": "Let S3 notify a queue, and declare the job with source='s3'.",
+    "aws:sns": "Subscribe the queue to the topic, and declare the job with source='sns'.",
+    "aws:dynamodb": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+    "aws:kinesis": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+}
+_TEXTS: Final = ("messageId", "receiptHandle", "body")
+LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
+
+
+class LambdaAdapter:
+    """Handles events of SQS mappings for as long as its container lives: Lambda sends one at a time, tests may send more.
+
+    Args:
+        make_pool: who runs handlers; asked for at the first invocation, with how long it may last (ms).
+        adopt: the deliveries of records. disown: is told a queue's receipts whose messages Lambda deletes.
+        queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
+        job_of: the job a delivery is for.
+    """
+
+    def __init__(
+        self,
+        make_pool: Callable[[int], ExecutorPool],
+        *,
+        adopt: Adopt,
+        disown: Callable[[str, Sequence[str]], None],
+        queue_of: Callable[[str, str], str],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        settings: LambdaSettings,
+        clock: Clock,
+    ) -> None:
+        self._pools = ExecutorPools(make_pool, settings.margin_ms)
+        self._adopt = adopt
+        self._disown = disown
+        self._queue_of = queue_of
+        self._job_of = job_of
+        self._settings = settings
+        self._clock = clock
+        self._longest: dict[str, int] = {}
+        self._ignored: IgnoredAnswers | None = None  # while nothing stayed, there is nothing to look for
+
+    def handle(self, event: object, context: object = None) -> dict[str, Any]:
+        """Do the batch; the partial batch response.
+
+        Args:
+            context: Lambda's; without one, as in a test of the handler, there is all the time Lambda can give.
+
+        Raises:
+            UsageError: no event of SQS, or of a queue the app has no job on; nothing was begun. Or the backend cannot be
+                used as it is, and no message of the batch was done.
+            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the
+                mapping is known to ignore the answer.
+            InvariantBroken: a defect of onefold.
+        """
+        remaining_ms = remaining_ms_of(context)
+        killed_at_ms = self._clock.monotonic_ms() + remaining_ms
+        by_queue = records_by_queue(event, self._queue_of)
+        with self._pools.take(remaining_ms) as pool:
+            if self._ignored is not None:
+                self._ignored.look(pool, self._clock.monotonic_ms())
+            receives = [one for queue, records in by_queue.items() for one in self._adopted(pool, queue, records)]
+            invocation = Invocation(
+                pool,
+                [delivery for _, delivery in receives if delivery is not None],
+                self._job_of,
+                killed_at_ms=killed_at_ms,
+                settings=self._settings,
+                longest=self._longest,
+                clock=self._clock,
+            )
+            invocation.run()
+            self._close_runs(pool, killed_at_ms)
+            answer = self._answer(pool, receives, invocation.trouble)
+        if isinstance(answer, Exception):  # raised here: it does not break the pool
+            raise answer
+        return answer
+
+    def _close_runs(self, pool: ExecutorPool, killed_at_ms: int) -> None:
+        """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
+        closer = pool.driver.closer
+        if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
+            with suppress(errors.OnefoldError):  # they stay open, and are looked at again
+                closer.look()
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def _adopted(self, pool: ExecutorPool, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
+        """Each record's message id and delivery; None where its body could not be fetched, so that it stays."""
+        try:
+            found: list[Delivery | None] = list(self._adopt(queue, records))
+        except errors.PayloadError:
+            raise
+        except errors.OnefoldError:
+            found = [self._adopted_alone(pool, queue, record) for record in records]
+        return [(record["messageId"], delivery) for record, delivery in zip(records, found, strict=True)]
+
+    def _adopted_alone(self, pool: ExecutorPool, queue: str, record: Record) -> Delivery | None:
+        try:
+            return self._adopt(queue, [record])[0]
+        except errors.OnefoldError as error:
+            pool.tell_trouble(queue, 1, error)
+            return None
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self, pool: ExecutorPool, receives: Receives, trouble: Exception | None
+    ) -> dict[str, Any] | errors.OnefoldError:
+        """The partial batch response, or what is raised instead of it."""
+        answered = pool.answered
+        staying = [one for _, one in receives if one is not None and not answered.is_done(one.receipt)]
+        failed = failures(
+            (message_id, one is not None and answered.is_done(one.receipt)) for message_id, one in receives
+        )
+        ignored = self._ignored.ignored([one.queue for one in staying]) if self._ignored is not None else []
+        if failed and len(failed) == len({message_id for message_id, _ in receives}):
+            if isinstance(trouble, errors.UsageError):
+                return trouble
+            if self._settings.raise_for_batch:
+                return _not_done(failed, receives, "Not one of them is deleted.")
+        if ignored:
+            pool.delete_done()
+            return _not_done(
+                failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
+            )
+        if staying:
+            self._note_named(pool, staying)
+        for queue, receipts in answered.to_delete().items():
+            try:
+                self._disown(queue, receipts)
+            except errors.OnefoldError as error:
+                pool.tell_trouble(queue, len(receipts), error)
+        return answer(failed)
+
+    def _note_named(self, pool: ExecutorPool, staying: Sequence[Delivery]) -> None:
+        """Have it looked at the next invocation whether these, which the answer names, are still there."""
+        if self._ignored is None:
+            self._ignored = IgnoredAnswers()
+        self._ignored.remember(pool, staying, self._clock.monotonic_ms())
+
+
+def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors.TransientError:
+    return errors.TransientError(
+        f"{len(failed)} of {len({message_id for message_id, _ in receives})} messages of the batch are not done.",
+        meaning=meaning,
+        todo="They come back when their visibility ends; what was done is answered from its record.",
+    )
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
+    """The message ids that the answer names, each once, in the order of the batch.
+
+    Args:
+        receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
+            queue. A standard queue may put one message into a batch twice.
+    """
+    done: dict[str, bool] = {}
+    for message_id, is_done in receives:
+        done[message_id] = done.get(message_id, True) and is_done
+    return [message_id for message_id, is_done in done.items() if not is_done]
+
+
+def answer(failed: Iterable[str]) -> dict[str, Any]:
+    """The answer to Lambda that keeps these messages; every other message of the batch is deleted."""
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+# -- the event -------------------------------------------------------------------------------------------------------
+
+
+def remaining_ms_of(context: object) -> int:
+    """Milliseconds until Lambda kills the function."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS
+
+
+def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict[str, list[Record]]:
+    """The records of an event by the app's name of their queue, in their order.
+
+    Args:
+        queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
+
+    Raises:
+        UsageError: no event of SQS, a record that is not whole, a queue the app has no job on. Nothing was begun.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, Sequence) or isinstance(records, str | bytes):
+        raise errors.UsageError(
+            f"The event is not a batch of SQS messages: it is {_shape(event)}.",
+            meaning="Nothing was begun.",
+            todo=_CONNECT,
+        )
+    found: dict[str, list[Record]] = {}
+    known: dict[str, str] = {}
+    for place, record in enumerate(records):
+        arn = _arn_of(record, place)
+        if arn not in known:
+            known[arn] = queue_of(arn, str(record.get("awsRegion") or ""))
+        found.setdefault(known[arn], []).append(record)
+    return found
+
+
+def _arn_of(record: object, place: int) -> str:
+    """The queue of a record that is whole."""
+    if not isinstance(record, Mapping):
+        raise _broken(place, f"is {_shape(record)}")
+    source = record.get("eventSource", record.get("EventSource"))  # SNS writes its own with capitals
+    if source != EVENT_SOURCE:
+        raise errors.UsageError(
+            f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
+            meaning="Nothing was begun.",
+            todo=_OTHERS.get(str(source), _CONNECT),
+        )
+    for name in _TEXTS:
+        if not isinstance(record.get(name), str) or not record[name]:
+            raise _broken(place, f"has no text in {name!r}")
+    for name in ("attributes", "messageAttributes"):
+        if not isinstance(record.get(name, {}), Mapping):
+            raise _broken(place, f"has no object in {name!r}")
+    arn = record.get("eventSourceARN")
+    if not isinstance(arn, str) or arn.count(":") < 5:
+        raise _broken(place, f"has the eventSourceARN {str(arn)[:100]!r}")
+    return arn
+
+
+def _broken(place: int, what: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"Record {place} of the event {what}.",
+        meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
+        todo=_CONNECT,
+    )
+
+
+def _shape(value: object) -> str:
+    """What a value is, without what it holds."""
+    if isinstance(value, Mapping):
+        names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
+        return f"an object with {names}" if names else "an empty object"
+    return "null" if value is None else f"a {type(value).__name__}"
+
+
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
+_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
+_LOOK_MAX: Final = 10  # of a queue; one call
+_LOST: Final = Bury(
+    "dead-letter",
+    Reason(
+        kind="mapping",
+        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
+        " something around the handler changes its answer.",
+    ),
+)
+
+
+class Named(Struct, frozen=True):
+    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
+
+    delivery: Delivery
+    named_at_ms: int
+    until_ms: int
+
+
+class IgnoredAnswers:
+    """What was named in this container's answers, and what is known of the mappings of its queues."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[Named]] = {}  # by queue
+        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+
+    def ignored(self, queues: Sequence[str]) -> list[str]:
+        """Those of the queues whose mapping is known to delete what is named."""
+        return sorted({queue for queue in queues if self._respects.get(queue) is False})
+
+    def remember(self, pool: ExecutorPool, staying: Sequence[Delivery], now_ms: int) -> None:
+        """These are named in the answer that is given now."""
+        for one in staying:
+            named = self._named.setdefault(one.queue, [])
+            until_ms = pool.answered.hidden_until_ms(one.receipt)
+            if one.queue not in self._respects and until_ms is not None and len(named) < _LOOK_MAX:
+                named.append(Named(one, now_ms, until_ms))
+
+    def look(self, pool: ExecutorPool, now_ms: int) -> None:
+        """Look whether messages that were named are still there; `now_ms`: monotonic."""
+        for name, all_named in list(self._named.items()):
+            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
+            self._named[name] = named
+            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
+                continue
+            del self._named[name]
+            queue = pool.real_queue(name)
+            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
+            try:
+                there = queue.set_visible_in(again)
+                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
+                self._respects[name] = not gone
+                if gone:
+                    pool.driver.finisher.announce("answer-ignored", {"queue": name, "messages": len(gone)})
+                    queue.bury([(one.receipt, _LOST) for one in gone])
+            except errors.OnefoldError as error:
+                pool.tell_trouble(name, len(named), error)

@@ -1,0 +1,423 @@
+"""One invocation of a Lambda handler: the deliveries of a batch through the same driver as the worker's.
+
+    begin    as many as there are free slots and time for are claimed together; claiming marks them as started
+    perform  plain functions in threads, coroutines on one event loop
+    settle   what is done, together; nobody waits for a slower sibling longer than a few milliseconds
+    give back what there was no time for: unstarted, visible at once
+
+A lease lasts as long as the invocation may, and a margin: when Lambda kills the function, its operations are free soon
+after, and nothing has to be extended meanwhile. A handler that is still running when the invocation must end is stopped if
+it can be (a coroutine); a thread cannot be, so the batch is left to Lambda's timeout, and only what is done is deleted
+first. Never here: what becomes of a delivery, events and answers.
+Invariant: when `run` returns, nothing of the batch is under way in this process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from onefold import errors
+from onefold.record.delivery import Failed, LeaseGone
+from onefold.runner import calling
+from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
+from onefold.runner.heartbeat import Heartbeat, Periodic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from onefold.contracts.queue import Delivery
+    from onefold.outside import Clock
+    from onefold.record.delivery import Failed, Outcome
+    from onefold.runner.execution import Execution
+    from onefold.runner.handlers import Job
+    from onefold.runner.lambda_container import ExecutorPool, LambdaSettings, OnFailure
+
+LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
+LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten
+HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
+_GROUP_MAX: Final = 100
+_REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
+_NO_TIME = "no time was left in this invocation"
+_BEHIND = "an earlier message is not done"
+
+
+class Invocation:
+    """One batch.
+
+    Args:
+        killed_at_ms: monotonic instant at which Lambda kills the function.
+        longest: what runs of each job took at most; kept from invocation to invocation.
+    """
+
+    def __init__(
+        self,
+        pool: ExecutorPool,
+        deliveries: Sequence[Delivery],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        killed_at_ms: int,
+        settings: LambdaSettings,
+        longest: dict[str, int],
+        clock: Clock,
+    ) -> None:
+        self._pool = pool
+        self._driver = pool.driver
+        self._in_flight = pool.driver.in_flight
+        self._job_of = job_of
+        self._settings = settings
+        self._longest = longest
+        self._clock = clock
+        now_ms = clock.monotonic_ms()
+        remaining_ms = max(killed_at_ms - now_ms, 0)
+        margin_ms = min(settings.margin_ms, remaining_ms // 2)
+        self._whole_ms = remaining_ms - margin_ms
+        self._end_ms = now_ms + self._whole_ms
+        self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here, should a thread go on
+        self._driver.deadline_ms = self._end_ms
+        self._lease_end_ms = killed_at_ms + settings.margin_ms
+        self._deliveries = deliveries
+        self._todo = deque(deliveries)
+        self._open: dict[str, Delivery] = {}  # begun and not settled
+        self._stays: set[str | None] = set()  # the FIFO groups of what stays
+        self._running: set[Execution] = set()
+        self._suspects: deque[Execution] = deque()
+        self._units = 0
+        self._free = {lane: lane.slots for lane in pool.lanes()}
+        self._fresh = True
+        self.trouble: Exception | None = None  # the backend failed: nothing more is begun
+        pool.answered.begin(deliveries)
+        self._in_flight.take(deliveries, now_ms)
+
+    def run(self) -> None:
+        """Do what there is time for; what is done is in `pool.answered` then.
+
+        Raises:
+            InvariantBroken: a defect of onefold.
+        """
+        with self._beating():
+            self._begin()
+            while self._units or self._perform_suspect():
+                self._settle(self._await())
+                self._begin()
+        if self.trouble is None:
+            self._give_back(list(self._todo), _NO_TIME if self._left_ms() <= 0 else _BEHIND)
+        self._in_flight.over(self._deliveries)
+        if isinstance(self.trouble, errors.InvariantBroken) or not isinstance(self.trouble, errors.OnefoldError | None):
+            raise self.trouble
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin what there are free slots and time for."""
+        while self._todo and self.trouble is None:
+            batch = self._choose()
+            if not batch:
+                return
+            self._open.update((one.receipt, one) for one in batch)
+            self._driver.lease_ms = (
+                HEARTBEAT_LEASE_MS
+                if self._settings.heartbeat
+                else max(self._lease_end_ms - self._clock.monotonic_ms(), 1)
+            )
+            try:
+                ready = self._driver.begin(batch)
+            except errors.OnefoldError as error:
+                self._note_trouble(error)
+                ready = []
+            self._submit(ready)
+            self._note_settled()
+
+    def _choose(self) -> list[Delivery]:
+        """The next deliveries, in order; what there is no time for is given back, and what is behind it in its group."""
+        free, grouped_before = dict(self._free), 0
+        batch: list[Delivery] = []
+        late: list[Delivery] = []
+        behind: list[Delivery] = []
+        while self._todo:
+            one = self._todo[0]
+            group = _group_of(one)
+            if self._in_flight.was_returned(one):
+                self._todo.popleft()
+                continue
+            if not may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
+                if self._settings.on_failure == "batch":
+                    break  # it waits for the one that runs, or is given back when all is over
+                behind.append(self._todo.popleft())
+                continue
+            job = self._known_job(one)
+            if job is not None and not self._has_time(job):
+                self._stays.add(group)
+                late.append(self._todo.popleft())
+                continue
+            lane, grouped = self._pool.way_of(job) if job is not None else (self._pool.plain, False)
+            if not (grouped and grouped_before % self._group_size(job)):
+                if free[lane] <= 0:
+                    break
+                free[lane] -= 1
+            grouped_before += grouped
+            batch.append(self._todo.popleft())
+        self._give_back(behind, _BEHIND)
+        self._give_back(late, _NO_TIME)
+        return batch
+
+    def _known_job(self, delivery: Delivery) -> Job[Any, Any] | None:
+        try:
+            return self._job_of(delivery)
+        except errors.NotFoundError:
+            return None  # the driver gives it back
+
+    def _left_ms(self) -> int:
+        return self._end_ms - self._clock.monotonic_ms()
+
+    def _has_time(self, job: Job[Any, Any]) -> bool:
+        longest_ms = self._longest.get(job.name)
+        return has_time(job.policy.timeout_ms, longest_ms, self._left_ms(), self._whole_ms, fresh=self._fresh)
+
+    def _group_size(self, job: Job[Any, Any] | None) -> int:
+        """How many runs of a grouped job one thread is given at once: as many as take a few milliseconds together."""
+        longest_ms = self._longest.get(job.name) if job is not None else None
+        if longest_ms is None:
+            return 1
+        return min(GROUP_MS // longest_ms if longest_ms else _GROUP_MAX, _GROUP_MAX) or 1
+
+    def _submit(self, ready: Sequence[Execution]) -> None:
+        """Hand runs to their lanes."""
+        groups: dict[str, list[Execution]] = {}
+        for run in ready:
+            lane, grouped = self._pool.way_of(run.job)
+            if run.claimed is not None and run.claimed.crashes:
+                self._suspects.append(run)
+            elif grouped:
+                groups.setdefault(run.job.name, []).append(run)
+            else:
+                self._hand_over(lane, Unit([run]))
+        for runs in groups.values():
+            size = self._group_size(runs[0].job)
+            for start in range(0, len(runs), size):
+                self._hand_over(self._pool.plain, Unit(runs[start : start + size], grouped=True))
+
+    def _perform_suspect(self) -> bool:
+        """One whose earlier run ended with its process runs alone, when all else is settled: it can take nothing with it.
+
+        Returns:
+            Whether there is one under way now.
+        """
+        while self._suspects:
+            run = self._suspects.popleft()
+            if self._fresh or self._has_time(run.job):
+                lane, grouped = self._pool.way_of(run.job)
+                self._hand_over(lane, Unit([run], grouped=grouped))
+                return True
+            self._turn_away([run])
+        return bool(self._units)
+
+    def _hand_over(self, lane: Any, unit: Unit) -> None:
+        self._fresh = False
+        self._free[lane] -= 1
+        self._units += 1
+        self._running.update(unit.runs)
+        lane.submit(unit)
+
+    def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
+        back = [one for one in deliveries if not self._in_flight.was_returned(one)]
+        if back:
+            self._pool.answered.note_unstarted(back)
+            self._driver.give_back(back, why)
+
+    # -- waiting and settling ----------------------------------------------------------------------------------------
+
+    def _await(self) -> list[Done]:
+        """What has been performed: as soon as all that runs is, or a few milliseconds after the first of it."""
+        reports, since_ms = self._pool.reports, None
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            if reports:
+                since_ms = now_ms if since_ms is None else since_ms
+                wait_ms = since_ms + COMMIT_WITHIN_MS - now_ms
+                if wait_ms <= 0 or len(reports) >= self._units:
+                    return [reports.popleft() for _ in range(len(reports))]
+            else:
+                wait_ms = self._watch(now_ms)
+            self._clock.wait(self._pool.bell, wait_ms)
+            self._pool.bell.clear()  # what set it is in `reports` already
+
+    def _watch(self, now_ms: int) -> int:
+        """Stop what has passed its deadline; milliseconds until the next look."""
+        next_ms = now_ms + _REST_MS_MAX
+        for run in self._running:
+            if run.cut is not None:
+                continue
+            deadline_ms = run.deadline_ms
+            if deadline_ms is None:  # it is about to be called
+                deadline_ms = min(now_ms + run.job.policy.timeout_ms, max(self._end_ms, now_ms + 1))
+            if now_ms < deadline_ms:
+                next_ms = min(next_ms, deadline_ms)
+                continue
+            ended = deadline_ms >= self._end_ms
+            self._stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
+            self._driver.finisher.tell("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
+        if now_ms >= self._last_ms:
+            self._pool.delete_done()  # Lambda is about to kill the function, and would then delete nothing
+        else:
+            next_ms = min(next_ms, self._last_ms)
+        return max(next_ms - now_ms, 0)
+
+    def _stop(self, run: Execution, outcome: Outcome) -> None:
+        """Stop a run's handler, or tell it."""
+        run.cut = outcome
+        if isinstance(outcome, LeaseGone) and run.ctx is not None:
+            run.ctx.lease_lost = True
+        self._pool.way_of(run.job)[0].stop(run)
+
+    def _settle(self, reports: Sequence[Done]) -> None:
+        """Settle what has been performed, and go on with what waited behind it."""
+        performed: list[Execution] = []
+        ready: list[Execution] = []
+        for done in reports:
+            self._free[done.lane] += done.slots
+            assert done.unit is not None
+            self._units -= 1
+            self._running.difference_update(done.unit.runs)
+            ready.extend(done.ready)
+            for run in done.unit.runs:
+                self._longest[run.job.name] = next_longest(self._longest.get(run.job.name), run.took_ms)
+            if done.error is not None:
+                self._note_trouble(done.error)
+                self._pool.broken = True
+            elif not done.unit.grouped:
+                performed.extend(done.unit.runs)
+        self._go_on([*ready, *self._finish(performed)])
+
+    def _turn_away(self, runs: list[Execution]) -> None:
+        """Runs that were claimed are not started after all."""
+        for run in runs:
+            self._driver.turn_away(run, _NO_TIME)
+        self._go_on(self._finish(runs))
+
+    def _go_on(self, ready: Sequence[Execution]) -> None:
+        """Go on with what waited behind settled runs, where there is time."""
+        late = [run for run in ready if not self._has_time(run.job)]
+        self._submit([run for run in ready if run not in late])
+        if late:
+            self._turn_away(late)
+        self._note_settled()
+
+    def _finish(self, runs: list[Execution]) -> list[Execution]:
+        if not runs:
+            return []
+        try:
+            return self._driver.finish(runs)
+        except errors.OnefoldError as error:
+            self._note_trouble(error)
+            return []
+
+    def _note_settled(self) -> None:
+        """Of what was begun: what is in flight no more is done, or it stays."""
+        answered = self._pool.answered
+        for receipt, one in list(self._open.items()):
+            if not self._in_flight.keeps(one):
+                del self._open[receipt]
+                if not answered.is_done(receipt):
+                    self._stays.add(_group_of(one))
+
+    def _note_trouble(self, error: BaseException) -> None:
+        """Nothing more is begun; what was not begun stays until its visibility ends: each try would cost it a receive."""
+        if not isinstance(error, Exception):
+            raise error
+        if self.trouble is None or not isinstance(error, errors.OnefoldError):
+            self.trouble = error
+        self._pool.broken = self._pool.broken or not isinstance(error, errors.TransientError)
+        dropped = self._in_flight.dropped()
+        self._in_flight.over(dropped)
+        for one in dropped:
+            self._open.pop(one.receipt, None)
+        if isinstance(error, errors.OnefoldError):
+            self._driver.finisher.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+
+    # -- heartbeat ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Extend leases and visibilities meanwhile, where that was asked for."""
+        if not self._settings.heartbeat:
+            yield
+            return
+        heartbeat = Heartbeat(
+            self._in_flight,
+            self._pool.backend,
+            clock=self._clock,
+            lease_ms=HEARTBEAT_LEASE_MS,
+            also=self._driver.admission.renew,
+            stop=self._stop,
+            lost=self._driver.finisher.lose,
+            busy=self._tell_busy,
+        )
+        thread = Periodic("heartbeat", heartbeat.beat, self._clock, self._note_beat_failed)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.end(wait=True)
+
+    def _tell_busy(self, error: errors.OnefoldError) -> None:
+        self._driver.finisher.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+
+    def _note_beat_failed(self, error: BaseException) -> None:
+        self.trouble = error if isinstance(error, Exception) else errors.InvariantBroken(repr(error))
+
+
+def _group_of(delivery: Delivery) -> str | None:
+    """The FIFO group; None on a standard queue, where a group id is a tenant's."""
+    return delivery.group if delivery.sequence is not None else None
+
+
+def _ended(run: Execution) -> Failed:
+    """The outcome of a handler that was stopped because the invocation must end."""
+    summary = f"It was still running when the invocation had to end (its timeout is {run.job.policy.timeout_ms} ms)."
+    return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
+
+
+# -- rules of a batch ------------------------------------------------------------------------------------------------
+
+
+def may_begin(group: str | None, stays: Collection[str | None], running: int, on_failure: OnFailure) -> bool:
+    """Whether the next message of a batch may begin.
+
+    Args:
+        group: its FIFO group; None on a standard queue.
+        stays: the groups of the messages that are to be named in the answer; None stands for those without one.
+        running: how many messages of the batch have begun and are not settled. Those of one group, or key, wait for each
+            other by themselves.
+        on_failure: `batch`: one after the other in the order of the batch, and nothing after one that stays.
+    """
+    if on_failure == "batch":
+        return not stays and running == 0
+    return group is None or group not in stays
+
+
+def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: int, *, fresh: bool) -> bool:
+    """Whether there is time to start a run, so that the invocation's end does not cut it off.
+
+    A timeout that fits into an invocation is a promise, and is kept: the run starts only with all of it left. One that is
+    longer promises nothing; then what runs of the job have taken so far decides.
+
+    Args:
+        timeout_ms: of the job.
+        longest_ms: what its runs took at most (`next_longest`); None: none has ended yet.
+        left_ms: until the invocation must begin to end. whole_ms: the same, when it began.
+        fresh: nothing has been started in this invocation: giving back would not bring more time.
+    """
+    if fresh:
+        return True
+    if timeout_ms <= whole_ms:
+        return left_ms >= timeout_ms
+    if longest_ms is None:
+        return 2 * left_ms >= whole_ms
+    return left_ms >= min(LONGEST_TIMES * longest_ms, whole_ms)
+
+
+def next_longest(longest_ms: int | None, took_ms: int) -> int:
+    """The longest run of a job, after one more."""
+    return took_ms if longest_ms is None else max(took_ms, int(longest_ms * LONGEST_KEPT))

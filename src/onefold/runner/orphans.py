@@ -1,0 +1,181 @@
+"""Messages that no job here takes: nobody declares their job on this queue, or they are another app's.
+
+They wait for a worker that takes them, as during a deployment, longer each time; they are reported, first at once and then
+every ten minutes; and well before their retention ends they go to the dead-letter queue with the reason, from where they can
+be redriven. Where every look costs a receive (SQS), the last receive that the queue allows ends the wait too.
+What waits is noted in State under `no-job/<queue>`, for `onefold status` and `onefold stuck`.
+Never here: settling. Invariant: whoever sends messages for many made-up jobs fills neither State nor ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Delivery
+from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import Change
+from onefold.record.attempt import Facts
+from onefold.record.delivery import Backoff, Detail, Policy
+from onefold.runner.execution import Execution
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+    from onefold.outside import Clock
+    from onefold.runner.handlers import Job
+
+PLACE: Final = "no-job/"  # and the queue, in State
+REPORT_MS: Final = 10 * limits.MINUTE_MS
+FRESH_MS: Final = 3 * REPORT_MS  # what was noted longer ago waits no more, or no worker looks
+_FIRST_MS: Final = limits.SECOND_MS
+_LONGEST_MS: Final = 5 * limits.MINUTE_MS
+_COUNTED_FIRST_MS: Final = 30 * limits.SECOND_MS
+_COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
+_NAMES_MAX: Final = 20  # jobs of one queue that are told apart
+_NAME_CHARS_MAX: Final = 128
+_OTHERS: Final = "(others)"
+
+
+class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is noted of messages that wait for one job.
+
+    Args:
+        at_ms: when one was seen last. message_id: of that one. why: nobody takes it. ends_at_ms: when it is given up.
+    """
+
+    at_ms: int
+    message_id: str
+    why: str
+    ends_at_ms: int
+
+
+def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted: bool) -> int | None:
+    """How long a message waits for somebody who takes it, ms; None: it has waited long enough.
+
+    Args:
+        settings: of its queue. age_ms: since it was sent. receive_count: this receive included.
+        counted: whether each look costs one of the receives that the queue allows.
+    """
+    if settings.dead_letter is not None:
+        worn = counted and settings.receives_max is not None and receive_count >= settings.receives_max
+        if worn or age_ms >= _patience_ms(settings):
+            return None
+    if counted:
+        return min(_COUNTED_FIRST_MS << min(max(receive_count - 1, 0), 10), _COUNTED_LONGEST_MS)
+    return min(max(age_ms, _FIRST_MS), _LONGEST_MS)
+
+
+def _patience_ms(settings: QueueSettings) -> int:
+    return settings.retention_ms // 2
+
+
+class Orphans:
+    """Decides and reports for one driver. Safe from the threads that begin.
+
+    Args:
+        settings: of the app's queues. report: takes the event's queue and message and its detail.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, QueueSettings],
+        state: State,
+        clock: Clock,
+        report: Callable[[Delivery, Detail], None],
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._clock = clock
+        self._report = report
+        self._told: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
+
+    def settle(self, delivery: Delivery, why: str, *, counted: bool) -> int | Execution:
+        """How long a message is hidden, ms; or the run that moves it to the dead-letter queue."""
+        settings = self._settings.get(delivery.queue) or QueueSettings(name=delivery.queue)
+        age_ms = self._clock.now_ms() - delivery.sent_at_ms
+        found = wait_ms(settings, age_ms, delivery.receive_count, counted=counted)
+        if found is None:
+            return _burial(delivery, why)
+        self._tell(delivery, why, delivery.sent_at_ms + _patience_ms(settings))
+        return found
+
+    def _tell(self, delivery: Delivery, why: str, ends_at_ms: int) -> None:
+        now_ms, queue, name = self._clock.monotonic_ms(), delivery.queue, _name(delivery)
+        if (queue, name) not in self._told and sum(one == queue for one, _ in self._told) >= _NAMES_MAX:
+            name = _OTHERS
+        last_ms = self._told.get((queue, name))
+        if last_ms is not None and now_ms - last_ms < REPORT_MS:
+            return
+        self._told[queue, name] = now_ms
+        wall_ms = self._clock.now_ms()
+        self._report(delivery, {"job": name, "why": why[:500], "given_up_in_ms": ends_at_ms - wall_ms})
+        note = Waiting(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
+        with suppress(errors.OnefoldError):  # it was reported; another worker, or the next time, notes it
+            self._note(queue, name, note)
+
+    def _note(self, queue: str, name: str, note: Waiting) -> None:
+        found = self._state.get([PLACE + queue])[0]
+        kept = {
+            other: one
+            for other, one in (decoded(found.value) if found is not None else {}).items()
+            if note.at_ms - one.at_ms < FRESH_MS
+        }
+        names = sorted(kept, key=lambda other: -kept[other].at_ms)[:_NAMES_MAX]
+        value = msgspec.json.encode({**{other: kept[other] for other in names}, name: note})
+        self._state.put([Change(PLACE + queue, value, found.version if found is not None else 0)])
+
+
+def decoded(value: bytes) -> dict[str, Waiting]:
+    """What was noted of a queue, by job; empty where another version wrote it otherwise."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, Waiting])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _name(delivery: Delivery) -> str:
+    job, app = delivery.attributes.get(JOB_ATTRIBUTE), delivery.attributes.get(APP_ATTRIBUTE)
+    named = str(job.value) if job is not None else "(none)"
+    return (f"{named} of {app.value!s}" if app is not None else named)[:_NAME_CHARS_MAX]
+
+
+class _Nobody:
+    """What a run needs of a job that does not exist."""
+
+    dispatches = False
+    limit = None
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.job
+        self.policy = policy
+
+
+def _burial(delivery: Delivery, why: str) -> Execution:
+    named = delivery.attributes.get(JOB_ATTRIBUTE)
+    policy = Policy(
+        job=str(named.value)[:_NAME_CHARS_MAX] if named is not None else "(none)",
+        queue=delivery.queue,
+        effect="external",
+        attempts_max=1,
+        crashes_max=1,
+        backoff=Backoff(),
+        on_unknown="hold",
+        after_failure="stop",
+        timeout_ms=1,
+        keep_ms=1,
+        fifo=delivery.sequence is not None,
+    )
+    facts = Facts(
+        key=None,
+        malformed=why[:500],
+        kind="no-job",
+        message_id=delivery.message_id,
+        sent_at_ms=delivery.sent_at_ms,
+        receive_count=delivery.receive_count,
+    )
+    return Execution(cast("Job[Any, Any]", _Nobody(policy)), delivery, facts, None)

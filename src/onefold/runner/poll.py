@@ -1,0 +1,308 @@
+"""Where deliveries come from: the queues of a worker in turn, a buffer for each, and the only wait of the control loop.
+
+Each queue is a `Feed` with a buffer of its own, so that none starves: a queue whose jobs are slow fills its own buffer and
+nobody else's. How much may lie in it, and how many deliveries make a group, follows from how long its runs take (learned as
+they go): enough to keep the threads busy while the next receive is under way, and no more, because what lies here is
+work that another worker could have begun.
+Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in flight (`execution.py`)
+before it is in a buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onefold import errors
+from onefold.clock import Never
+from onefold.contracts.queue import Delivery
+from onefold.record import attempt as script
+from onefold.runner.execution import InFlight
+from onefold.runner.executors import GROUP_MS, Unit
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Queue
+    from onefold.outside import Clock, Waiter
+    from onefold.runner.execution import Execution
+    from onefold.runner.executors import Lane
+    from onefold.runner.handlers import Job
+
+    Way = tuple[Lane, bool]
+    """A lane, and whether its runs are grouped."""
+
+IDLE_POLL_MS = 200  # see `Poller`
+AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
+OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
+_PACE_RUNS = 8  # runs after which the pace is as good as replaced
+GATHER_MS = 5  # a look at a steady stream comes so long after the one before
+_STEADY_MS = 20  # a stream is steady that brought
+_STEADY = 6  # so many messages within that time, a few at a time: 300 a second for each worker
+
+
+class Feed:
+    """One queue as a worker sees it.
+
+    Attributes:
+        queue: to receive from. weight: how often its turn comes, 1 or more.
+        buffer: received and not begun, oldest first.
+        credit: for the turns, see `Poller.turn_of`.
+        due_at_ms: monotonic instant of the next look. dry: the last look found less than was asked for.
+        gathers_until_ms: no look before that monotonic instant, see `gather`.
+    """
+
+    def __init__(self, queue: Queue, weight: int) -> None:
+        self.queue = queue
+        self.weight = weight
+        self.buffer: deque[Delivery] = deque()
+        self.credit = 0
+        self.due_at_ms = 0
+        self.dry = False
+        self.gathers_until_ms = 0
+        self._found: deque[tuple[int, int]] = deque()
+        self._pace_ms = float(GROUP_MS)
+
+    def took(self, count: int, ms: int) -> None:
+        """`count` runs took `ms` milliseconds together, one after the other."""
+        share = min(count / _PACE_RUNS, 1.0)
+        self._pace_ms += (ms / count - self._pace_ms) * share
+
+    def gather(self, count: int, now_ms: int) -> None:
+        """Decide when the next look may be, after one that found `count` messages and no more.
+
+        A steady stream of single messages, looked at whenever one comes, costs a receive, a claim and a settlement for every
+        two or three, and each takes the file from the sender. So it is looked at every GATHER_MS; a message that comes
+        now and then is received at once.
+        """
+        self._found.append((now_ms, count))
+        while self._found[0][0] < now_ms - _STEADY_MS:
+            self._found.popleft()
+        lasts = now_ms - self._found[0][0] >= _STEADY_MS // 2  # not all in one burst
+        if lasts and sum(found for _, found in self._found) >= _STEADY:
+            self.gathers_until_ms = now_ms + GATHER_MS
+
+    def group_size(self, most: int) -> int:
+        """How many runs one thread should be given at once: as many as take GROUP_MS together, 1 to `most`."""
+        return most if self._pace_ms * most <= GROUP_MS else max(int(GROUP_MS / self._pace_ms), 1)
+
+    def ahead(self, parallel: int, most: int) -> int:
+        """How many deliveries `parallel` threads finish in AHEAD_MS, 0 to `most`."""
+        return most if self._pace_ms * most <= parallel * AHEAD_MS else int(parallel * AHEAD_MS / self._pace_ms)
+
+
+class Poller:
+    """Receives from several queues in turn and keeps what was received until it is begun.
+
+    A look happens when a sender, or a finished run, woke the worker; when the last look found as much as was asked for; and
+    otherwise every IDLE_POLL_MS, because messages also become visible without anyone sending them (a delay, a retry, a
+    visibility that ended elsewhere). 200 ms is below what a person notices and below the shortest default retry pause;
+    a look at an empty queue is one read of about 0.05 ms, so an idle worker uses 0.03 % of a core per queue.
+
+    Args:
+        queues: to receive from, in the order of the first turn.
+        weights: by queue name; 1 where absent.
+        visible_ms: how long a receive hides a message: the lease, so that a dead host's messages come back within it.
+    """
+
+    def __init__(
+        self, queues: Sequence[Queue], weights: dict[str, int], *, visible_ms: int, in_flight: InFlight, clock: Clock
+    ) -> None:
+        self.feeds = {queue.name: Feed(queue, weights.get(queue.name, 1)) for queue in queues}
+        self._turns = deque(self.feeds.values())
+        self._visible_ms = visible_ms
+        self._in_flight = in_flight
+        self._clock = clock
+        self._never = Never()
+
+    def turn_of(self, feeds: Sequence[Feed]) -> Feed:
+        """Whose turn it is among `feeds` (at least one): over many turns, each as often as its weight, well mixed."""
+        for feed in feeds:
+            feed.credit += feed.weight
+        chosen = max(feeds, key=lambda feed: feed.credit)
+        chosen.credit -= sum(feed.weight for feed in feeds)
+        return chosen
+
+    def refill(self, wanted: Callable[[Feed], int]) -> int:
+        """Receive for every feed whose look is due and whose buffer is less than half full; how many were received.
+
+        Args:
+            wanted: how many deliveries a feed may have in its buffer now.
+
+        Raises:
+            TransientError: the backend could not; what other feeds received is in their buffers.
+        """
+        received = 0
+        self._turns.rotate(-1)
+        for feed in self._turns:
+            now_ms, room = self._clock.monotonic_ms(), wanted(feed)
+            if max(feed.due_at_ms, feed.gathers_until_ms) <= now_ms and 2 * len(feed.buffer) < room:
+                received += self._receive(feed, room - len(feed.buffer), now_ms)
+        return received
+
+    def _receive(self, feed: Feed, count_max: int, now_ms: int) -> int:
+        try:
+            deliveries = feed.queue.receive(count_max, self._visible_ms)
+        except errors.OverLimitError:
+            feed.due_at_ms = now_ms + OVER_LIMIT_MS
+            return 0
+        self._in_flight.take(deliveries, now_ms)
+        feed.buffer.extend(deliveries)
+        feed.dry = len(deliveries) < count_max
+        feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
+        is_fifo = bool(deliveries) and deliveries[0].sequence is not None
+        if feed.dry and not is_fifo:  # more of a FIFO group comes when these are settled
+            feed.gather(len(deliveries), now_ms)
+        return len(deliveries)
+
+    def first(self, feed: Feed) -> Delivery | None:
+        """The oldest buffered delivery that is still ours; None when there is none."""
+        while feed.buffer:
+            delivery = feed.buffer[0]
+            if self._in_flight.keeps(delivery):
+                return delivery
+            self._in_flight.over([feed.buffer.popleft()])
+        return None
+
+    def put_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliveries that could not be begun, in order; they come first again."""
+        for one in reversed(list(deliveries)):
+            self.feeds[one.queue].buffer.appendleft(one)
+
+    def withdraw(self) -> list[Delivery]:
+        """Empty all buffers; each queue's deliveries in order."""
+        buffered = [one for feed in self.feeds.values() for one in feed.buffer]
+        for feed in self.feeds.values():
+            feed.buffer.clear()
+        return buffered
+
+    def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int]) -> None:
+        """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; woken: all looks are due."""
+        now_ms = self._clock.monotonic_ms()
+        gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
+        if gathers_ms > 0 and not len(self._in_flight):  # nothing can end meanwhile, and senders need not wake it
+            self._clock.wait(self._never, min(gathers_ms, at_most_ms))
+            return
+        for feed in self.feeds.values():
+            if 2 * len(feed.buffer) < wanted(feed):
+                due_at_ms = max(feed.due_at_ms, feed.gathers_until_ms)
+                at_most_ms = min(at_most_ms, max(due_at_ms - now_ms, 0))
+        if self._clock.wait(waiter, at_most_ms):
+            for feed in self.feeds.values():
+                feed.due_at_ms = 0
+
+
+class Allotment:
+    """Lanes and their free slots.
+
+    Args:
+        group_max, prefetch: as `WorkerSettings`' own.
+        jobs: all that may come. job_of: the job a delivery is for.
+        threads: always there. tasks, children: None where there are none.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job[Any, Any]],
+        job_of: Callable[[Delivery], Job[Any, Any]],
+        *,
+        group_max: int,
+        prefetch: int | None,
+        threads: Lane,
+        tasks: Lane | None,
+        children: Lane | None,
+    ) -> None:
+        self._group_max = group_max
+        self._prefetch = prefetch
+        self._job_of = job_of
+        self._threads = threads
+        self._tasks = tasks
+        self._children = children
+        self.lanes = [lane for lane in (threads, tasks, children) if lane is not None]
+        self._free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
+        self._feed_ways = {job.policy.queue: self.way_of(job) for job in jobs}
+        queues = [job.policy.queue for job in jobs]
+        self._mixed = {name for name in queues if queues.count(name) > 1}
+
+    def way_of(self, job: Job[Any, Any]) -> Way:
+        """Where a job's runs go.
+
+        Transactional jobs stay in this process whatever the settings say: their rows go through the engine's one
+        connection, and the engine bounds their time itself.
+        """
+        if job.policy.effect == "transactional":
+            return self._threads, True
+        if self._children is not None:
+            return self._children, False
+        if job.is_async and self._tasks is not None:
+            return self._tasks, False
+        return self._threads, job.policy.effect == "repeatable"
+
+    def _way(self, delivery: Delivery) -> Way:
+        try:
+            return self.way_of(self._job_of(delivery))
+        except errors.NotFoundError:
+            return self._threads, False  # the driver gives it back
+
+    def freed(self, lane: Lane, slots: int) -> None:
+        """So many slots of a lane are free again, or for the first time."""
+        self._free[lane] += slots
+
+    def wanted(self, feed: Feed) -> int:
+        """How many deliveries of a feed should lie in its buffer now: for the free slots, and ahead of the busy ones."""
+        lane, grouped = self._feed_ways.get(feed.queue.name, (self._threads, False))
+        unit = feed.group_size(self._group_max) if grouped else 1
+        ahead = self._prefetch
+        if ahead is None:
+            ahead = feed.ahead(lane.slots, lane.slots * max(unit, 2))
+        return max(self._free[lane], 0) * unit + ahead
+
+    def choose(self, poller: Poller) -> list[Delivery]:
+        """Buffered deliveries for the free slots, from the queues in turn."""
+        free = dict(self._free)
+        batch: list[Delivery] = []
+        ways: dict[Feed, Way] = {}
+        while True:
+            for feed in poller.feeds.values():
+                first = poller.first(feed)
+                if first is not None:
+                    ways[feed] = self._way(first)
+            able = [feed for feed, (lane, _) in ways.items() if feed.buffer and free[lane] > 0]
+            if not able:
+                return batch
+            feed = poller.turn_of(able)
+            free[ways[feed][0]] -= 1
+            batch.extend(self._choose_unit(poller, feed, ways[feed]))
+
+    def _choose_unit(self, poller: Poller, feed: Feed, way: Way) -> list[Delivery]:
+        """What one slot should do next for this feed."""
+        size = feed.group_size(self._group_max) if way[1] else 1
+        chosen: list[Delivery] = []
+        while len(chosen) < size and (delivery := poller.first(feed)) is not None:
+            if chosen and feed.queue.name in self._mixed and self._way(delivery) != way:
+                break
+            chosen.append(feed.buffer.popleft())
+        return chosen
+
+    def submit(self, ready: Sequence[Execution], feeds: Mapping[str, Feed]) -> None:
+        """Hand runs to their lanes."""
+        groups: dict[str, list[Execution]] = {}
+        for run in ready:
+            lane, grouped = self.way_of(run.job)
+            if not grouped:
+                self._hand_over(lane, Unit([run]))
+            elif isinstance(run.step, script.Call):
+                groups.setdefault(run.delivery.queue, []).append(run)
+            else:  # an earlier run of it ended with its process: alone, so that it can take no innocent one with it
+                self._hand_over(lane, Unit([run], grouped=True))
+        for name, runs in groups.items():
+            for part in _parts(runs, feeds[name].group_size(self._group_max)):
+                self._hand_over(self._threads, Unit(part, grouped=True))
+
+    def _hand_over(self, lane: Lane, unit: Unit) -> None:
+        self._free[lane] -= 1
+        lane.submit(unit)
+
+
+def _parts(runs: Sequence[Execution], size: int) -> Iterator[Sequence[Execution]]:
+    for start in range(0, len(runs), size):
+        yield runs[start : start + size]

@@ -1,0 +1,321 @@
+"""A lane of child processes: for CPU work, and for handlers that must be stoppable whatever they do.
+
+Each slot is a thread here and a fresh `python -m onefold.runner.child` beside it; the child runs handlers and probes, this
+process does all queue and store work. A child that must be stopped is killed with everything it started, and replaced. What
+a killed handler had done is not known: the outcome is unknown, with the evidence, and counts as a crash.
+Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is killed only for the run it is performing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.record.delivery import Failed, Outcome
+from onefold.record.fates import ProbeAnswer
+from onefold.runner import calling, wire
+from onefold.runner.context import Context
+from onefold.runner.driver import Driver
+from onefold.runner.execution import Execution
+from onefold.runner.executors import Done, Unit
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+    from onefold.runner.executors import Report
+
+_START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
+_START_PAUSE_MS = 1_000
+_LEAVE_MS = 2_000  # how long an idle child may take for what it has registered with `atexit`
+
+
+class Spawn(Struct, frozen=True, kw_only=True):
+    """How children are started.
+
+    Args:
+        target: the app, as `module:attribute`; its `jobs` are looked up by name.
+        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not thought
+            dead while a child still runs; None where the backend has no such lock.
+    """
+
+    target: str
+    join: str | None = None
+    lock_file: str | None = None
+
+
+class Child:
+    """One child process. Used by one thread; `kill` from any."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._end, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    [sys.executable, "-m", "onefold.runner.child", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # Ctrl-C is for the parent; and what a handler has started dies with it
+                )
+        except OSError:
+            self._end.close()
+            raise
+        hello = wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file)
+        with suppress(OSError):  # it has ended already: `until_ready` says so
+            wire.send(self._end, hello)
+
+    def until_ready(self) -> None:
+        """Wait until the child can take orders.
+
+        Raises:
+            UsageError: it cannot run this app. EOFError: it ended before it could say anything.
+        """
+        said = wire.receive(self._end, wire.Ready | wire.Broken)
+        if isinstance(said, wire.Broken):
+            self.bury()
+            raise errors.UsageError(
+                f"A child process of the worker could not load the app: {said.why}",
+                meaning="Handlers run in processes of their own, which import the app afresh.",
+                todo="Check that the app can be imported by its name in a new Python process.",
+            )
+
+    def ask(self, order: wire.Order) -> wire.Reply:
+        """Have an order carried out.
+
+        Raises:
+            EOFError: the child ended in the middle.
+        """
+        try:
+            wire.send(self._end, order)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        reply: wire.Reply = wire.receive(self._end, wire.Reply)
+        return reply
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the child has closed its end, at most `timeout_s` seconds; whether it has. A `Waiter`."""
+        self._end.settimeout(max(timeout_s, 0.001))
+        try:
+            return self._end.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def dismiss(self, clock: Clock) -> None:
+        """Let an idle child end by itself, then remove what is left of it."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+        clock.wait(self, _LEAVE_MS)
+        self.bury()
+
+    def kill(self) -> None:
+        """Kill the child and everything in its process group. Its number is its own until `bury`."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def bury(self) -> str:
+        """After its end: remove what is left of it, and say how it ended."""
+        self._end.close()
+        self.kill()
+        code = self._process.wait()
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"signal {signal.Signals(-code).name}"
+        except ValueError:
+            return f"signal {-code}"
+
+
+class Slot:
+    """A thread with a child that it keeps alive; the `Caller` of the runs it performs."""
+
+    def __init__(self, number: int, lane: Children, inbox: SimpleQueue[Unit | None]) -> None:
+        self._lane = lane
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._current: Execution | None = None
+        self.thread = threading.Thread(target=self._serve, name=f"onefold-child-{number}", daemon=True)
+
+    def call(self, run: Execution, ctx: Context) -> Outcome:
+        """Have the handler called in the child."""
+        try:
+            reply = self._ask("call", run, ctx)
+        except EOFError:
+            return self._died(run)
+        if reply.outcome is None:
+            raise errors.InvariantBroken("A child process answered a call without an outcome.")
+        return reply.outcome
+
+    def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
+        """Have the probe asked in the child."""
+        try:
+            reply = self._ask("probe", run, ctx)
+        except EOFError:
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
+        if reply.answer is None:
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
+        return reply.answer
+
+    def stop(self, run: Execution) -> None:
+        """Kill the child if it is performing this run."""
+        with self._lock:
+            if self._current is run and self._child is not None:
+                self._child.kill()
+
+    def abandon(self) -> None:
+        """Kill the child, whatever it does."""
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+
+    def _ask(self, what: str, run: Execution, ctx: Context) -> wire.Reply:
+        with self._lock:
+            if self._child is None or run.cut is not None:  # stopped before it began
+                raise EOFError
+            child, self._current = self._child, run
+        try:
+            return child.ask(
+                wire.Order(
+                    what="probe" if what == "probe" else "call",
+                    job=run.job.name,
+                    message=wire.fields_of(run.delivery),
+                    hold=ctx.hold,
+                    attempt=ctx.attempt,
+                    attempts_max=ctx.attempts_max,
+                    remaining_ms=ctx.remaining_ms or 0,
+                )
+            )
+        finally:
+            with self._lock:
+                self._current = None
+
+    def _died(self, run: Execution) -> Outcome:
+        ended = self._bury()
+        match run.cut:
+            case Failed() as overran:
+                return replace(overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended}).")
+            case None:
+                summary = f"Its process ended in the middle of the handler: {ended}."
+                if ended == "signal SIGKILL":
+                    summary += " Not sent by onefold; perhaps the system was out of memory."
+                return Failed(kind="unknown", error="ProcessDied", summary=summary, crashed=True)
+            case outcome:
+                return outcome
+
+    def _bury(self) -> str:
+        with self._lock:
+            child, self._child = self._child, None
+        return child.bury() if child is not None else "it was never asked"
+
+    def _serve(self) -> None:
+        try:
+            while self._child is not None or self._renew():
+                unit = self._inbox.get()
+                if unit is None:
+                    break
+                for run in unit.runs:
+                    self._lane.driver.perform(run, self)
+                self._lane.report(Done(lane=self._lane, unit=unit, slots=0 if self._child is None else 1))
+            if self._child is not None:
+                self._lane.dismiss(self._child)
+        except BaseException as error:  # noqa: BLE001 - the control loop decides
+            self.abandon()
+            self._bury()
+            self._lane.report(Done(lane=self._lane, slots=0, error=error))
+
+    def _renew(self) -> bool:
+        """Start a child and report its slot; False when the lane has ended meanwhile.
+
+        Raises:
+            UsageError: it cannot be started, or cannot load the app.
+        """
+        ended = ""
+        for number in range(_START_TRIES):
+            if self._lane.ended:
+                return False
+            try:
+                child = Child(self._lane.spawn)
+                with self._lock:
+                    self._child = child
+                child.until_ready()
+            except (EOFError, OSError) as error:
+                ended = self._bury() if self._child is not None else str(error)
+                if number + 1 < _START_TRIES:
+                    self._lane.pause(_START_PAUSE_MS << number)
+            else:
+                self._lane.report(Done(lane=self._lane))
+                return True
+        raise errors.UsageError(
+            f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",
+            meaning="Its own output, above, says why.",
+            todo="Check that the app can be imported in a new Python process, and that the system has memory left.",
+        )
+
+
+class Children:
+    """The lane.
+
+    Args:
+        count: child processes, 1 or more.
+    """
+
+    def __init__(self, count: int, spawn: Spawn, driver: Driver, clock: Clock, report: Report) -> None:
+        self.slots = count
+        self.spawn = spawn
+        self.driver = driver
+        self.report = report
+        self.ended = False
+        self.killing = False
+        self._clock = clock
+        self._over = threading.Event()
+        self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
+        self._slots = [Slot(number, self, self._inbox) for number in range(count)]
+
+    def start(self) -> None:
+        """Start all children at once; each is a free slot as soon as it is ready."""
+        for slot in self._slots:
+            slot.thread.start()
+
+    def submit(self, unit: Unit) -> None:
+        """Hand a unit to the next free child."""
+        self._inbox.put(unit)
+
+    def stop(self, run: Execution) -> None:
+        """Kill the child that performs this run."""
+        for slot in self._slots:
+            slot.stop(run)
+
+    def dismiss(self, child: Child) -> None:
+        """Let an idle child end."""
+        if self.killing:
+            child.bury()
+        else:
+            child.dismiss(self._clock)
+
+    def pause(self, pause_ms: int) -> None:
+        """Wait before a child is started again; cut short when the lane ends."""
+        self._clock.wait(self._over, pause_ms)
+
+    def end(self, *, wait: bool) -> None:
+        """End all children: idle ones in good order; with `wait` False all are killed."""
+        self.ended = True
+        self.killing = not wait
+        self._over.set()  # every slot that pauses waits on it
+        for _ in self._slots:
+            self._inbox.put(None)
+        for slot in self._slots:
+            if not wait:
+                slot.abandon()
+            slot.thread.join()

@@ -1,0 +1,388 @@
+"""Runs: one tick of a schedule, one dispatch or one map run, as a small value in State, and how far it has come.
+
+A run's name is its id everywhere: in State (`run/<name>`), in the ledger (`Row.run`), on its messages (the attribute
+`onefold.run`). What became of its messages is counted from the ledger (`Ledger.tally`), never in here, so this value does
+not grow with them. A run that is not over also stands in State as `open-run/<name>`: whoever looks for runs that may have
+become complete reads a short list.
+
+    tick        a plain function: its own message is the run's one operation, and carries the attribute
+    dispatch    a generator: the messages that it yields are; the message of its tick does not carry the attribute
+    map         the items of a map run
+
+Never here: sending, the scheduler, output. Invariant: whoever writes a run names the version that was read.
+
+What begins with a run are the messages that look at it later (`reconcile/reconciler.py`): `begin_followed` sends them before
+the run exists, so a crash in between sends them again under the same keys, and no run is left that nobody looks at. A look
+that its queue refuses is reported, and holds up neither its run nor the other looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors, limits
+from onefold.contracts.state import Change
+from onefold.runner.events import Event
+from onefold.runner.outgoing import Outgoing, Receipt
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Ledger, State
+
+
+Kind = Literal["tick", "dispatch", "map"]
+
+PREFIX: Final = "run/"
+OPEN_PREFIX: Final = "open-run/"
+MAP_PREFIX: Final = "map/"  # how far a map run has come in its source (maps/state.py)
+RECONCILED_PREFIX: Final = "reconcile/"  # what the last reconciliation found (reconcile/findings.py)
+KEPT_MS: Final = 90 * limits.DAY_MS  # as long as history, by default
+NAME_CHARS_MAX: Final = 280  # names in State have at most 300 characters (contracts/state.py)
+_PAGE: Final = 100
+_TRIES: Final = 20
+
+
+class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run as State has it.
+
+    Args:
+        name: its id, for example `monthly-billing/2026-06-01T02:00:00Z`.
+        kind: see above. title: the schedule, or the map job, that it is a run of.
+        nominal_at_ms: the instant of its tick; None for a run that no schedule began.
+        started_at_ms: when it was begun first; a resumed run keeps it.
+        expected: how many operations it has; None while they are still being dispatched.
+        dispatched: messages that were enqueued so far. digest: of their keys, in order.
+        ended_at_ms: when it was seen that nothing of it was left to do. joined: then, or earlier, what waited was started.
+        failure: why its dispatch failed the last time or its tick was given up, or what waits for it could not be sent; None
+            once it went on.
+        owner: the team that owns a fix.
+    """
+
+    name: str
+    kind: Kind
+    title: str
+    started_at_ms: int
+    nominal_at_ms: int | None = None
+    expected: int | None = None
+    dispatched: int = 0
+    digest: str = ""
+    ended_at_ms: int | None = None
+    joined: bool = False
+    failure: str | None = None
+    owner: str | None = None
+
+
+class Standing(Struct, frozen=True, gc=False):
+    """A run as it was read.
+
+    Args:
+        run: its value.
+        version: of that value, to be named by whoever changes it.
+    """
+
+    run: RunState
+    version: int
+
+
+class Counts(Struct, frozen=True, kw_only=True, gc=False):
+    """What became of a run's operations; the five sum up to all that are known.
+
+    Args:
+        expected: how many there are; while a run is dispatched, how many there are so far.
+        done: took effect once, in this run or before it.
+        failed: failed for now; will be tried again.
+        dead: in a dead-letter queue.
+        unknown: parked for a person, because nobody knows whether the effect happened.
+        missing: dispatched, and no outcome yet: waiting, being worked on, or lost. `onefold reconcile` tells which.
+    """
+
+    expected: int
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    unknown: int = 0
+    missing: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Operations with which nothing is left to do but by a person."""
+        return self.done + self.dead + self.unknown
+
+
+Fate = Literal["done", "failed", "dead", "unknown"]
+
+_FATE: Final[Mapping[str, Fate]] = {
+    "completed": "done",
+    "duplicate": "done",  # answered from the record of an earlier run
+    "discarded": "done",
+    "settled": "done",  # by a person
+    "retry": "failed",
+    "dependency-down": "failed",
+    "dead-letter": "dead",
+    "quarantine": "dead",
+    "conflict": "dead",
+    "malformed": "dead",
+    "group-stopped": "dead",
+    "tick-dropped": "dead",
+    "held": "unknown",
+}  # a message that was redriven, or only started, has no outcome yet
+
+
+def fate_of(event: str) -> Fate | None:
+    """What an operation's telling row says became of it; None: no outcome yet."""
+    return _FATE.get(event)
+
+
+def counts_of(run: RunState, tally: Mapping[str, int]) -> Counts:
+    """What became of a run's operations, by its ledger's tally."""
+    sums = dict.fromkeys(get_args(Fate), 0)
+    for event, count in tally.items():
+        fate = fate_of(event)
+        if fate is not None:
+            sums[fate] += count
+    known = sum(tally.values())
+    expected = max(known if run.expected is None else run.expected, known)
+    return Counts(expected=expected, missing=expected - sum(sums.values()), **sums)
+
+
+def is_over(run: RunState, counts: Counts) -> bool:
+    """Whether everything was dispatched, and nothing is left to do but by a person."""
+    return run.expected is not None and counts.settled >= counts.expected
+
+
+# -- State -----------------------------------------------------------------------------------------------------------
+
+
+def place(name: str) -> str:
+    """The name in State of a run."""
+    return PREFIX + name
+
+
+def of_tick(
+    name: str,
+    schedule: str,
+    nominal_at_ms: int | None,
+    now_ms: int,
+    *,
+    dispatches: bool,
+    owner: str | None = None,
+) -> RunState:
+    """The run that a tick begins: of a plain function, whose one operation is the tick, or of a dispatcher."""
+    return RunState(
+        name=name,
+        kind="dispatch" if dispatches else "tick",
+        title=schedule,
+        nominal_at_ms=nominal_at_ms,
+        started_at_ms=now_ms,
+        expected=None if dispatches else 1,
+        dispatched=0 if dispatches else 1,
+        owner=owner,
+    )
+
+
+def begin(state: State, run: RunState) -> Standing:
+    """Begin a run, or go on with it: one that stands already stays as it is.
+
+    Raises:
+        UsageError: a name that is empty or longer than 280 characters.
+    """
+    if not 1 <= len(run.name) <= NAME_CHARS_MAX:
+        raise errors.UsageError(
+            f"{run.name!r:.100} cannot name a run: it has {len(run.name)} characters.",
+            todo=f"Use 1 to {NAME_CHARS_MAX} characters; a run of a schedule is named after it.",
+        )
+    standing = read(state, run.name)
+    if (
+        standing is None or standing.run.ended_at_ms is None
+    ):  # an engine without transactions may have written one of two
+        state.put(began(run))
+        standing = read(state, run.name)
+    if standing is None:
+        raise errors.StorageBusy(f"Run {run.name} was removed while it was begun.", todo="Begin it again.")
+    return standing
+
+
+def began(run: RunState) -> list[Change]:
+    """The changes that begin a new run; where it exists they are passed over. For a scheduler's own transaction."""
+    return [Change(place(run.name), encode(run), 0), Change(OPEN_PREFIX + run.name, b"{}", 0)]
+
+
+def encode(run: RunState) -> bytes:
+    """A run as its value in State."""
+    return msgspec.json.encode(run)
+
+
+def read(state: State, name: str) -> Standing | None:
+    """A run by its name; None when there is none."""
+    return read_all(state, [name])[0]
+
+
+def read_all(state: State, names: Sequence[str]) -> list[Standing | None]:
+    """Runs by their names, in order; None where there is none."""
+    found: list[Standing | None] = []
+    for first in range(0, len(names), _PAGE):
+        for value in state.get([place(name) for name in names[first : first + _PAGE]]):
+            run = None if value is None else msgspec.json.decode(value.value, type=RunState)
+            found.append(None if value is None or run is None else Standing(run, value.version))
+    return found
+
+
+def names(state: State, prefix: str = "") -> list[str]:
+    """The names of all runs that begin with `prefix`, sorted: those of one schedule by time."""
+    return [name.removeprefix(PREFIX) for name in state.names(PREFIX + prefix)]
+
+
+def open_names(state: State) -> list[str]:
+    """The names of runs that nobody has seen to be over yet, sorted."""
+    return [name.removeprefix(OPEN_PREFIX) for name in state.names(OPEN_PREFIX)]
+
+
+def is_open(state: State, name: str) -> bool:
+    """Whether a run is among those that nobody has seen to be over; a crash may have left one of its two values out."""
+    return state.get([OPEN_PREFIX + name])[0] is not None
+
+
+def note(state: State, name: str, **changes: object) -> Standing | None:
+    """Change fields of a run, whatever else changes meanwhile; as it then stands, None when there is none.
+
+    A run that had ended and has not any more, because some of it is done again, is open again.
+
+    Raises:
+        StorageBusy: others changed it all the time.
+    """
+    for _ in range(_TRIES):
+        standing = read(state, name)
+        if standing is None:
+            return None
+        after = msgspec.structs.replace(standing.run, **changes)
+        changed = Change(place(name), encode(after), standing.version)
+        opened = [Change(OPEN_PREFIX + name, b"{}", 0)]  # where it is open it stays as it is
+        reopens = standing.run.ended_at_ms is not None and after.ended_at_ms is None
+        if state.put([*opened, changed] if reopens else [changed])[-1]:
+            return Standing(after, standing.version + 1)
+    raise errors.StorageBusy(f"Run {name} could not be changed: others change it all the time.", todo="Try again.")
+
+
+def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
+    """The change that notes why a run is not dispatched any further; none where it was dispatched, or there is no run."""
+    standing = read(state, name)
+    if standing is None or standing.run.expected is not None:
+        return ()
+    after = msgspec.structs.replace(standing.run, failure=why[:500])
+    return (Change(place(name), encode(after), standing.version),)
+
+
+def count(ledger: Ledger, run: RunState) -> Counts:
+    """What became of a run's operations until now."""
+    return counts_of(run, ledger.tally(run.name))
+
+
+def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_000) -> int:
+    """Remove runs that were begun longer ago than `kept_ms`, at most `limit`; how many. For a scheduler, now and then.
+
+    Runs of one schedule sort by time, so only its oldest are read.
+    """
+    removed = 0
+    finished_titles: set[str] = set()
+    for name in names(state):
+        title = name.rpartition("/")[0] or name
+        if title in finished_titles:
+            continue
+        standing = read(state, name)
+        if standing is None or standing.run.started_at_ms > now_ms - kept_ms:
+            finished_titles.add(title)
+            continue
+        beside = [OPEN_PREFIX + name, MAP_PREFIX + name, RECONCILED_PREFIX + name]
+        changes = [Change(place(name), None, standing.version)]
+        for other, value in zip(beside, state.get(beside), strict=True):
+            if value is not None:
+                changes.append(Change(other, None, value.version))
+        removed += state.put(changes)[0]
+        if removed >= limit:
+            break
+    return removed
+
+
+class Follower(Protocol):
+    """What looks at runs later; `reconciling.Reconciler` is one."""
+
+    def is_for(self, run: str, title: str) -> bool:
+        """Whether it looks at this run, which is one of a schedule or map of that title."""
+        ...
+
+    def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
+        """The message that is to be sent together with a run."""
+        ...
+
+
+class House(Protocol):
+    """What beginning a run needs of an app."""
+
+    @property
+    def reconcilers(self) -> Mapping[str, Any]:
+        """The declared followers, by name."""
+        ...
+
+    @property
+    def runtime(self) -> Any:
+        """As `App.runtime`."""
+        ...
+
+    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """Accept messages durably, all or none."""
+        ...
+
+
+def send_looks(house: House, run: str, title: str, started_at_ms: int) -> list[str]:
+    """Send the messages that look at a run later.
+
+    Args:
+        house: whose followers, and where they go.
+        run: its full name. title: the schedule or the map that it is a run of. started_at_ms: when it began.
+
+    Returns:
+        Why a follower could not be sent, a text for each; empty when all were.
+
+    Raises:
+        TransientError: not sent; try again.
+    """
+    refused: list[str] = []
+    for name, one in house.reconcilers.items():
+        if one.is_for(run, title):
+            try:
+                house.deliver([one.follow_up(run, started_at_ms)])
+            except errors.UsageError as error:
+                refused.append(f"{name}: {error.what}")
+    return refused
+
+
+def tell_refused(house: House, run: str, reasons: Sequence[str]) -> None:
+    """Tell history and sinks which looks could not be sent."""
+    opened = house.runtime()
+    for why in reasons:
+        at_ms = opened.clock.now_ms()
+        event = Event(at_ms=at_ms, name="look-refused", run=run, actor=opened.owner, detail={"summary": why})
+        opened.engine.ledger.append([event.row()])
+        if opened.sinks is not None:
+            opened.sinks.emit(event)
+
+
+def begin_followed(house: House, run: RunState) -> Standing:
+    """Begin a run with all that follows it, or go on with it: one that stands already stays as it is.
+
+    Args:
+        run: as it is begun when there is none of that name yet.
+
+    Raises:
+        UsageError: a name that is empty or too long. StorageBusy: not begun.
+    """
+    engine = house.runtime().engine
+    standing = read(engine.state, run.name)
+    if standing is not None and (standing.run.ended_at_ms is not None or is_open(engine.state, run.name)):
+        return standing
+    if standing is None:
+        tell_refused(house, run.name, send_looks(house, run.name, run.title, run.started_at_ms))
+    return begin(engine.state, run)

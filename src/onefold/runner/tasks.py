@@ -1,0 +1,160 @@
+"""The lane for coroutines: one event loop in one thread, a task for each run. Imported only where a job is a coroutine.
+
+`perform` is `Driver.perform`, `calling.call` and `probing.probe`, awaited: what the backend has to do, and a probe that is a
+plain function, happen in a thread, so that they do not hold up the loop.
+Never here: which run comes next, settling. Invariant: every run that was submitted is answered by exactly one `Done`, and a
+task that is cancelled still comes to an outcome: what its run was cut for, or what it raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onefold import errors, forks
+from onefold.record import attempt as script
+from onefold.record.delivery import Outcome
+from onefold.record.fates import ProbeAnswer
+from onefold.runner import calling, context
+from onefold.runner.context import Context
+from onefold.runner.driver import Driver
+from onefold.runner.execution import Execution
+from onefold.runner.executors import Done, Unit
+from onefold.runner.handlers import Job
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+    from onefold.runner.executors import Report
+
+
+async def perform(driver: Driver, run: Execution) -> None:
+    """Perform one run up to its Commit."""
+    clock = driver.clock
+    since_ms = clock.monotonic_ms()
+    while not isinstance(run.step, script.Commit):
+        match run.step:
+            case script.Probe() as probe:
+                probe.answer = await _probe(run.job, run.payload, driver.open_context(run, run.attempt), clock)
+            case script.Start():
+                await asyncio.to_thread(driver.start, run)
+            case script.Call() as call:
+                ctx = driver.open_context(run, call.attempt)
+                driver.answer(run, call, run.cut or await _call(run, ctx, clock))
+            case _:
+                raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
+        run.advance(clock.now_ms())
+    run.took_ms = clock.monotonic_ms() - since_ms
+
+
+async def _call(run: Execution, ctx: Context, clock: Clock) -> Outcome:
+    """Await the handler; what it raised is its own, unless the run was cut: its task was cancelled from outside then."""
+    context.watch_pools()
+    token, born = context.current.set(ctx), forks.generation()
+    try:
+        value = await run.job.invoke(run.payload, ctx)
+        if forks.generation() != born:
+            calling.leave_child(None)
+    except BaseException as error:  # noqa: BLE001 - CancelledError too: the task must live on to settle
+        if forks.generation() != born:
+            calling.leave_child(error)
+        return run.cut or calling.raised(run.job, error, clock)
+    finally:
+        context.current.reset(token)
+        ctx.end()
+    return calling.returned(run.job, value, ctx)
+
+
+async def _probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
+    """Ask the job's probe."""
+    try:
+        found = await asyncio.to_thread(job.ask, payload, ctx)
+        if hasattr(found, "__await__"):
+            found = await found
+        return job.probe_answer(found)
+    except BaseException as error:  # noqa: BLE001 - a probe that was cancelled has not answered either
+        return calling.unanswered(error, clock.now_ms())
+
+
+class Tasks:
+    """The lane.
+
+    Args:
+        count: tasks at one time, 1 or more.
+    """
+
+    def __init__(self, count: int, driver: Driver, report: Report) -> None:
+        self.slots = count
+        self._driver = driver
+        self._report = report
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run_loop, name="onefold-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the loop's thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+        self._report(Done(lane=self, slots=self.slots))
+
+    def submit(self, unit: Unit) -> None:
+        """Make a task of each run."""
+        self._call(self._begin, unit)
+
+    def stop(self, run: Execution) -> None:
+        """Cancel the run's task, if its handler has been called and has not ended."""
+        self._call(self._cancel, run)
+
+    def end(self, *, wait: bool) -> None:
+        """End the loop; tasks that are under way are cancelled and heard of no more."""
+        self._call(self._end)
+        if wait:
+            self._thread.join()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _run_loop(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+    # In the loop's thread from here on.
+
+    def _begin(self, unit: Unit) -> None:
+        assert self._loop is not None
+        for run in unit.runs:
+            self._tasks[run] = self._loop.create_task(self._perform(run))
+
+    async def _perform(self, run: Execution) -> None:
+        unit = Unit([run])
+        try:
+            await perform(self._driver, run)
+        except BaseException as error:  # noqa: BLE001 - the control loop decides
+            self._report(Done(lane=self, unit=unit, error=error))
+        else:
+            self._report(Done(lane=self, unit=unit))
+        finally:
+            del self._tasks[run]
+
+    def _cancel(self, run: Execution) -> None:
+        task = self._tasks.get(run)
+        # A task that is cancelled before its first step never runs at all, and would never be reported.
+        begun = run.ctx is not None and isinstance(run.step, script.Call | script.Probe)
+        if task is not None and begun:
+            task.cancel()
+
+    def _end(self) -> None:
+        assert self._loop is not None
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        waiting = asyncio.gather(*tasks, return_exceptions=True)
+        waiting.add_done_callback(lambda _: self._loop.stop() if self._loop is not None else None)

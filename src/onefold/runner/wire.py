@@ -1,0 +1,124 @@
+"""What a worker and its child processes say to each other: length-prefixed MessagePack over a socket pair, never pickle.
+
+    parent -> child   Hello, then one Order after another
+    child -> parent   Ready or Broken, then one Reply for each Order
+
+Never here: processes, handlers. Invariant: a frame is read whole or not at all; whoever finds the other end closed stops.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from onefold.contracts.queue import Attribute, Delivery, Reason
+from onefold.contracts.store import Hold
+from onefold.record.delivery import Outcome
+from onefold.record.fates import ProbeAnswer
+
+T = TypeVar("T")
+
+_LENGTH_BYTES = 4
+_FRAME_BYTES_MAX = 64 * 1024 * 1024  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
+
+
+class Hello(Struct, frozen=True, kw_only=True):
+    """Who the child is.
+
+    Args:
+        target: the app, as `module:attribute`.
+        path: the parent's import path.
+        join: `module:function` to be called with `lock_file` before any handler runs (presence); None for neither.
+    """
+
+    target: str
+    path: list[str]
+    join: str | None = None
+    lock_file: str | None = None
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The child has imported the app and waits for orders."""
+
+
+class Broken(Struct, frozen=True, tag=True):
+    """The child cannot run this app."""
+
+    why: str
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """Call a handler, or a probe.
+
+    Args:
+        what: which.
+        job: its name. message: the fields of its delivery; the child reads the payload from it as the parent did.
+        hold, attempt, attempts_max: of the run.
+        remaining_ms: until its deadline.
+    """
+
+    what: Literal["call", "probe"]
+    job: str
+    message: dict[str, Any]
+    hold: Hold
+    attempt: int
+    attempts_max: int
+    remaining_ms: int
+
+
+def fields_of(delivery: Delivery) -> dict[str, Any]:
+    """A delivery as it goes into an order."""
+    return msgspec.structs.asdict(delivery)
+
+
+def delivery_of(fields: dict[str, Any]) -> Delivery:
+    """The delivery that an order carries. By hand, because an attribute's value may be text or bytes."""
+    attributes = {name: Attribute(one["value"], one["type"]) for name, one in fields["attributes"].items()}
+    reason = msgspec.convert(fields["reason"], Reason | None)
+    return Delivery(**(fields | {"attributes": attributes, "reason": reason}))
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What came of an order: the outcome of a call, or the answer of a probe."""
+
+    outcome: Outcome | None = None
+    answer: ProbeAnswer | None = None
+
+
+def send(end: socket.socket, message: Struct) -> None:
+    """Write one frame.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    body = msgspec.msgpack.encode(message)
+    end.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+
+def receive(end: socket.socket, kind: Any) -> Any:
+    """Read one frame as `kind`.
+
+    Raises:
+        EOFError: the other end is gone, or did not say what it should.
+    """
+    try:
+        length = int.from_bytes(_exactly(end, _LENGTH_BYTES), "big")
+        if length > _FRAME_BYTES_MAX:
+            raise EOFError(f"a frame of {length} bytes")
+        return msgspec.msgpack.decode(_exactly(end, length), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise EOFError(str(error)) from error
+
+
+def _exactly(end: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = end.recv(count)
+        if not part:
+            raise EOFError("closed")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
