@@ -11,8 +11,12 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from onefold import errors
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -61,7 +65,45 @@ def make_file(path: str) -> None:
 
 def opener(path: str, flags: int) -> int:
     """For `open(..., opener=)`: a file that is made is this user's alone."""
-    return os.open(path, flags, FILE_MODE)
+    return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
+
+
+def strangers(paths: Iterable[str], database: str) -> list[str]:
+    """Which of these files beside a database were made by somebody whom it does not trust.
+
+    It trusts this user, root and its own owner; and where its mode lets others write it, whoever they are.
+
+    Args:
+        paths: files, folders or symbolic links; those that are not there do no harm.
+        database: the file, or where it will be.
+    """
+    trusted = {0, os.geteuid()}
+    with suppress(OSError):
+        own = os.stat(database)
+        if own.st_mode & 0o022:
+            return []
+        trusted.add(own.st_uid)
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            if os.lstat(path).st_uid not in trusted:
+                found.append(path)
+    return found
+
+
+def refuse_strangers(database: str) -> None:
+    """Refuse a database beside which another user has put a file that would be used with it.
+
+    Raises:
+        StorageError: there is one: a log would be read and written by them, and a sign of life would be theirs to forge.
+    """
+    found = strangers([f"{database}{end}" for end in ("-wal", "-shm", "-journal", ".owners", ".serve.lock")], database)
+    if found:
+        raise errors.StorageError(
+            f"{', '.join(found)} belongs to another user of this machine.",
+            meaning="It was there before the database's owner made one; what is written to it could be read and changed.",
+            todo="Look who made it; remove it, and keep the database in a folder in which only you can make files.",
+        )
 
 
 def mode_beside(path: str) -> int:

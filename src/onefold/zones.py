@@ -18,6 +18,7 @@ from typing import Final
 from onefold.errors import UsageError
 
 ZONE_CHARS_MAX: Final = 50  # CreateSchedule, ScheduleExpressionTimezone: 1 to 50
+_ABBREVIATION_CHARS_MAX: Final = 5  # AEST, CEST, MSK
 _OFFSET: Final = re.compile(r"(?:GMT|UTC)? ?([+-])0?([1-9]|1[0-4])(:?00|:?30|:?45)?", re.IGNORECASE)
 _NOT_IANA: Final = ("posix", "right/", "localtime")  # files that lie beside the database's own
 DAY_S: Final = 86_400
@@ -71,6 +72,8 @@ def _no_zone(name: str) -> UsageError:
         cities = {zone.lower().rpartition("/")[2]: zone for zone in sorted(there, reverse=True)}
         word = name.strip().lower().replace(" ", "_")
         near = difflib.get_close_matches(word, [*lower, *cities], n=1, cutoff=0.7)
+        if word != name.strip() and name.strip().isupper() and len(word) <= _ABBREVIATION_CHARS_MAX:
+            near = []  # the nearest name may be on another continent
         meant = (lower.get(near[0]) or cities[near[0]]) if near else ""
         meaning = f"Did you mean {meant}?" if meant else ""
         todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are not zones."

@@ -267,3 +267,10 @@ def test_a_name_that_is_substituted_often_is_resolved_once() -> None:
         value = {"Fn::Sub": ["${a}${a}", {"a": value}]}
     Intrinsics(Counting()).resolve(value)
     assert asked == ["b"]
+
+
+def test_groups_that_share_members_are_not_walked_along_every_way() -> None:
+    group: BaseException = ValueError("x" * 100)
+    for _ in range(30):
+        group = ExceptionGroup("g", [group, group, group])
+    assert "3 errors" in summary_of(group)

@@ -174,6 +174,16 @@ def test_a_presigned_request_lives_as_long_as_it_says() -> None:
         ),
         ({}, "X-Amz-Signature=abc", "IncompleteSignature"),
         (
+            {
+                b"host": b"h",
+                b"x-amz-date": b"19700101T000000Z",
+                b"authorization": b"AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/19700101/us-east-1/sqs/aws4_request, "
+                b"SignedHeaders=" + b";".join([b"host"] * 6_400) + b";x-amz-date, Signature=c",
+            },
+            "",
+            "IncompleteSignature",
+        ),
+        (
             {},
             "X-Amz-Signature=a&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a&X-Amz-SignedHeaders=h&X-Amz-Date=1&X-Amz-Expires=0",
             "IncompleteSignature",

@@ -188,6 +188,8 @@ def _stamp(at_ms: int) -> str:
 
 def _canonical(request: Request, parameters: list[tuple[str, str]], names: list[str]) -> str:
     query = sorted((_encoded(name), _encoded(value)) for name, value in parameters if name != "X-Amz-Signature")
+    if len(set(names)) < len(names):
+        raise aws_errors.incomplete_signature("SignedHeaders names a header twice.")
     fields = "".join(f"{name}:{_field(request.headers, name)}\n" for name in names)
     return "\n".join(
         (

@@ -25,6 +25,7 @@ _LINE_END = "\x1f"  # while lines are masked together
 _INDENT_MAX = 8
 _TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
 _PARTS_MAX = 20  # of a group, or of the complaints of a validation
+_GROUPS_MAX = 2  # of exceptions, in each other
 SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
 TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
 TEXT_LINES_MAX = 8  # in so many lines
@@ -198,13 +199,19 @@ def _escaped(line: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
 
-def _words(error: BaseException, between: str) -> str:
+def _words(error: BaseException, between: str, depth: int = 1) -> str:
     if isinstance(error, UsageError):
         return f"{error.what} {error.todo}"  # `meaning` may show the value
     if isinstance(error, OnefoldError):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
-        parts = [f"{type(one).__name__}: {summary_of(one)}" for one in error.exceptions[:_PARTS_MAX]]
+        if depth == _GROUPS_MAX:  # members may be shared, and the ways to them grow as powers
+            return f"{len(error.exceptions)} errors"
+        parts = [
+            f"{type(one).__name__}: "
+            + (_words(one, "; ", depth + 1) if isinstance(one, BaseExceptionGroup) else summary_of(one))
+            for one in error.exceptions[:_PARTS_MAX]
+        ]
         return _listed(f"{len(error.exceptions)} errors", parts, between)
     if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
         complaints = error.errors(include_url=False, include_context=False, include_input=False)

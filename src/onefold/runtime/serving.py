@@ -67,8 +67,9 @@ class DataFileLock:
         self._path = Path(f"{data}.serve.lock")
         try:
             private_files.make_folder(self._path.parent)
+            private_files.refuse_strangers(data)
             mode = private_files.mode_beside(data)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         except OSError as error:
             raise errors.StorageError(
                 f"{self._path} cannot be written: {error.strerror}.", todo="Check the path and its permissions."

@@ -5,6 +5,7 @@ Never here: who uses it, and when. Invariant: a file of another program is not c
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Final, TypeVar
 
@@ -35,6 +36,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
     try:
         if place is not None:
             forks.refuse_inherited(path, place)
+            private_files.refuse_strangers(os.path.realpath(place))
             private_files.make_file(place)  # SQLite gives its log the same mode
         connection = _connect(place or ":memory:", settings, LentConnection)
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")

@@ -57,7 +57,7 @@ class Presence:
     def _appear(self, mode: int) -> int:
         """Make the file under another name, lock it, and only then give it the owner's name."""
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
-        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
         with suppress(OSError):  # for people only; on a full disk there is no block for it, and the lock needs none
             os.write(file, f"{os.getpid()}\n".encode())
@@ -177,11 +177,14 @@ def _buried(lock_file: str) -> errors.LeaseLost:
 def _grave(path: Path) -> Iterator[bool]:
     """Hold an owner's file exclusively if all its processes are gone; says whether they are."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):  # buried, or not ours to judge: its lease decides
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # buried, or not ours to judge: its lease decides
         yield False
         return
     try:
+        if private_files.strangers([str(path), str(path.parent)], str(path.parent).removesuffix(".owners")):
+            yield False  # nobody who may not write the database says who is dead
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
