@@ -145,9 +145,11 @@ def test_batches(endpoint: Endpoint, functions: Any) -> None:
     for settings in (
         {"BatchSize": 10_001, "MaximumBatchingWindowInSeconds": 1},
         {"MaximumBatchingWindowInSeconds": 301},
+        {"BatchSize": 10**400},
+        {"MaximumBatchingWindowInSeconds": 10**400},
         {"FilterCriteria": {"Filters": [{"Pattern": '{"messageId": ["x"]}'}]}},
     ):
-        refused(create, EventSourceArn=standard, FunctionName="echo", **settings)
+        assert refused(create, EventSourceArn=standard, FunctionName="echo", **settings)[1] == 400
     for settings in ({"BatchSize": 11}, {"MaximumBatchingWindowInSeconds": 1}):
         refused(create, EventSourceArn=fifo, FunctionName="echo", **settings)
     assert functions.list_event_source_mappings()["EventSourceMappings"] == []

@@ -54,6 +54,7 @@ _POLLERS: Final = {
     "MaximumPollers": (2, 10_000),
 }  # Lambda API, ProvisionedPollerConfig, for SQS
 _JSON = ((b"content-type", b"application/json"),)
+_INTEGER_BITS = 31  # of Lambda's own integers, without the sign
 
 
 class _Refused(Exception):
@@ -404,8 +405,8 @@ def _items_max(asked: str) -> int:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _refused_value(name[0].lower() + name[1:], value, "a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or value.bit_length() > _INTEGER_BITS:
+        raise _refused_value(name[0].lower() + name[1:], value, f"a whole number of {_INTEGER_BITS + 1} bits")
     return value
 
 

@@ -331,9 +331,11 @@ def _map(name: str, value: str, words: str) -> dict[str, Any]:
 
 def _json(value: str) -> Any:
     try:
-        return json.loads(value)
+        found = json.loads(value)
+        json.dumps(found, ensure_ascii=False).encode()  # ValueError: half a surrogate pair, which no answer can hold
     except (ValueError, RecursionError):
         return None
+    return found
 
 
 _CHANGES: Final[Mapping[str, AttributeChange]] = {

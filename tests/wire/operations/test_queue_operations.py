@@ -121,6 +121,7 @@ async def test_redrive_policy(counter: Counter) -> None:
         {"deadLetterTargetArn": arn, "maxReceiveCount": 1001},
         {"deadLetterTargetArn": arn, "maxReceiveCount": "x"},
         {"deadLetterTargetArn": counter.arn("none"), "maxReceiveCount": 3},
+        {"deadLetterTargetArn": counter.arn("\ud800"), "maxReceiveCount": 3},
         {"deadLetterTargetArn": "arn:aws:sqs:eu-west-1:000000000000:dead", "maxReceiveCount": 3},
         {"deadLetterTargetArn": counter.arn("dead.fifo"), "maxReceiveCount": 3},
         ["no map"],
@@ -153,6 +154,7 @@ async def test_redrive_allow_policy(counter: Counter) -> None:
     for policy in (
         {"redrivePermission": "byQueue"},
         {"redrivePermission": "byQueue", "sourceQueueArns": [arn] * 11},
+        {"redrivePermission": "byQueue", "sourceQueueArns": [counter.arn("\udfff")]},
         {"redrivePermission": "allowAll", "sourceQueueArns": [arn]},
         {"redrivePermission": "some"},
         "no map",
