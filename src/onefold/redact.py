@@ -3,7 +3,7 @@
 `masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
 `X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line
-end, DEL, C1), bidirectional overrides and lone surrogates as escapes.
+end, DEL, C1), bidirectional overrides, what has no width and lone surrogates as escapes.
 Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
 what was masked or escaped once does not change again.
 """
@@ -69,8 +69,12 @@ _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
     {"redis", "rediss", "postgres", "postgresql", "mysql", "mongodb", "amqp", "amqps", "unix"}
 )
-# Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators.
-_UNSAFE: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+# Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators; what
+# has no width, tags too: two keys would look the same.
+_UNSAFE: Final = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
 
 
 def masked(text: str) -> str:
@@ -193,9 +197,19 @@ def printable_json(text: str) -> str:
     r"""A JSON text with the same characters as JSON's own escapes: it decodes to the same value."""
     if text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_UNSAFE, _json_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
+    if code >= 0x10000:
+        return f"\\U{code:08x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000  # JSON writes it as two halves
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

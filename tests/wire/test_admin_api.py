@@ -96,6 +96,16 @@ def test_messages_are_seen_in_each_state_and_not_received(endpoint: Endpoint) ->
     assert (queue["name"], queue["visible"], queue["in_flight"], queue["delayed"]) == ("orders", 2, 1, 1)
 
 
+def test_what_a_terminal_would_obey_is_escaped(endpoint: Endpoint) -> None:
+    body = "a\u009b31mb\u202ec\u200bd\U000e0041e"
+    call(endpoint, "CreateQueue", QueueName="orders")
+    call(endpoint, "SendMessage", QueueUrl="orders", MessageBody=body)
+    status, _, text = ask(endpoint, "GET", "/messages?queue=orders")
+    assert status == 200
+    assert text.rstrip("\n").isprintable()
+    assert json.loads(text)["messages"][0]["body"] == body
+
+
 def test_messages_come_in_pages(endpoint: Endpoint) -> None:
     call(endpoint, "CreateQueue", QueueName="orders")
     for place in range(7):

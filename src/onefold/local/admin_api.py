@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct, structs
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.contracts.admin import Peeked
 from onefold.local import history_page, signing
 from onefold.local.aws_errors import AwsError
@@ -302,4 +302,7 @@ def _shown(one: Peeked) -> dict[str, Any]:
 
 def _json(value: object, request_id: str, status: int = 200) -> Response:
     headers = (*_JSON, _REALM) if status == 401 else _JSON
-    return Response(status, msgspec.json.encode(value) + b"\n", headers, request_id)
+    text = redact.printable_json(
+        msgspec.json.encode(value).decode()
+    )  # read in a terminal, and strangers write the bodies
+    return Response(status, text.encode() + b"\n", headers, request_id)
