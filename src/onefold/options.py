@@ -66,6 +66,7 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
     @functools.wraps(function)
     def checked(*args: A.args, **kwargs: A.kwargs) -> R:
         _refuse_unknown(kwargs, known, f"{name}()")
+        _check_plain(kwargs, known)
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -73,6 +74,18 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
             raise
 
     return checked
+
+
+def _check_plain(kwargs: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse an optional name or owner that is no text, and a `unique` that is neither True nor False."""
+    for what in ("name", "owner") if known[0] != "name" else ("owner",):
+        given = kwargs.get(what)
+        if given is not None and not isinstance(given, str):
+            raise errors.UsageError(f"{what}={given!r:.80} is not a text.", todo=f"Write {what}={str(given)!r:.80}.")
+        if given == "":
+            raise errors.UsageError(f'{what}="" is empty.', todo=f"Give {what} a text, or leave it out.")
+    if type(kwargs.get("unique", False)) is not bool:
+        raise errors.UsageError(f"unique={kwargs['unique']!r:.80} is not a boolean.", todo="It is True or False.")
 
 
 def _explain_call(

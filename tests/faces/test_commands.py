@@ -240,6 +240,26 @@ def test_what_cannot_be_sent_is_not_sent(shell: Shell, words: tuple[str, ...], s
     assert shell.json("status", "--queue", "orders")["queues"][0]["visible"] == 1
 
 
+def test_a_dead_letter_whose_owner_is_no_text_hides_no_other(shell: Shell) -> None:
+    for order_id in ("a", "b"):
+        shell.send(order_id, "Atlantis")
+    shell.work()
+    (file,) = shell.folder.rglob("*.db")
+    stored = sqlite3.connect(file)
+    changed = stored.execute(
+        "UPDATE onefold_message SET meta = replace(meta, '\"owner\":\"fulfilment\"', '\"owner\":3') WHERE key = 'a'"
+    ).rowcount
+    stored.commit()
+    stored.close()
+    assert changed == 1
+    letters = {one["key"]: one for one in shell.json("dlq", "list", "--all")["letters"]}
+    assert letters.keys() == {"a", "b"}
+    assert (letters["a"]["reason"], letters["a"]["error"]) == (letters["b"]["reason"], letters["b"]["error"])
+    assert "there is no such city" in shell("dlq", "show", "shop:app", "--key", "a")
+    assert shell.json("status")["queues"]
+    assert "1 dead letter deleted" in shell("dlq", "purge", "shop:app", "--key", "a", "--yes")
+
+
 def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
     for order_id in ("a", "b", "c"):
         shell.send(order_id, "Atlantis")

@@ -11,8 +11,9 @@ Invariant: a message that `send` accepted stays until it is deleted, buried, pur
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 JOB_ATTRIBUTE: Final = "onefold.job"  # names the job; absent on messages that onefold did not send
@@ -111,6 +112,27 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     last_at_ms: int | None = None
     owner: str | None = None
     trace: str | None = None
+
+
+def reason_of(stored: bytes | str) -> Reason | None:
+    """A reason from its JSON, without the fields that cannot be read; None where not even its kind and summary can.
+
+    One dead letter that somebody else or another version wrote must not hide all others from who looks at them.
+    """
+    try:
+        try:
+            return msgspec.json.decode(stored, type=Reason)
+        except msgspec.ValidationError:
+            found = msgspec.json.decode(stored)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    readable: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Reason) if isinstance(found, dict) else ():
+        try:
+            readable[field.name] = msgspec.convert(found[field.name], field.type)
+        except (KeyError, msgspec.ValidationError):
+            continue
+    return Reason(**readable) if {"kind", "summary"} <= readable.keys() else None
 
 
 def text_at(trace: str) -> int:

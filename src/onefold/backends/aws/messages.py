@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.contracts.queue import Attribute, Reason
+from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.rules import check_attributes
 
 OURS: Final = "onefold-"
@@ -168,7 +168,7 @@ def _received(
             group=system.get("MessageGroupId"),
             dedup_id=system.get("MessageDeduplicationId"),
             trace=system.get("AWSTraceHeader"),
-            reason=None if reason is None else _reason(reason),
+            reason=None if reason is None else reason_of(reason.value),
             source=source,
             token=token,
             stored_bytes=int(size) if size is not None and size.isdecimal() and len(size) < 16 else None,
@@ -192,13 +192,6 @@ def _plain(attribute: Attribute) -> str | None:
     try:
         return attribute.value.decode(errors="surrogatepass")
     except UnicodeError:
-        return None
-
-
-def _reason(attribute: Attribute) -> Reason | None:
-    try:
-        return msgspec.json.decode(attribute.value, type=Reason)
-    except msgspec.MsgspecError:
         return None
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Attribute, Reason
+from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.settings import QueueSettings
 
 
@@ -105,7 +105,16 @@ _META_ENCODER: Final = msgspec.json.Encoder()
 
 def read_meta(text: str | None) -> Meta:
     """The rare parts of a message."""
-    return Meta() if text is None else _META_DECODER.decode(text)
+    if text is None:
+        return Meta()
+    try:
+        return _META_DECODER.decode(text)
+    except msgspec.ValidationError:  # of a reason; whatever else cannot be read is an error
+        parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        reason = reason_of(bytes(parts.pop("reason", b"null")))
+        meta = _META_DECODER.decode(_META_ENCODER.encode(parts))
+        meta.reason = reason
+        return meta
 
 
 def meta_text(meta: Meta) -> str | None:
