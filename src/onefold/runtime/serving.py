@@ -149,7 +149,7 @@ def check(settings: ServeSettings) -> None:
         UsageError: names the first one that is wrong.
     """
     if not (len(settings.account) == 12 and settings.account.isascii() and settings.account.isdigit()):
-        raise errors.UsageError(f"account={settings.account!r} is no AWS account id.", todo="It has 12 digits.")
+        raise errors.UsageError(f"account={settings.account!r} is not an AWS account id.", todo="It has 12 digits.")
     plain = settings.region.replace("-", "")
     if not (settings.region.isascii() and plain.isalnum() and len(settings.region) <= 32):
         raise errors.UsageError(f"region={settings.region!r} is not a region.", todo="Write for example us-east-1.")
@@ -158,6 +158,14 @@ def check(settings: ServeSettings) -> None:
         raise errors.UsageError(
             f"Only --{given} was given.", meaning="A signature is made with both.", todo="Give both keys, or neither."
         )
+    for name in ("access_key", "secret_key", "admin_token"):
+        if getattr(settings, name) == "":  # it is what "$TOKEN" is where TOKEN was not set
+            option = name.replace("_", "-")
+            raise errors.UsageError(
+                f"--{option} is empty.",
+                meaning="Nothing was started: anybody could give an empty one.",
+                todo="Give it a value, or leave the option out.",
+            )
     if not settings.host:  # asyncio takes it for all addresses; it is what "$HOST" is where HOST was not set
         raise errors.UsageError(
             "host='' is not an address.",
