@@ -162,7 +162,7 @@ def check(settings: ServeSettings) -> None:
         if getattr(settings, name) == "":  # it is what "$TOKEN" is where TOKEN was not set
             option = name.replace("_", "-")
             raise errors.UsageError(
-                f"--{option} is empty.",
+                f"An empty text was given for --{option}.",
                 meaning="Nothing was started: anybody could give an empty one.",
                 todo="Give it a value, or leave the option out.",
             )
