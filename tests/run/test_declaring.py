@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,6 +29,9 @@ def named(payload: dict[str, str], *, courier: str) -> None: ...
 
 
 def two_payloads(payload: dict[str, str], courier: str) -> None: ...
+
+
+def unnamed(payload, amount): ...  # type: ignore[no-untyped-def]
 
 
 def default(payload: dict[str, str], courier: str = "dhl") -> None: ...
@@ -89,6 +95,15 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
         (three, {}, "three needs courier, which nothing gives it"),
         (named, {}, "named needs courier, which nothing gives it"),
         (two_payloads, {}, "two_payloads would be given the Context as its second parameter, courier: 'str'"),
+        (unnamed, {}, "unnamed would be given the Context as its second parameter, amount, which has no annotation"),
+        (handle, {"key": lambda: "x"}, "key of handle: the function <lambda> cannot be called with the payload alone"),
+        (handle, {"tenant": lambda a, b: "x"}, "tenant of handle: the function <lambda> cannot be called"),
+        (
+            handle,
+            {"on_unknown": lambda: None},
+            "on_unknown='<lambda>' cannot be called with .payload, context",
+        ),
+        (handle, {"on_unknown": lambda a, b, c: None}, "cannot be called with .payload, context"),
         (default, {}, "default would be given the Context as its second parameter"),
         (handle, {"keep": "1d"}, "is shorter than"),
         (handle, {"when_complete": 7}, "neither a schedule nor a map run"),
@@ -100,8 +115,28 @@ def test_a_job_that_is_refused_is_not_declared(handler: Any, options: dict[str, 
     app = onefold.App("shop")
     orders = app.queue("orders")
     with pytest.raises(onefold.UsageError, match=said):
-        app.job(orders, key="{id}", **options)(handler)
+        app.job(orders, **{"key": "{id}", **options})(handler)
     assert app.jobs == {}
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        lambda payload: onefold.NotDone(),
+        lambda payload, ctx: onefold.NotDone(),
+        lambda *both: onefold.NotDone(),
+        lambda payload, ctx, twice=2, *, often=3: onefold.NotDone(),
+        functools.partial(lambda bank, payload: onefold.NotDone(), "bank"),
+        Mock(),
+    ],
+)
+@pytest.mark.parametrize("key", [itemgetter("id"), str, lambda payload, sign="#": sign, lambda *all: "x"])
+def test_probes_and_keys_that_can_be_called_are_accepted(probe: Any, key: Any) -> None:
+    def plain(payload, ctx): ...  # type: ignore[no-untyped-def]
+
+    app = onefold.App("shop")
+    app.job(app.queue("orders"), key=key, on_unknown=probe)(plain)
+    assert list(app.jobs) == ["plain"]
 
 
 def test_a_decorator_without_parentheses_says_how_it_is_written() -> None:

@@ -116,7 +116,7 @@ def decorate(function: Any = charge_of, **options: Any) -> Callable[..., Any]:
         (lambda: decorate(tenant="{who}"), "has no field who"),
         (lambda: decorate(5), "@onefold.once was put on 5, which is no function"),
         (lambda: decorate(Order), "which is a class"),
-        (lambda: decorate(name=5), "name=5 cannot name an operation"),
+        (lambda: decorate(name=5), "name=5 is not a text. Write name='5'"),
         (lambda: decorate(name="a\x1b"), "cannot name an operation"),
         (lambda: decorate(ignore=("valu",)), "Did you mean 'value'?"),
         (lambda: decorate(ignore="value"), "Write for example ignore=('value',)"),

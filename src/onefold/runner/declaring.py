@@ -20,10 +20,10 @@ from onefold.contracts.settings import QueueSettings, check_settings, check_targ
 from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.record.failures import Lists, check_lists
-from onefold.record.keys import KeyFunction, KeyRule, key_rule
+from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
 from onefold.record.rate import Limit, parse_rate
 from onefold.runner.context import Context
-from onefold.runner.handlers import Job, Rules, positional_names
+from onefold.runner.handlers import Job, Rules, positional, positional_names
 from onefold.runner.outgoing import Sender
 from onefold.runner.sources import check_source
 
@@ -65,6 +65,7 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
 
 
+_CONTEXT_NAMES = ("ctx", "context", "")  # of a second parameter without annotation; "" is _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
@@ -222,6 +223,12 @@ def policy_of(
         ("rerun" if callable(on_unknown) else on_unknown, ("rerun", "hold"), "on_unknown"),
     ):
         check_choice(value, allowed, what)
+    if callable(on_unknown) and not takes(on_unknown, 2 if positional(on_unknown) >= 2 else 1):
+        raise errors.UsageError(
+            f"on_unknown={getattr(on_unknown, '__name__', on_unknown)!r:.80} cannot be called with (payload, context).",
+            meaning="It would fail on the day on which a worker died and only it knows what happened.",
+            todo="Give the probe one parameter, the payload, or two: the payload and the Context.",
+        )
     check_option(retry, Retry, "retry", "attempts", 5)
     check_choice(retry.jitter, ("full", "half", "none"), "retry.jitter")
     if type(retry.factor) not in (int, float):
@@ -401,6 +408,12 @@ def _check_parameters(handler: Callable[..., Any], names: Sequence[str], hints: 
     second = parameters.get(names[1]) if len(names) > 1 else None
     if second is None:
         return
+    if second.name not in hints and second.default is second.empty and second.name.strip("_") not in _CONTEXT_NAMES:
+        raise errors.UsageError(
+            f"{handler.__name__} would be given the Context as its second parameter, {second}, which has no annotation.",
+            meaning="A handler is called with the payload and, when it has a second parameter, the Context.",
+            todo=f"Call it ctx or write {second.name}: onefold.Context, if it is; put any other value into the payload.",
+        )
     annotation = hints.get(second.name, Any)
     kinds = typing.get_args(annotation) or (annotation,)
     if second.default not in (second.empty, None) or not any(kind in (Any, object, Context) for kind in kinds):
