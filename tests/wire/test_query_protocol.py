@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from onefold import limits
 from onefold.local import aws_errors, query_protocol, sqs_model
 from onefold.local.aws_errors import AwsError
 from tests.wire import aws_side
@@ -231,6 +232,13 @@ def test_what_is_no_form(form):
     with pytest.raises(AwsError) as caught:
         query_protocol.decode(MODEL, form, "/", b"")
     assert caught.value.code == "MalformedQueryString"
+
+
+def test_a_form_of_percent_signs_is_refused_before_it_is_taken_apart():
+    whole = "%41" * limits.MESSAGE_BYTES_MAX
+    assert len(read(f"Action=SendMessage&QueueUrl=q&MessageBody={whole}")[1].MessageBody) == limits.MESSAGE_BYTES_MAX
+    for form in ("%" * 1_400_000, f"Action=SendMessage&QueueUrl=q&MessageBody={whole}{whole}"):
+        assert "percent signs" in refused(form).message
 
 
 def test_names_of_a_million_dots_cost_nothing():

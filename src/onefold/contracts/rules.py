@@ -20,6 +20,7 @@ from onefold.contracts.settings import QueueSettings
 
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
 NUMBER_DIGITS_MAX: Final = 38  # SQS developer guide, message metadata: precision of a Number
+NUMBER_CHARS_MAX: Final = 1_024  # ours: the longest number within the bounds below has 170, and zeros may lead it
 NUMBER_EXPONENT_MIN: Final = -128  # same: from 10^-128
 NUMBER_EXPONENT_MAX: Final = 126  # same: to 10^+126
 
@@ -147,7 +148,7 @@ def _value_problem(name: str, attribute: Attribute) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    if not re.fullmatch(_NUMBER, text):
+    if len(text) > NUMBER_CHARS_MAX or not re.fullmatch(_NUMBER, text):
         return False
     from decimal import Decimal
 

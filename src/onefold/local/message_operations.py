@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from onefold import limits
+from onefold.contracts import rules
 from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Delivery, RetryIn
 from onefold.local import aws_errors, identifiers
@@ -183,7 +184,7 @@ def _attribute(name: str, given: Any) -> Attribute:
 def _stored(attribute: Attribute) -> Attribute:
     """A Number without leading and trailing zeros, as SQS keeps it; everything else as it is."""
     value = attribute.value
-    if not attribute.type.startswith("Number") or not isinstance(value, str):
+    if not attribute.type.startswith("Number") or not isinstance(value, str) or len(value) > rules.NUMBER_CHARS_MAX:
         return attribute
     found = _DECIMAL.fullmatch(value)
     if found is None or not any(char.isdigit() for char in value):

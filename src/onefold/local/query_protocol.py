@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
+from onefold import limits
 from onefold.local import aws_errors
 from onefold.local.aws_errors import AwsError
 from onefold.local.identifiers import region_of_url
@@ -58,6 +59,7 @@ JSON_LISTS: Final[Mapping[str, str]] = {
 CONTENT_TYPE = b"text/xml"
 JSON_TYPE = b"application/json"
 _FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
+_ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # each takes 0.4 us and 190 bytes; all of a message and its names
 _DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
 _INDEX = re.compile(r"[0-9]{1,9}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -147,6 +149,8 @@ def wants_json(accept: bytes) -> bool:
 
 
 def _fields(form: bytes) -> list[tuple[str, str]]:
+    if form.count(b"%") > _ESCAPES_MAX:
+        raise aws_errors.malformed_query_string(f"A request has at most {_ESCAPES_MAX} percent signs.")
     try:
         return parse_qsl(form.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
     except UnicodeError:

@@ -119,6 +119,7 @@ async def test_attributes(counter: Counter) -> None:
         {"a" * 257: text("x")},
         {"a": {"DataType": "Strange", "StringValue": "x"}},
         {"a": {"DataType": "Number", "StringValue": "six"}},
+        {"a": {"DataType": "Number", "StringValue": "0" * 2_000 + "6"}},
         {"a": {"DataType": "String"}},
     ):
         error = await counter.refused("SendMessage", QueueUrl=url, MessageBody="x", MessageAttributes=attributes)
