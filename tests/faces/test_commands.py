@@ -329,6 +329,20 @@ def test_nothing_is_deleted_without_a_yes(shell: Shell) -> None:
     assert shell.json("dlq", "list", "--all")["letters"] == []
 
 
+def test_where_nobody_can_answer_the_question_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("a", "Atlantis")
+    shell.work()
+    for words in (("dlq", "purge", "shop:app", "--key", "a"), ("queue", "purge", "orders-dead", "shop:app")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        said = shell.fails(*words, code=2)
+        assert "Nobody can answer here" in said
+        assert "Nothing was changed. Add --yes." in said
+        assert "interrupted" not in said
+    assert len(shell.json("dlq", "list", "--all")["letters"]) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert "1 dead letter deleted" in shell("dlq", "purge", "shop:app", "--key", "a")
+
+
 def test_an_edit_in_the_editor(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.send("a", "Atlantis")
     shell.work()

@@ -233,6 +233,24 @@ def note(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
+def confirm(question: str) -> None:
+    """Ask on standard error, and end the command unless the answer is yes.
+
+    Raises:
+        UsageError: of click; there is nobody to answer. Abort: no, or interrupted.
+    """
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise
+        note("")
+        raise click.UsageError(
+            "Nobody can answer here: standard input is empty or not a terminal. Nothing was changed. Add --yes.",
+            click.get_current_context(silent=True),
+        ) from None
+
+
 def todo(steps: Iterable[str], target: str = "") -> None:
     """Print next steps; commands get the target that this one was given, so that they can be copied as they are."""
     for step in steps:

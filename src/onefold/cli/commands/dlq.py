@@ -337,7 +337,7 @@ def purge(
     counts = admin.counts(messages)
     if not yes:
         what = ", ".join(f"{counted(count, 'message')} of {queue}" for queue, count in counts.items())
-        click.confirm(f"Delete {what} for good?", abort=True, err=True)
+        render.confirm(f"Delete {what} for good?")
     removed = admin.remove(found.session, messages, reason_text=reason_text)
     return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'dead letter')} deleted."))
 

@@ -114,7 +114,7 @@ def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str |
     found, (queue,) = _target(words, url, "QUEUE")
     if not yes:
         count = counted(admin.count(found.session, queue), "message")
-        click.confirm(f"Delete {count} of {queue} for good?", abort=True, err=True)
+        render.confirm(f"Delete {count} of {queue} for good?")
     removed = admin.purge(found.session, queue, reason_text=reason_text)
     return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted."))
 
@@ -135,7 +135,7 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
         for one in differing:
             for difference in one.differences:
                 render.note(f"{one.queue}: {difference}")
-        click.confirm("Change these settings?", abort=True, err=True)
+        render.confirm("Change these settings?")
     changed = admin.apply(session, declared_queues, reason_text=reason_text)
     return Answer({"changed": changed}, draw=lambda: _draw_drift(changed))
 
