@@ -162,6 +162,20 @@ class TestMoving(Desk):
         assert self.counts(dead) == (0, 0, 0)
         assert self.queues.move([(old, None, None), (GONE, None, None)]) == [None, None]
 
+    def test_the_only_message_of_a_group_goes_to_the_end_of_its_own_queue(self) -> None:
+        queue, other = self.queue("orders.fifo", content_dedup=True), self.queue("other.fifo", content_dedup=True)
+        (message,) = self.ids(queue, "a", group="g")
+        (moved,) = self.queues.move([(message, queue.name, None)])
+        assert moved is not None
+        self.ids(other, "b", group="h")
+        self.ids(queue, "c", group="g")
+        assert self.bodies(other) == ["b"]
+        first = self.one(queue)
+        assert (first.body, first.group, first.message_id) == ("a", "g", moved.new_message_id)
+        assert self.bodies(queue) == []
+        assert queue.delete([first.receipt]) == [True]
+        assert self.bodies(queue) == ["c"]
+
     def test_an_edited_copy_to_another_queue(self) -> None:
         queue, other = self.queue(), self.queue("other", delay_ms=SECOND)
         (message,) = self.ids(queue, "a")

@@ -103,13 +103,13 @@ def _send_on(
     else:
         meta.group = standing.group
     erase(connection, [number])
-    if old_group is not None:
-        groups.refresh_in(connection, source, [old_group], now_ms)
     insert(
         connection,
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, standing.key,
           meta_text(meta), edit.body if edit else standing.body)],
     )  # fmt: skip
+    if old_group is not None:  # after the insert: it may go to the end of the group whose only message it is
+        groups.refresh_in(connection, source, [old_group], now_ms)
     moved = Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
         count = standing.receive_count
