@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 import onefold
-from onefold import redact
+from onefold import errors, redact
 from onefold.admin import held, status, why
 from onefold.admin.session import AdminSession, open_session
 from onefold.backends.urls import open_engine
@@ -155,6 +155,33 @@ def test_a_held_call_is_settled_where_it_lives(place: Place, charge: Any) -> Non
     assert charge("bad-1") == "by hand"
     with pytest.raises(onefold.OutcomeUnknown):
         charge("bad-2")  # it was called again
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("where", PLACES)
+def test_a_settlement_without_its_row_is_said_to_have_happened_or_has_not(
+    where: str, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(rows: object) -> None:
+        raise errors.StorageError("This user may not write the history.")
+
+    with PLACES[where]() as place, session(place.url) as deciding:
+
+        @onefold.once(key="{order}", store=deciding.engine.store, name="charge", on_unknown="hold")
+        def charge(order: str) -> str:
+            raise onefold.OutcomeUnknown("the bank did not answer")
+
+        with pytest.raises(onefold.OutcomeUnknown):
+            charge("bad-1")
+        with monkeypatch.context() as patch:
+            patch.setattr(deciding.engine.ledger, "append", refuse)
+            with pytest.raises(errors.StorageError, match="This user may not write the history") as caught:
+                held.settle(deciding, "bad-1", done=done, result="1" if done else None)
+        was_settled = held.listed(deciding) == []
+        assert was_settled == (where != "sqlite")  # which has one transaction for both
+        assert ("was settled, but the row that says so could not be written" in str(caught.value)) == was_settled
+        if was_settled:
+            assert f"Its record is {'completed' if done else 'released'}" in str(caught.value)
 
 
 @pytest.mark.parametrize("where", PLACES)

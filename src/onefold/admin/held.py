@@ -12,7 +12,7 @@ Invariant: of a held operation that is not done, at least one message stays unti
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from onefold.admin import groups, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.wording import operation
 from onefold.runner.handlers import run_of
@@ -282,9 +283,9 @@ def _corrected(
                 meaning="Somebody else changed it in this moment. Nothing was changed here.",
                 todo=f"See `onefold why {shlex.quote(key)}`.",
             )
-        session.record("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
 
-    session.together(write)
+    row = session.row("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
+    _with_row(session, operation_key, write, row, lambda record: record.result == stored)
     return SettledOperation(
         job=operation_key.job, tenant=operation_key.scope, key=key, done=True, sent_back=(), deleted=0, group_restarted=0,
         left=0,
@@ -337,9 +338,40 @@ def _settle_record(
                 meaning="Somebody else settled it in this moment. Nothing was changed.",
                 todo=f"See `onefold why {key.key}`.",
             )
-        session.record("settled", key=key, run=run, done=done, reason_text=reason_text)
 
-    session.together(write)
+    row = session.row("settled", key=key, run=run, done=done, reason_text=reason_text)
+    after = "completed" if done else "released"
+    _with_row(session, key, write, row, lambda record: record.status == after)
+
+
+def _with_row(
+    session: AdminSession, key: RecordKey, write: Callable[[], None], row: Row, is_written: Callable[[Record], bool]
+) -> None:
+    """Change a record and write its row: in one transaction, or say where the first happened and the second did not.
+
+    Raises:
+        StorageError: the record was changed, and its row is missing. Whatever was raised, where nothing was changed.
+    """
+    changed = False
+
+    def both() -> None:
+        nonlocal changed
+        write()
+        changed = True
+        session.engine.ledger.append([row])
+
+    try:
+        session.together(both)
+    except errors.OnefoldError as error:
+        record = session.engine.store.read([key], session.now_ms())[0] if changed else None
+        if record is None or not is_written(record):
+            raise
+        raise errors.StorageError(
+            f"{operation(key)} was settled, but the row that says so could not be written: {error.what}",
+            meaning=f"Its record is {record.status}. Its history does not show who settled it, and why.",
+            todo="Note that elsewhere, and correct what is said above. If it was the job of a queue, run the command"
+            " again: its message is still in the held queue.",
+        ) from error
 
 
 def _is_of(known: reading.Reading, fingerprint: str | None) -> bool:
