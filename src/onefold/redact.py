@@ -64,6 +64,11 @@ _COOKIE: Final = (
     r"(?i)(cookie(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4})"
     r"(b?'[^'\n]{0,4096}'?|b?\"[^\"\n]{0,4096}\"?|[^\s'\"][^\n\x1f'\"]{0,4096})"
 )
+_SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]{0,30}"
+# What a URL has after `://` when all of it can be told apart; a number may be a password without its host, too.
+_HOST: Final = (
+    r"(?:[^\s/?#]{0,2048}@)?([A-Za-z0-9.-]{1,255}|\[[0-9A-Fa-f:.]{2,64}\])(?::[0-9]{1,5})?(?=[/?#]|$)(?![^?#]*@)"
+)
 _COLOUR: Final = r"(\x1b\[[0-9;]{0,40}m)"
 _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
@@ -80,6 +85,22 @@ _UNSAFE: Final = (
 def masked(text: str) -> str:
     """The text without passwords, tokens and signatures; each is `***` instead."""
     return _masked(text, _NESTED_MAX)
+
+
+def shown_url(url: str) -> str:
+    """A URL as an error about it quotes it: whole where it has no place for a login, else its scheme and host alone.
+
+    A slip may put the password anywhere, so that of what cannot be taken apart no more than the scheme is shown.
+    """
+    scheme, separator, rest = url.partition("://")
+    if re.fullmatch(_SCHEME, scheme) is None if separator else ":" in url or "@" in url:
+        return "The URL (not shown: it may hold a password)"
+    if scheme.lower() in ("sqlite", "memory") or not separator:
+        return repr(masked(url))
+    if "@" not in rest and not re.search("[:%=]", rest):
+        return repr(url)
+    host = re.match(_HOST, rest)
+    return repr(f"{scheme}://{host[1] if host else ''}...")
 
 
 def _masked(text: str, levels: int) -> str:

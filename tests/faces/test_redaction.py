@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, redact
-from onefold.backends.urls import open_store
+from onefold.backends.urls import open_engine, open_store
 from onefold.cli import main, render
 from onefold.cli.commands import lambda_, serve
 from onefold.clock import SystemClock
@@ -145,6 +145,13 @@ def test_advice_on_how_to_write_a_url_can_be_read(scheme: str, login: str) -> No
         assert PW not in redact.masked(secret)
 
 
+SLIPS = (
+    f"redis://u:{PW}", f"postgres://u:{PW}", f"postgresql://u:{PW}/db", f"redis://h:{PW}/0", f"postgresql://u: {PW}@h/db",
+    f"redis:u:{PW}@h", f"postgresql:u:{PW}@h/db", f"redis:{PW}@h", f"u:{PW}@h:6379", f"//u:{PW}@h", f"://u:{PW}@h",
+    f"redis;//u:{PW}@h", f"redis:\\u:{PW}@h", f"redis://u:{PW}\uff20h",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -152,7 +159,9 @@ def test_advice_on_how_to_write_a_url_can_be_read(scheme: str, login: str) -> No
         f"redis://[{PW}/0", f"postgresql://u:a/{PW}@h/db", f"postgresql://u:%zz{PW}@h/db", f"postgresql://u:a@{PW}@h/db",
         f"postgresql://u:p@h:{PW}/db", f"mysql://u:{PW}@h/db", f"aws://eu-west-1?records=mysql%3A%2F%2Fu%3A{PW}%40h",
         f"redis+tls://:{PW}@h", f"postgresql://u:{PW}@h/db?schema=A;B", f"redis:/:{PW}@127.0.0.1:1", f"redis//:{PW}@h",
-        f"redis:://:{PW}@h", f"redis://:{PW}",
+        f"redis:://:{PW}@h", f"redis://:{PW}", *SLIPS,
+        *(f"aws://eu-west-1?records={slip}" for slip in SLIPS if " " not in slip),
+        *(f"aws://eu-west-1?endpoint={slip}" for slip in SLIPS), f"redis://h/0?x={PW}",
     ],
 )  # fmt: skip
 def test_a_url_that_is_refused_does_not_print_its_password(url: str) -> None:
@@ -162,6 +171,13 @@ def test_a_url_that_is_refused_does_not_print_its_password(url: str) -> None:
     while seen is not None:
         assert PW not in str(seen)
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
+@pytest.mark.parametrize("url", SLIPS)
+def test_an_app_whose_url_cannot_be_read_does_not_print_it(url: str) -> None:
+    with pytest.raises(errors.OnefoldError) as caught:
+        open_engine(url, clock=SystemClock(), entropy=SystemEntropy(), owner="o")
+    assert PW not in str(caught.value)
 
 
 # --------------------------------------------------------------------------------------------------------- characters

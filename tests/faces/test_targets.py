@@ -7,7 +7,8 @@ import pytest
 from tests.faces.conftest import Shell
 
 WRONG = [
-    (("why", "x", "mysql://me:secret@host/shop"), 1, "'mysql://***@host/shop': there is no engine or store 'mysql'"),
+    (("why", "x", "mysql://me:secret@host/shop"), 1, "'mysql://host...': there is no engine or store 'mysql'"),
+    (("why", "redis://me:secret"), 2, "KEY is missing: redis://... is the URL"),
     (("why", "x", "mysql://host/shop"), 1, "redis://HOST/0"),
     (("why", "x", "records.db"), 1, "Did you mean sqlite:///records.db?"),
     (("why", "x", "shop"), 1, "'shop' is neither an app (module:attribute) nor the URL of an engine or store, nor a date."),

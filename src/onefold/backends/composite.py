@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors
-from onefold.redact import masked
+from onefold.redact import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ class NoQueues:
             UsageError: always.
         """
         raise errors.UsageError(
-            f"{masked(self._url)} is a store for records; it has no queues.",
+            f"{shown_url(self._url)} is a store for records; it has no queues.",
             meaning="It can be asked with `why`, `held`, `status` and `stuck`.",
             todo="Name the app, or its own URL, for what is about queues and messages.",
         )

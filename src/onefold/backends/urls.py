@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.backends.composite import CompositeEngine, NoQueues
 from onefold.clock import SystemClock
 from onefold.steady_clock import steady
@@ -87,12 +87,12 @@ def open_engine(
         return _open_alone(url, clock, entropy)
     if scheme in STORES:
         raise errors.UsageError(
-            f"{url!r} is a store for records; an app needs queues too.",
+            f"{redact.shown_url(url)} is a store for records; an app needs queues too.",
             todo="Use aws://REGION?records=URL for an app, or onefold.store(URL) for @onefold.once.",
         )
     known = dict.fromkeys((*ENGINES, *STORES)) if records_alone else ENGINES
     raise errors.UsageError(
-        f"{url!r}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
+        f"{redact.shown_url(url)}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
         meaning=f"Known schemes: {', '.join(known)}.",
         todo="Use the URL of one of these." if records_alone else "Use a sqlite:/// or an aws:// URL.",
     )
@@ -133,8 +133,8 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
 
 def _split(url: str, examples: str) -> tuple[str, str]:
     scheme, separator, rest = url.partition("://")
-    if not separator:
-        raise errors.UsageError(f"{url!r} is not an engine URL.", todo=f"Write for example {examples}.")
+    if not separator or not re.fullmatch(r"[\w+.-]{1,31}", scheme):
+        raise errors.UsageError(f"{redact.shown_url(url)} is not an engine URL.", todo=f"Write for example {examples}.")
     return scheme, rest
 
 
@@ -203,7 +203,7 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
         engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
         return FileBooks(engine), lambda: engine.maintain(_ignored)
     raise errors.UsageError(
-        f"{url!r}: there is no record store {scheme!r}.",
+        f"{redact.shown_url(url)}: there is no record store {scheme!r}.",
         meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",
         todo="Use the URL of one of these.",
     )
@@ -237,10 +237,14 @@ def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, 
     """
     scheme, _ = _split(url, "dynamodb://eu-west-1/onefold")
     if scheme not in ("aws", "dynamodb"):
-        raise errors.UsageError(f"{url!r} names no table.", todo="Write for example dynamodb://eu-west-1/onefold.")
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+        )
     parsed = read_aws(url) if scheme == "aws" else _read_dynamodb(url)
     if parsed.records is not None:
-        raise errors.UsageError(f"The records of {url!r} are not in DynamoDB.", todo="Only tables there have layouts.")
+        raise errors.UsageError(
+            f"The records of {redact.shown_url(url)} are not in DynamoDB.", todo="Only tables there have layouts."
+        )
     session = part("aws.session").Session(parsed.region, parsed.endpoints)
     table = part("aws.dynamodb.table").Table(session, parsed.table, clock, entropy, batched=parsed.batched)
     return table, part("aws.dynamodb.migration")
@@ -251,7 +255,9 @@ def _read_dynamodb(url: str) -> Any:
     parts = urlsplit(url)
     table = parts.path.strip("/")
     if not table:
-        raise errors.UsageError(f"{url!r} names no table.", todo="Write for example dynamodb://eu-west-1/onefold.")
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+        )
     options = [*parse_qsl(parts.query, keep_blank_values=True), ("table", table)]
     return read_aws(f"aws://{parts.netloc}?{urlencode(options)}")
 
@@ -335,14 +341,14 @@ def read_aws(url: str) -> AwsUrl:
     region = parts.netloc
     if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
         raise errors.UsageError(
-            f"{url!r} names no region.",
+            f"{redact.shown_url(url)} names no region.",
             meaning="It begins with aws:// and a region, then options after a question mark.",
             todo="Write for example aws://eu-west-1?table=shop&prefix=shop-.",
         )
     options = dict(_option(url, name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True))
     if ("later" in options) != ("later_role" in options):
         raise errors.UsageError(
-            f"{url!r} has one of later and later_role without the other.",
+            f"{redact.shown_url(url)} has one of later and later_role without the other.",
             meaning="A one-time schedule needs a group and a role.",
             todo="Take the whole URL from the outputs of the stack (EngineUrl).",
         )
@@ -379,19 +385,19 @@ def _option(url: str, name: str, value: str) -> tuple[str, str]:
 
         near = get_close_matches(name, _OPTIONS, n=1)
         raise errors.UsageError(
-            f"{url!r} has no option {name!r}.",
+            f"{redact.shown_url(url)} has no option {name!r}.",
             todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(_OPTIONS)}.",
         )
     if not value:
-        raise errors.UsageError(f"{url!r}: {name} is empty.", todo="Give it a value, or leave it out.")
+        raise errors.UsageError(f"{redact.shown_url(url)}: {name} is empty.", todo="Give it a value, or leave it out.")
     if name == "prefix" and not re.fullmatch(_PREFIX, value):
         raise errors.UsageError(
             f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
         )
     if name == "layout" and value not in ("1", "2"):
-        raise errors.UsageError(f"{url!r}: there is no layout {value!r}.", todo="Write 1 or 2.")
+        raise errors.UsageError(f"{redact.shown_url(url)}: there is no layout {value!r}.", todo="Write 1 or 2.")
     if name in ("endpoint", *_SERVICES) and not value.startswith(("http://", "https://")):
-        raise errors.UsageError(f"{name}={value!r} is not a URL.", todo="Write for example http://127.0.0.1:9324.")
+        raise errors.UsageError(f"The option {name} is not a URL.", todo="Write for example http://127.0.0.1:9324.")
     return name, value
 
 
@@ -400,7 +406,9 @@ def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool
     if value is None:
         return default
     if value not in ("yes", "no"):
-        raise errors.UsageError(f"{url!r}: {name}={value!r} is neither yes nor no.", todo="Write yes or no.")
+        raise errors.UsageError(
+            f"{redact.shown_url(url)}: {name}={value!r} is neither yes nor no.", todo="Write yes or no."
+        )
     return value == "yes"
 
 

@@ -28,11 +28,11 @@ from onefold.admin import queues
 from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.app import App
 from onefold.backends.composite import NoQueues
-from onefold.backends.urls import is_records_alone
+from onefold.backends.urls import SERVERS, is_records_alone
 from onefold.cli import render
 from onefold.contracts.settings import QueueSettings
 from onefold.errors import NotFoundError, OnefoldError, UsageError
-from onefold.redact import masked
+from onefold.redact import masked, shown_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,8 +76,9 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
         for word in words:
             if is_url(word) or (url is None and _FORM.fullmatch(word) and _is_file_here(word.partition(":")[0])):
                 kind = "the URL of an engine or store" if is_url(word) else "an app"
-                example = f"{click.get_current_context().command_path} {names} {word}"
-                raise click.UsageError(f"{names} is missing: {word} is {kind}. Write: {example}")
+                shown = shown_url(word).strip("'") if is_url(word) else word
+                example = f"{click.get_current_context().command_path} {names} {shown}"
+                raise click.UsageError(f"{names} is missing: {shown} is {kind}. Write: {example}")
         return None, list(words)
     if not wanted and len(words) == 1:
         return words[0], []
@@ -106,7 +107,7 @@ def not_a_target(word: str, *, nor: str = "") -> UsageError:
     scheme = _ANY_URL.match(word)
     if scheme is not None:
         todo = "Write an app, for example shop:app, or such a URL."
-        what = f"{word!r}: there is no engine or store {scheme[1]!r}"
+        what = f"{shown_url(word)}: there is no engine or store {scheme[1]!r}"
         return UsageError(f"{what}{f', and it is not {nor}' if nor else ''}.", meaning=meaning, todo=todo)
     if stem.endswith(".py"):
         todo = f"Did you mean {'.'.join(Path(stem).with_suffix('').parts)}:{attribute or 'app'}?"
@@ -114,14 +115,16 @@ def not_a_target(word: str, *, nor: str = "") -> UsageError:
         todo = f"Did you mean sqlite:///{word}?"
     elif _is_module(stem) and stem.isidentifier():
         todo = f"Did you mean {stem}:app?"
-    what = f"{word!r} is neither an app (module:attribute) nor the URL of an engine or store"
+    shown = shown_url(word) if "@" in word or "//" in word or stem in SERVERS else repr(word)
+    what = f"{shown} is neither an app (module:attribute) nor the URL of an engine or store"
     return UsageError(f"{what}{f', nor {nor}' if nor else ''}.", meaning=meaning, todo=todo)
 
 
 def _needs_app(url: str) -> UsageError:
     path = click.get_current_context().command_path
+    shown = shown_url(url).strip("'")
     return UsageError(
-        f"{path} needs an app, and {url} is the URL of an engine or store.",
+        f"{path} needs an app, and {shown} is the URL of an engine or store.",
         meaning="What is declared (jobs, queues, schedules) is in the app; a URL has none of it.",
         todo=f"Name the app: {path} shop:app. It opens its own URL, or the one in ONEFOLD_URL.",
     )
@@ -212,7 +215,7 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
         NotFoundError: no target was given and none is here; the app cannot be found.
     """
     if app is not None and url is not None:
-        raise UsageError(f"Both an app ({app}) and --url {url} were given.", todo="Give one of them.")
+        raise UsageError(f"Both an app ({app}) and --url {shown_url(url)} were given.", todo="Give one of them.")
     if url is not None and not is_url(url):
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.backends import urls
 from onefold.deploy import names
 
@@ -125,7 +125,7 @@ def _check_records(url: str) -> None:
         )
     if parts.scheme not in urls.SERVERS:
         raise errors.UsageError(
-            f"Functions cannot keep their records in {url!r}.",
+            f"Functions cannot keep their records in {redact.shown_url(url)}.",
             meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",
             todo=_RECORDS_TODO,
         )

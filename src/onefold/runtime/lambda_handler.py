@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from onefold import errors, maps, observe
+from onefold import errors, maps, observe, redact
 from onefold.backends import urls
 from onefold.clock import Never
 from onefold.runner.admission import Admission
@@ -288,7 +288,7 @@ def engine_url(url: str, environment: Mapping[str, str]) -> str:
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if not region:
         raise errors.UsageError(
-            f"A Lambda handler takes its messages from SQS, and the app's engine is {url}.",
+            f"A Lambda handler takes its messages from SQS, and the app's engine is {redact.shown_url(url)}.",
             meaning="Where its queues are is not known: AWS_REGION is not set.",
             todo="Open the app on aws://REGION?table=NAME, or set AWS_REGION; then records stay where they are.",
         )

@@ -188,7 +188,8 @@ class RedisAddress:
             path = "..." if "@" in parts.path else parts.path  # behind a password with a slash in it
             raise _bad_url(f"The path {path!r} of the Redis URL is not the number of a database.")
         if options.keys() - _OPTIONS or options.get("cluster", "yes") != "yes":
-            raise _bad_url(f"The Redis URL has the options {options}; known are prefix=TEXT and cluster=yes.")
+            names = ", ".join(map(repr, options))  # a value may be a password
+            raise _bad_url(f"The Redis URL has the options {names}; known are prefix=TEXT and cluster=yes.")
         self.prefix = options.get("prefix")
         self.cluster = "cluster" in options
         if self.cluster and parts.path not in ("", "/", "/0"):
