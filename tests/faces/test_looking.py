@@ -144,3 +144,21 @@ def test_the_whole_path_is_shown(shell: Shell) -> None:
     assert f"has never been seen in {url}." in shell("why", "unknown", "shop:app")
     assert url in shell("status", "shop:app")
     assert "a relative file is one of the folder that the sender ran in" in shell("why", "unknown", "shop:app")
+
+
+def test_a_folder_that_may_not_be_entered_is_not_said_to_be_without_the_file(shell: Shell) -> None:
+    folder = shell.folder / "closed"
+    folder.mkdir()
+    (folder / "pay.db").write_bytes(b"x")
+    folder.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:  # whom permissions do not stop
+            os.seteuid(65534)
+        said = shell.fails("status", "--url", f"sqlite:///{folder}/pay.db")
+    finally:
+        if user == 0:
+            os.seteuid(0)
+        folder.chmod(0o700)
+    assert f"{folder}, or a folder above it, may not be entered by this user" in said
+    assert "There is no file" not in said

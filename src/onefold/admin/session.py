@@ -163,11 +163,13 @@ def open_session(
         NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: it cannot be used.
     """
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
-    if path is not None and (not os.path.exists(path) or not os.path.getsize(path)):
+    size = None if path is None else _size_of(path)
+    if path is not None and not size:
         relative = " A relative file is one of the folder that a process runs in." if not path.startswith("/") else ""
-        is_there = os.path.exists(path)
         raise errors.NotFoundError(
-            f"{os.path.abspath(path)} is empty." if is_there else f"There is no file {os.path.abspath(path)} yet.",
+            f"{os.path.abspath(path)} is empty."
+            if size is not None
+            else f"There is no file {os.path.abspath(path)} yet.",
             meaning=f"It is made when an app first sends or a worker first runs.{relative}",
             todo="Look in the folder of the senders and workers, or name the file's absolute path in ONEFOLD_URL or --url."
             if relative
@@ -177,6 +179,25 @@ def open_session(
         url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True, looks=looks
     )
     return AdminSession(runtime, actor=actor, jobs=jobs)
+
+
+def _size_of(path: str) -> int | None:
+    """A file's size in bytes; None where there is no file.
+
+    Raises:
+        StorageError: this user may not enter its folder, so that nobody can say.
+    """
+    try:
+        return os.stat(path).st_size
+    except PermissionError:
+        folder = os.path.dirname(os.path.abspath(path))
+        raise errors.StorageError(
+            f"{folder}, or a folder above it, may not be entered by this user (uid {os.geteuid()}).",
+            meaning=f"Whether there is a file {os.path.basename(path)} in it cannot be seen.",
+            todo="Run the command as the user of the senders and workers, or let this one in with chmod, chown or setfacl.",
+        ) from None
+    except OSError:
+        return None
 
 
 def absolute(url: str) -> str:
