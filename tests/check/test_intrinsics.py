@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from onefold.check.documents import Document
 from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import NO_VALUE
 from onefold.check.scope import Scope
+from onefold.errors import UsageError
 
 TEMPLATE: dict[str, Any] = {
     "Parameters": {
@@ -170,3 +172,12 @@ VALUES = st.recursive(
 def test_no_value_makes_it_raise(value: object) -> None:
     found = scope().resolve(value)
     assert found is NO_VALUE or isinstance(found, (Unresolved, str, int, float, list, dict, type(None)))
+
+
+def test_a_default_is_no_longer_than_a_parameter() -> None:
+    for size, refused in ((4_096, False), (4_097, True)):
+        document = Document("t.yaml", {"Parameters": {"P": {"Type": "String", "Default": "x" * size}}}, {})
+        with (
+            pytest.raises(UsageError, match="default of parameter P is longer than 4096") if refused else nullcontext()
+        ):
+            Scope(document, parameters={}, account="123456789012", region="eu-west-1")

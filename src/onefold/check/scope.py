@@ -103,6 +103,11 @@ class Scope:
             return Unresolved(f"parameter {name} is read from SSM at deployment")
         elif "Default" in about:
             value = text_of(about["Default"])
+            if isinstance(value, str) and len(value) > PARAMETER_CHARS_MAX:
+                raise UsageError(
+                    f"The default of parameter {name} is longer than {PARAMETER_CHARS_MAX} characters.",
+                    todo="Shorten it.",
+                )
         else:
             return Unresolved(f"parameter {name} has no default and was not given")
         if isinstance(value, str) and (kind == "CommaDelimitedList" or "List<" in kind):
