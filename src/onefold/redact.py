@@ -24,12 +24,12 @@ _NAME_CHARS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 # Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one looks at a
 # bounded number of characters.
 _SENSITIVE: Final = (
-    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|signature|credential"
+    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|(?:access|account)[-_]?key|private[-_]?key|signature|credential"
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
 _NO_PORT: Final = r"(?!\d{1,5}(?:[\s/?,;'\")]|$))"
-_HINT: Final = rf"(?i):/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
+_HINT: Final = rf"(?i):\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # A password may even hold spaces, where what follows the colon is no port.
@@ -38,17 +38,17 @@ _SPACED: Final = (
     rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}@"
 )
 # URLs of databases with a slip in them: a sign of `://` too few or too many; a password and no host.
-_SLIP: Final = rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|//))[^\s@'\"]{{1,256}}@"
+_SLIP: Final = rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|:(?:\\{{1,4}}/){{2}}|//))[^\s@'\"]{{1,256}}@"
 _NO_HOST: Final = rf"(?i)\b({_DATABASE}://:)(?!{re.escape(MASK)}){_NO_PORT}[^\s@/'\"]{{1,256}}(?![^\s'\"]{{0,256}}@)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
 # name=value and name: value, also quoted as in JSON and Python, and ('name', 'value'). It begins at the sensitive word: what
 # the name has before it is looked at only where one was found.
 _FIELD: Final = (
-    rf"(?i)({_SENSITIVE}(?:s|[-_](?:key|id|value))?)"
-    r"(\\{0,8}['\"]?[ \t]{0,4}(?:=|:(?!//))[ \t]{0,4}|['\"],[ \t]{0,4}(?=b?['\"]))"
+    rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?)"
+    r"(\\{0,8}['\"]?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])|['\"],[ \t]{0,4}(?=b?['\"]))"
     # Quotes that were escaped themselves (a repr of a repr) or never close (a text that was cut): the rest of the line.
     r"((?:'''|\"\"\").{0,2048}|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
-    r"|b?\\{0,8}['\"].{1,2048}|\[[^\]\n]{1,2048}\]?|[^\s&,;)}\]'\"]+)"
+    r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[^\s&,;)}\]'\"]+)"
 )
 _OPTION: Final = (
     rf"(?i)(?<![\w-])(--[a-z0-9-]{{0,40}}{_SENSITIVE}(?:-key|-id)?[ \t]{{1,4}})"
@@ -56,13 +56,13 @@ _OPTION: Final = (
 )
 # A scheme and what follows it; Digest has several values.
 _HEADER: Final = (
-    r"(?i)(authorization(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4}(?:b?['\"])?)(?:[a-z][\w-]{0,20}[ \t]{1,4})?"
+    r"(?i)(authorization(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4}\[?(?:b?['\"])?)(?:[a-z][\w-]{0,20}[ \t]{1,4})?"
     r"(?:[^\s'\",]{0,256}=\"[^\"\n]{0,2048}\"|[^\s'\",]+)(?:,[ \t]{0,4}[\w-]{1,40}=(?:\"[^\"\n]{0,2048}\"|[^\s,'\"]+)){0,20}"
 )
 # All of a Cookie or Set-Cookie header: what its parts are called says nothing.
 _COOKIE: Final = (
     r"(?i)(cookie(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4})"
-    r"(b?'[^'\n]{0,4096}'?|b?\"[^\"\n]{0,4096}\"?|[^\s'\"][^\n\x1f'\"]{0,4096})"
+    r"(b?'[^'\n]{0,8192}'?|b?\"[^\"\n]{0,8192}\"?|[^\s'\"][^\n\x1f'\"]{0,8192})"
 )
 _SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]{0,30}"
 # What a URL has after `://` when all of it can be told apart; a number may be a password without its host, too.

@@ -145,6 +145,22 @@ def test_advice_on_how_to_write_a_url_can_be_read(scheme: str, login: str) -> No
         assert PW not in redact.masked(secret)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Authorization": ["Bearer %s"]}', '{"password": {"value": "%s"}}', '{"credentials": {"user": "a", "value": "%s"}}',
+        '"password"=>"%s"', ':password => "%s"', "<password>%s</password>", '{"passwordHash": "%s"}',
+        '{"SecretString": "%s"}',
+        '{"password_confirmation": "%s"}', r"redis:\/\/:%s@h", "AccountName=x;AccountKey=%s==;",
+        '{"token": "' + "a" * 2_100 + '%s"}', "Cookie: s=" + "a" * 4_100 + "%s",
+    ],
+)  # fmt: skip
+def test_other_forms_of_a_field(text: str) -> None:
+    hidden = redact.masked(text % PW)
+    assert PW not in hidden
+    assert redact.masked(hidden) == hidden
+
+
 SLIPS = (
     f"redis://u:{PW}", f"postgres://u:{PW}", f"postgresql://u:{PW}/db", f"redis://h:{PW}/0", f"postgresql://u: {PW}@h/db",
     f"redis:u:{PW}@h", f"postgresql:u:{PW}@h/db", f"redis:{PW}@h", f"u:{PW}@h:6379", f"//u:{PW}@h", f"://u:{PW}@h",
