@@ -12,7 +12,7 @@ Invariant: the last step is a Commit, whatever was found; another follows only o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -114,7 +114,7 @@ class Commit(Step):
     fraction: float = 0.0
 
 
-class Decided(NamedTuple):
+class Decided(Struct, frozen=True, gc=False):
     """What a script decided: of which claim (None: without one), which run of the budget that was, and what to add to it."""
 
     decision: Decision
@@ -125,15 +125,16 @@ class Decided(NamedTuple):
 
 def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
     """The steps of one delivery, in order; the last is a Commit."""
-    decision, claimed, number, notes = yield from _decide(facts, policy)
+    decided = yield from _decide(facts, policy)
+    claimed, decision = decided.claimed, decided.decision
     while True:
-        commit = Commit(hold=claimed.hold if claimed is not None else None, decision=_with(notes, decision))
+        commit = Commit(hold=claimed.hold if claimed is not None else None, decision=_with(decided.notes, decision))
         yield commit
         if commit.instead is None:
             return
         assert claimed is not None
         decision = fates.settle(
-            commit.instead, policy, claimed, number, facts.receive_count, commit.now_ms, commit.fraction
+            commit.instead, policy, claimed, decided.number, facts.receive_count, commit.now_ms, commit.fraction
         )
 
 

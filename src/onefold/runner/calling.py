@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from onefold import errors, forks
 from onefold.record import delivery as fate
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
-from onefold.record.failures import classify, judge
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import context
 from onefold.runner.events import is_kept, kept_text
@@ -111,6 +110,10 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
     """The outcome of a handler that raised `error`."""
     if isinstance(error, errors.LeaseLost):
         return LeaseGone()
+    from onefold.record.failures import (
+        classify,  # and its tables: only a failure pays for them; the cold start is measured
+    )
+
     classes = job.classes
     return classify(
         error,
@@ -154,6 +157,10 @@ def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
 
     A probe only looks, so an answer that was lost may be asked for again.
     """
+    from onefold.record.failures import (
+        judge,  # and its tables: only a failure pays for them; the cold start is measured
+    )
+
     summary = f"The probe failed: {type(error).__name__}: {kept_text(error)}"[:500]
     ruling = judge(error, now_ms=now_ms, sent="transient")
     if ruling.listed and ruling.kind in ("transient", "dependency-down"):

@@ -19,13 +19,11 @@ from onefold.codec import payload_type
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
 from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
-from onefold.record.failures import Lists, check_lists
 from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
 from onefold.record.rate import Limit, parse_rate
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job, Rules, positional, positional_names
 from onefold.runner.outgoing import Sender
-from onefold.runner.sources import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,6 +151,8 @@ def declare_job(
 ) -> Any:
     """What `App.job` does. Arguments and errors as there; `classes` from `lists_of`."""
     if source != "json":
+        from onefold.runner.sources import check_source  # for jobs whose messages have an envelope
+
         check_source(source, "this job")
     policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
 
@@ -356,6 +356,8 @@ def lists_of(
             )
         lists[kind] = (classes,) if isinstance(classes, str | type) else tuple(classes)
     if any(lists.values()):
+        from onefold.record.failures import Lists, check_lists  # and its tables: only who adds to them pays
+
         check_lists(Lists(**lists), "this job")
     return lists
 

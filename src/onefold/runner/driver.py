@@ -30,7 +30,6 @@ from onefold.runner.events import kept_text
 from onefold.runner.execution import Execution, InFlight, KeyOrder
 from onefold.runner.finishing import Finisher, group_flag
 from onefold.runner.handlers import run_of
-from onefold.runner.orphans import Orphans
 from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ class Driver:
     def _orphans(self) -> Orphans:
         """One for all threads that begin: it knows what was said already."""
         if not self._made:
+            from onefold.runner.orphans import Orphans  # most messages have a job; the cold start is measured
+
             made = Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
             self._made.setdefault("orphans", made)
         return self._made["orphans"]

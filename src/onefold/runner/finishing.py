@@ -23,7 +23,6 @@ from onefold.record.delivery import Unstorable
 from onefold.runner import settlement
 from onefold.runner.events import EVENTS, Event, Sinks, kept
 from onefold.runner.handlers import run_of
-from onefold.runner.runs import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -237,6 +236,8 @@ class Finisher:
         key, settle = run.facts.key, decision.settle
         if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
             return ()
+        from onefold.runner.runs import stopped  # only a dispatch that ends like this; the cold start is measured
+
         reason = settle.reason
         why = ": ".join(filter(None, (reason.error, reason.summary)))
         for number in range(_WRITE_TRIES):

@@ -27,10 +27,9 @@ from onefold.contracts.queue import (
 )
 from onefold.contracts.store import RecordKey
 from onefold.record.attempt import Facts, MalformedKind
-from onefold.record.envelopes import unmarked
 from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyRule
-from onefold.runner import context, outgoing, sources
+from onefold.runner import context, outgoing
 from onefold.runner.events import kept_text
 from onefold.runner.outgoing import keep
 
@@ -248,6 +247,10 @@ class Job(Generic[P, R]):
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
+                from onefold.runner import (
+                    sources,  # a body that is the payload has no envelope; the cold start is measured
+                )
+
                 found = sources.unwrap(self.rules.source, body, attributes)
                 if isinstance(found, sources.NotAJob):
                     return self._without_key(delivery, discard=found.why), None
@@ -348,6 +351,8 @@ def _unmarked(body: bytes | str) -> bytes | str:
     """A payload without what a replay added to it: a replayed event is the same payload."""
     if isinstance(body, bytes) or '"replay-name"' not in body:
         return body
+    from onefold.record.envelopes import unmarked  # of replayed events only; the cold start is measured
+
     return unmarked(body)
 
 

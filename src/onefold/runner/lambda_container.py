@@ -27,9 +27,7 @@ from msgspec import Struct, structs
 from onefold import errors
 from onefold.contracts.entries import Entry, Sent
 from onefold.limits import DELAY_MS_MAX
-from onefold.runner.completion import Closer
 from onefold.runner.executors import Done, Here, Threads
-from onefold.runner.grouping import Grouper
 from onefold.runner.settlement import JointTransaction
 
 if TYPE_CHECKING:
@@ -297,6 +295,8 @@ class LateCloser:
         return self._closer().look(turns=turns)
 
     def _closer(self) -> Closer:
+        from onefold.runner.completion import Closer  # with `runs`, a tenth of a cold start that few apps need
+
         with self._lock:
             if self._made is None:
                 self._made = Closer(self._engine, self._jobs, self._clock, self._since_ms)
@@ -403,6 +403,8 @@ class ExecutorPool:
 
     @functools.cached_property
     def _grouper(self) -> Grouper:
+        from onefold.runner.grouping import Grouper  # for jobs whose runs go in groups
+
         return Grouper(self.driver, self.backend, self._clock, self._entropy)
 
     def _perform_group(self, runs: Sequence[Execution]) -> Sequence[Execution]:

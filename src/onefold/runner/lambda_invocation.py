@@ -22,7 +22,6 @@ from onefold import errors
 from onefold.record.delivery import Failed, LeaseGone
 from onefold.runner import calling
 from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
-from onefold.runner.heartbeat import Heartbeat, Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -344,6 +343,8 @@ class Invocation:
         if not self._settings.heartbeat:
             yield
             return
+        from onefold.runner.heartbeat import Heartbeat, Periodic  # where it is asked for; the cold start is measured
+
         heartbeat = Heartbeat(
             self._in_flight,
             self._pool.backend,

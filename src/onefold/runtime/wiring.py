@@ -16,7 +16,6 @@ from onefold.backends import urls
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.runner.admission import Admission
-from onefold.runner.completion import Closer, Closing
 from onefold.runner.driver import Driver
 from onefold.runner.finishing import group_flag
 from onefold.runner.names import take
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.maps.sources import ResultLocation, Source
     from onefold.outside import Clock, Entropy, Waiter
+    from onefold.runner.completion import Closing
     from onefold.runner.events import Sinks
     from onefold.runner.handlers import Job
 
@@ -153,6 +153,10 @@ class Runtime:
         """
         self.take_names_of(jobs)
         self.sinks = sinks
+        from onefold.runner.completion import (
+            Closer,  # with `runs`, a tenth of a cold start; a Lambda handler has its own
+        )
+
         self.closer = Closer(self.engine, jobs, self.steady)
         self.engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
         return Driver(
