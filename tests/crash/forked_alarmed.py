@@ -30,6 +30,7 @@ def main(path: str) -> None:  # noqa: C901 - one loop
     @app.job(app.queue("q"), key="{id}")
     def job(payload: dict[str, str]) -> None: ...
 
+    job.send({"id": "first"})  # Python's own locks of modules do not survive an alarm in an import
     over = threading.Event()
     wrong: Counter[str] = Counter()
     sent: Counter[str] = Counter()
