@@ -75,6 +75,7 @@ class Message:
     delivery: int = 0
     received_at: int = 0
     owner: str | None = None
+    accepted: int = 0  # of a scheduled one: when it was sent, which people are shown
 
     @property
     def number(self) -> int:
@@ -236,6 +237,7 @@ class QueueMachine(RuleBasedStateMachine):
             message = Message(
                 answer.message_id, entry.body, sent, sent + (entry.delay_ms or 0), entry.group, entry.dedup_id
             )
+            message.accepted = now if sent > now else 0
             if self.fifo and sent > now:
                 assert not answer.duplicate
                 self.main.scheduled.append(message)
@@ -389,7 +391,7 @@ class QueueMachine(RuleBasedStateMachine):
                 message = messages[one.message_id]
                 assert (one.receive_count, one.visible_at_ms) == (message.receives, message.visible)
                 assert (one.sent_at_ms, one.owner) == (
-                    message.sent,
+                    message.accepted or message.sent,
                     message.owner if message.visible > now else None,
                 )
 

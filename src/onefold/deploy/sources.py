@@ -30,7 +30,7 @@ _LEFT_OUT_SUFFIXES: Final = (".pyc", ".pyo")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 # Rooms of onefold that no function needs: commands, local servers, test suites, and what deploys it.
 LEFT_OUT_ROOMS: Final = frozenset(
-    {"__main__.py", "check", "cli", "demo", "deploy", "lambdas", "local", "testing", "wire"}
+    {"__main__.py", "admin", "check", "cli", "demo", "deploy", "lambdas", "local", "testing"}
 )
 
 
