@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from onefold.demo import command, screen
 
-ROWS, KILLS, KILLS_MIN = 600, 2, 1  # on a fast machine a run is over before more of them hit a worker with work
+ROWS, KILLS, KILLS_MIN = 600, 4, 3
 DEMO = [sys.executable, "-c", "import sys; from onefold.demo.command import demo; demo(sys.argv[1:])"]
 
 

@@ -107,6 +107,16 @@ def test_a_kill_is_replaced_at_once_and_counts_when_it_hit_work(tmp_path: Path) 
         assert (burning.kills, burning.misses, burning.unproved_since_ms()) == (1, 0, None)
 
 
+def test_only_a_worker_with_work_in_hand_is_killed(tmp_path: Path) -> None:
+    with fire(tmp_path, kills=1) as (burning, clock):
+        one, other = both_at_work(burning, clock)
+        burning.step(0.5, set)
+        assert burning.unproved_since_ms() is None
+        burning.step(0.5, lambda: {other})
+        assert burning.unproved_since_ms() == clock.now_ms()
+        assert burning.ready() == [one]
+
+
 @pytest.mark.parametrize("noticed", [True, False])
 def test_a_kill_of_an_idle_worker_is_made_up_for(tmp_path: Path, noticed: bool) -> None:
     with fire(tmp_path, kills=1) as (burning, clock):

@@ -228,7 +228,9 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
 def note(text: str) -> None:
     """Say something on standard error that is no part of the answer; a reader that has gone ends no work."""
     try:
-        click.echo(shown(text), err=True)
+        # Not `click.echo`, which writes past the stream that keeps lines above a live picture.
+        sys.stderr.write(f"{shown(text)}\n")
+        sys.stderr.flush()
     except BrokenPipeError:  # as with `2>&1 | head`: what is running goes on, and its next lines have nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -164,7 +164,7 @@ class _Drill:
             unsent = self._messages - self._sending.sent
             depth = self._engine.queues.depth(QUEUE)
             left = unsent + depth.visible + depth.in_flight + depth.delayed
-            self._fire.step(1 - left / max(self._messages, 1))
+            self._fire.step(1 - left / max(self._messages, 1), self._busy)
             killed_at_ms = self._fire.unproved_since_ms()
             if killed_at_ms is not None:
                 self._fire.hear(self._history(killed_at_ms))
@@ -172,6 +172,10 @@ class _Drill:
             if self._sending.done and left == 0 and self._fire.unproved_since_ms() is None:
                 return
             self._check_moving(left)
+
+    def _busy(self) -> set[str]:
+        """Owners with work in hand: what is in flight is among the oldest messages."""
+        return {one.owner for one in self._engine.queues.peek(QUEUE, limit=1_000) if one.owner is not None}
 
     def _tell(self, phase: Phase, left: int, *, held: int = 0) -> None:
         self._told(

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -167,8 +167,11 @@ class Fire:
 
     # -- burning -----------------------------------------------------------------------------------------------------
 
-    def step(self, share: float) -> None:
+    def step(self, share: float, busy: Callable[[], Collection[str]] | None = None) -> None:
         """Do what is due at this share of the work; replace who is gone.
+
+        Args:
+            busy: owner ids of the workers with work in hand, asked when a kill is due: only they are killed. None: any.
 
         Raises:
             WorkerFailed: a worker ended that was not asked to.
@@ -183,17 +186,21 @@ class Fire:
         kills, stops = self._plan.due(share)
         self._kills_due += kills
         self._stops_due += stops
-        if self._kills_due and (hit := self._choose()) is not None:
+        if self._kills_due and (hit := self._choose(None if busy is None else busy())) is not None:
             self._kills_due -= 1
             self._kill(hit)
-        if self._stops_due and (chosen := self._choose()) is not None:
+        if self._stops_due and (chosen := self._choose(None)) is not None:
             self._stops_due -= 1
             self._stop(chosen)
 
-    def _choose(self) -> WorkerProcess | None:
+    def _choose(self, busy: Collection[str] | None) -> WorkerProcess | None:
         """A worker that is at work, by chance; None when there is none."""
         since_ms = self._clock.monotonic_ms() - AT_WORK_MS
-        begun = [worker for worker in self._crew if worker.owner is not None and worker.ready_at_ms <= since_ms]
+        begun = [
+            worker
+            for worker in self._crew
+            if worker.owner is not None and worker.ready_at_ms <= since_ms and (busy is None or worker.owner in busy)
+        ]
         return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
     def _kill(self, worker: WorkerProcess) -> None:

@@ -298,6 +298,7 @@ def _live(worker: Worker, session: AdminSession) -> Iterator[None]:
         redirect_stderr=True,
     )
     with live:
+        live.refresh()  # a line that is written while the first picture is drawn would not clear it
         yield
 
 
