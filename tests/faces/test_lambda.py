@@ -29,6 +29,8 @@ from onefold.local.identifiers import message_uuid
 from onefold.runtime.functions import read_env_file
 
 WITHIN_S = 30.0
+SHORT_MS = 3_000
+"""A visibility timeout that a test waits out, and that no pause of a loaded machine outlasts."""
 HANDLERS = """
     import os
     import time
@@ -150,10 +152,10 @@ def test_the_answers_failures_count_where_it_is_said(data: Path, capsys: pytest.
         from msgspec import structs
 
         engine.queues.change(
-            structs.replace(orders, dead_letter="dead", receives_max=1, visibility_ms=1_000), advised=False
+            structs.replace(orders, dead_letter="dead", receives_max=1, visibility_ms=SHORT_MS), advised=False
         )
     send(data, "good", "bad", "good")
-    words = ["--once", "--report-batch-item-failures", "--timeout", "1s"]
+    words = ["--once", "--report-batch-item-failures", "--timeout", "3s"]
     assert call(data, *words, handler="shop:partly") == 0
     assert "received 3, deleted 2, failed 1" in capsys.readouterr().out
     assert (left(data), left(data, "dead")) == (0, 1)
@@ -164,9 +166,9 @@ def test_a_fault_kills_the_container_and_the_message_comes_back(data: Path, caps
         from msgspec import structs
 
         (orders,) = [one for one in engine.queues.settings() if one.name == "orders"]
-        engine.queues.change(structs.replace(orders, visibility_ms=1_000))
+        engine.queues.change(structs.replace(orders, visibility_ms=SHORT_MS))
     send(data, "o-1")
-    assert call(data, "--once", "--timeout", "1s", "--fault", "kill-after=1,times=1", "--seed", "7") == 0
+    assert call(data, "--once", "--timeout", "3s", "--fault", "kill-after=1,times=1", "--seed", "7") == 0
     found = capsys.readouterr()
     assert "received 2, deleted 1, failed 1; invocations 2, errors 1, containers 2" in found.out
     assert found.err.count("took o-1") == 2

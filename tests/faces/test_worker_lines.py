@@ -71,7 +71,8 @@ def test_a_terminal_shows_them_above_the_progress(commands: Commands, folder: Pa
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n").splitlines()
     said = [line[9:] for line in lines if re.match(r"\d\d:\d\d:\d\d ", line)]
     assert said[0].startswith(f"worker started: app shop, queue orders, file {folder}/.onefold/shop.db, ")
-    assert sorted(said[1:]) == [*FAILURES, *["unknown: ship late: TimeoutError (on_unknown=rerun)"] * 2]
+    unknown = [line for line in said[1:] if line.startswith("unknown: ship late: ")]
+    assert (sorted(set(said[1:]) - set(unknown)), len(said)) == (FAILURES, 1 + len(FAILURES) + len(unknown)), said
     assert f"shipped {long}" in lines, "what a handler prints is not broken"
     assert [line for line in lines if line.strip()][-1].startswith("ended: done 2, ")
 
