@@ -68,7 +68,8 @@ ABOUT = """\
 Written by `make conformance`; do not edit. What AWS documents, or was recorded to answer, and the test that shows that
 the local SQS and the local event source mappings do the same. Sources are sections of the fact list this project is built
 from: 1.x is SQS, 2.x Lambda's event source mapping; [O] marks an answer recorded from AWS that AWS does not promise;
-"clients" is a client library that ran against the server over HTTP. The tests are in `tests/`.
+"clients" is a client library that ran against the server over HTTP; "onefold" is what the server does otherwise than AWS
+where its file is also a worker's. The tests are in `tests/`.
 """
 
 

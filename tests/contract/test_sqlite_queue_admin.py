@@ -11,9 +11,11 @@ from onefold import errors
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.connection import Engine
 from onefold.backends.sqlite.queue import end_visibilities_in, settle_in
+from onefold.backends.sqlite.state import SqliteState
 from onefold.contracts.admin import Edit, Moved
 from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import Change, group_flag
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, WRONG, QueueHarness
@@ -331,6 +333,37 @@ class TestMoveTasks(Desk):
         self.queues.start_move(dead.name, queue.name)
         assert self.queues.step_moves() == 1
         assert self.counts(queue) == (2, 0, 0)
+
+    def test_a_group_that_stops_while_a_task_runs_keeps_its_dead_letters(self) -> None:
+        """Whoever began it: a command, or StartMessageMoveTask over the server."""
+        queue, dead = self.letters(9, "orders.fifo")  # g0: 000 002 004 006 008
+        self.queues.start_move(dead.name, per_second_max=1)
+        assert self.queues.step_moves() == 1
+        state = SqliteState(self.engine)
+        flags = [Change(group_flag(name, group), b"id", 0) for name, group in (("orders.fifo", "g0"), ("other", "g1"))]
+        assert state.put(flags) == [True, True]
+        self.later(MINUTE)
+        assert self.queues.step_moves() == 4
+        assert self.bodies(queue) == ["000", "001", "003", "005", "007"]
+        (task,) = self.queues.moves(dead.name)
+        assert (task.status, task.moved) == ("FAILED", 5)
+        assert "4 messages of stopped groups ('g0' of 'orders.fifo')" in str(task.failure)
+        assert self.queues.start_move(dead.name).to_move == 0
+        assert self.queues.step_moves() == 0
+        assert self.queues.moves(dead.name)[0].status == "FAILED"
+        assert state.put([Change(flags[0].name, None, 1)]) == [True]
+        self.queues.start_move(dead.name)
+        assert self.queues.step_moves() == 4
+        assert self.queues.moves(dead.name)[0].status == "COMPLETED"
+
+    def test_a_task_to_a_named_queue_goes_by_the_groups_of_that_queue(self) -> None:
+        _, dead = self.letters(4, "orders.fifo")
+        target = self.queue("target.fifo")
+        assert SqliteState(self.engine).put([Change(group_flag(target.name, "g1"), b"id", 0)]) == [True]
+        assert self.queues.start_move(dead.name, target.name).to_move == 2
+        assert self.queues.step_moves() == 2
+        assert self.bodies(target) == ["000", "002"]
+        assert "2 messages of stopped groups ('g1' of 'target.fifo')" in str(self.queues.moves(dead.name)[0].failure)
 
     def test_a_target_that_vanishes(self) -> None:
         _, dead = self.letters(1)

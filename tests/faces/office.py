@@ -57,6 +57,9 @@ class Office:
         self.step = self.app.job(
             self.lines, key="{order_id}", name="step", group="{customer}", retry=quick, on_unknown="hold"
         )(run)
+        self.skipped = self.app.job(
+            self.lines, key="{order_id}", name="skipped", group="{customer}", retry=quick, after_failure="skip"
+        )(run)
         self.charge = self.app.job(
             self.careful, key="{order_id}", tenant="{customer}", name="charge", on_unknown="hold"
         )(run)

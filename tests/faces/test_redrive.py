@@ -629,6 +629,66 @@ def test_a_move_task_is_refused_while_it_would_tear_a_stopped_group_apart(there:
     assert queues.start_move(there.session, "lines-dead.fifo").to_move == 0
 
 
+def test_a_move_task_that_runs_when_a_group_stops_leaves_the_group_whole(there: Open) -> None:
+    """Four skipped dead letters of two customers go back, one a second, when the first customer's group stops."""
+    for number in range(4):
+        there.office.ill[f"s-{number}"] = onefold.PermanentError("bad line")
+    there.office.skipped.send_many(Order(f"s-{number}", customer=f"c-{number % 2 + 1}") for number in range(4))
+    there.world.run()
+    there.office.ran.clear()
+    assert queues.start_move(there.session, "lines-dead.fifo", per_second=1).to_move == 4
+    there.office.ill.clear()
+    stop_group(there)
+    for _ in range(9):
+        there.session.engine.queues.step_moves()
+        there.world.run()
+        there.clock.advance(1_000)
+    assert there.office.ran == ["s-1", "s-3"], "customer c-2's; nothing of c-1 went back alone"
+    task = there.session.engine.queues.moves("lines-dead.fifo")[0]
+    assert (task.status, task.moved) == ("FAILED", 2)
+    assert "dlq redrive --group" in str(task.failure)
+    there.office.ran.clear()
+    there.office.ill.clear()
+    carry(there, begin(there, Select(group="c-1")))
+    assert there.office.ran == ["s-0", "s-2", "l-1", "l-2", "l-3", "l-4"]
+
+
+def test_a_redrive_that_is_under_way_when_a_group_stops_leaves_the_group_whole(there: Open) -> None:
+    """Its messages were chosen one by one; from now on they go back as a whole."""
+    for number in range(4):
+        there.office.ill[f"s-{number}"] = onefold.PermanentError("bad line")
+    there.office.skipped.send_many(Order(f"s-{number}", customer=f"c-{number % 2 + 1}") for number in range(4))
+    there.world.run()
+    there.office.ran.clear()
+    work = begin(there, per_second=1)
+    there.office.ill.clear()
+    stop_group(there)
+    tally = carry(there, work, step_ms=1_000)
+    assert there.office.ran == ["s-1", "s-3"]
+    assert (tally.sent, tally.done, tally.gone, tally.stopped) == (2, 2, 0, 2)
+    there.office.ran.clear()
+    there.office.ill.clear()
+    carry(there, begin(there, Select(group="c-1")))
+    assert there.office.ran == ["s-0", "s-2", "l-1", "l-2", "l-3", "l-4"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stopped_group_goes_on_behind_a_message_of_a_job_that_stops_none(there: Open, again: bool) -> None:
+    """It lies first in the dead-letter queue, so the redrive begins with it, whether it succeeds then or not."""
+    there.office.ill["s-0"] = onefold.PermanentError("bad line")
+    there.office.skipped.send(Order("s-0"))
+    there.world.run()
+    there.office.ran.clear()
+    stop_group(there)
+    del there.office.ill["l-1"]
+    if not again:
+        there.office.ill.clear()
+    carry(there, begin(there, Select(group="c-1"), stop_after=0))
+    assert there.office.ran == ["s-0", "l-1", "l-2", "l-3", "l-4"]
+    assert groups.stopped(there.session) == []
+    assert list(there.dead()) == (["s-0"] if again else [])
+
+
 # -- FIFO groups without transactions ----------------------------------------------------------------------------------
 
 

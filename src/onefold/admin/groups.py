@@ -27,10 +27,9 @@ from onefold.admin import reading
 from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.settings import QueueSettings
-from onefold.contracts.state import Change
+from onefold.contracts.state import STOPPED_PREFIX, Change, group_flag
 from onefold.contracts.store import RecordKey
 from onefold.observe.timeline import alone
-from onefold.runner.finishing import group_flag
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,
 _PAUSE_MS = 5
@@ -52,7 +51,7 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 def stopped(session: AdminSession, queue: str | None = None) -> list[Stopped]:
     """The stopped groups of one queue, or of all."""
-    names = session.engine.state.names(group_flag(queue, "") if queue is not None else "stopped/")
+    names = session.engine.state.names(group_flag(queue, "") if queue is not None else STOPPED_PREFIX)
     found = []
     for name, value in zip(names, session.engine.state.get(names), strict=True):
         _, source, group = name.split("/", 2)

@@ -23,6 +23,7 @@ from onefold.admin.reading import Forecast
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.ledger import Row
+from onefold.contracts.state import group_flag
 from onefold.contracts.store import RecordKey
 from onefold.observe.wording import counted
 
@@ -49,6 +50,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     Args:
         selected: messages it was asked to send back.
         sent: sent so far. gone: were not there any more, or held by somebody, when their turn came.
+        stopped: left where they are, because their FIFO group stopped after they were chosen: it goes back as a whole.
         done: sent and finished since. came_back: in a dead-letter queue again. held: parked for a person.
         under_way: received at least once, not finished. waiting: not received yet.
         per_second: the speed now.
@@ -60,6 +62,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     selected: int
     sent: int = 0
     gone: int = 0
+    stopped: int = 0
     done: int = 0
     came_back: int = 0
     held: int = 0
@@ -151,7 +154,7 @@ class Redrive:
         self._units = deque(_units(session, messages, select, idle=idle))
         self._selected = len(messages)
         self._out: dict[str, Peeked | None] = {}  # sent and not settled yet, by new id, as last seen
-        self._sent = self._gone = self._done = self._held = 0
+        self._sent = self._gone = self._stopped = self._done = self._held = 0
         self._back: list[str] = []
         self._started_ms = self._changed_ms = self._refilled_ms = session.clock.monotonic_ms()
         self._room = 1.0
@@ -165,6 +168,7 @@ class Redrive:
             selected=self._selected,
             sent=self._sent,
             gone=self._gone,
+            stopped=self._stopped,
             done=self._done,
             came_back=len(self._back),
             held=self._held,
@@ -276,15 +280,35 @@ class Redrive:
             self._session.engine.notify()
             self._note([went.get(message.message_id) for message in unit.messages])
         if singles:
-            moves = [(message.message_id, _target(self._session, message), None) for message in singles]
+            targets = [_target(self._session, message) for message in singles]
             keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
 
-            def write() -> list[Moved | None]:
-                moved = self._session.engine.queues.move(moves)
+            def write() -> tuple[list[Moved | None], int]:
+                free = self._not_stopped(singles)
+                moves = [
+                    (message.message_id, to, None)
+                    for message, to, may in zip(singles, targets, free, strict=True)
+                    if may
+                ]
+                sent = iter(self._session.engine.queues.move(moves))
+                moved = [next(sent) if may else None for may in free]
                 self._session.engine.ledger.append(self._rows(singles, keys, moved))
-                return moved
+                return [went for went, may in zip(moved, free, strict=True) if may], free.count(False)
 
-            self._note(self._session.together(write))
+            moved, stopped = self._session.together(write)
+            self._stopped += stopped
+            self._note(moved)
+
+    def _not_stopped(self, messages: Sequence[Peeked]) -> list[bool]:
+        """Whether each may go back alone: a group that has stopped since they were chosen goes back as a whole."""
+        flags = {
+            one.message_id: group_flag(one.source, one.group)
+            for one in messages
+            if one.sequence is not None and one.source is not None and one.group is not None
+        }
+        values = self._session.engine.state.get(list(flags.values())) if flags else []
+        stopped = {message_id for message_id, value in zip(flags, values, strict=True) if value is not None}
+        return [one.message_id not in stopped for one in messages]
 
     def _keys(self, messages: Sequence[Peeked]) -> list[RecordKey | None]:
         return [reading.read(self._session, message).key for message in messages]

@@ -17,6 +17,7 @@ from onefold import errors
 NAME_CHARS_MAX: Final = (
     300  # of every backend: the shortest key that one of them has (DynamoDB, 1,024 bytes) has room for it
 )
+STOPPED_PREFIX: Final = "stopped/"  # what the flags of stopped FIFO groups begin with
 VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 
@@ -44,6 +45,11 @@ class Change(Struct, frozen=True, gc=False):
     name: str
     value: bytes | None
     expected: int
+
+
+def group_flag(queue: str, group: str) -> str:
+    """The name that says a FIFO group is stopped; its value is the id of the message that stopped it."""
+    return f"{STOPPED_PREFIX}{queue}/{group}"
 
 
 def check(change: Change) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from onefold import errors
 from onefold.contracts.queue import Delivery
+from onefold.contracts.state import group_flag
 from onefold.contracts.store import Ask, Claimed
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
@@ -28,7 +29,7 @@ from onefold.runner import calling
 from onefold.runner.context import Context, watch_threads
 from onefold.runner.events import kept_text
 from onefold.runner.execution import Execution, InFlight, KeyOrder
-from onefold.runner.finishing import Finisher, group_flag
+from onefold.runner.finishing import Finisher
 from onefold.runner.handlers import run_of
 from onefold.steady_clock import lease_from_ms, until_ms
 
@@ -171,11 +172,13 @@ class Driver:
                 continue
             facts, payload = _read(job, delivery)
             run = Execution(job, delivery, facts, payload)
-            if stopped and delivery.group is not None and job.policy.after_failure == "stop":
+            if stopped and delivery.group is not None:
                 flag = stopped.get(group_flag(delivery.queue, delivery.group))
                 if flag is not None and flag.value.decode() == delivery.message_id:
-                    run.stopping = flag.version
-                elif flag is not None:
+                    run.stopping = (
+                        flag.version
+                    )  # also of a job that stops no group: a redrive begins with the group's first
+                elif flag is not None and job.policy.after_failure == "stop":
                     facts = msgspec.structs.replace(facts, stopped=flag.value.decode())
                     run = Execution(job, delivery, facts, payload)
             runs.append(run)

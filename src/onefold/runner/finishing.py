@@ -15,7 +15,7 @@ import msgspec
 from onefold import errors
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
-from onefold.contracts.state import Change
+from onefold.contracts.state import Change, group_flag
 from onefold.contracts.store import Claimed, Complete, Conflict
 from onefold.record import delivery as fate
 from onefold.record import guard
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from onefold.contracts.ledger import History, Row
-    from onefold.contracts.state import Change
     from onefold.contracts.store import Answer, Ask
     from onefold.outside import Clock, Waiter
     from onefold.runner.admission import Admission
@@ -393,20 +392,16 @@ class Finisher:
                 self._backend.ledger.append([event.row()])
 
 
-def group_flag(queue: str, group: str) -> str:
-    """The name in State that says a FIFO group is stopped, and by which message."""
-    return f"stopped/{queue}/{group}"
-
-
 def _group_changes(run: Execution, decision: fate.Decision) -> tuple[Change, ...]:
-    """A message that is buried stops its group; one that had stopped it, and was done after all, lets it go on."""
+    """A message that is buried stops its group; the one that the group waits for lets it go on when it no longer does."""
     delivery, policy = run.delivery, run.job.policy
-    if not policy.fifo or delivery.group is None or policy.after_failure != "stop":
+    if not policy.fifo or delivery.group is None:
         return ()
     flag = group_flag(delivery.queue, delivery.group)
-    if isinstance(decision.settle, Bury) and run.facts.stopped is None:
+    stops = policy.after_failure == "stop"
+    if stops and isinstance(decision.settle, Bury) and run.facts.stopped is None:
         return (_change(flag, delivery.message_id.encode(), 0),)
-    if isinstance(decision.settle, Ack) and run.stopping is not None:
+    if run.stopping is not None and isinstance(decision.settle, Ack if stops else (Ack, Bury)):
         return (_change(flag, None, run.stopping),)
     return ()
 

@@ -15,9 +15,9 @@ from onefold import errors, maps
 from onefold.backends import urls
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
+from onefold.contracts.state import group_flag
 from onefold.runner.admission import Admission
 from onefold.runner.driver import Driver
-from onefold.runner.finishing import group_flag
 from onefold.runner.names import take
 from onefold.runner.settlement import Backend, JointTransaction
 from onefold.steady_clock import steady

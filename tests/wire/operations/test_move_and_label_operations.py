@@ -6,6 +6,7 @@ import base64
 import json
 import uuid
 
+from onefold.contracts.state import Change, group_flag
 from tests.wire.operations.counter import Counter, row
 
 UPKEEP_S = 1
@@ -52,6 +53,26 @@ async def test_move_elsewhere(counter: Counter) -> None:
     await moved(counter)
     assert await counter.bodies(other) == ["o-0"]
     assert await counter.bodies(dead) == []
+
+
+@row("StartMessageMoveTask", "dead letters of a FIFO group that a onefold worker has stopped stay: FAILED", "onefold")
+async def test_stopped_group(counter: Counter) -> None:
+    """The server serves the workers' file: what is sent back one by one while messages arrive would run out of order."""
+    url, dead = await counter.with_dead_letters("steps.fifo", ContentBasedDeduplication="true")
+    for group in ("a", "b"):
+        await counter.send(url, f"{group}-1", MessageGroupId=group)
+    await counter.receive(url)
+    counter.advance(30)
+    await counter.receive(url)
+    assert counter.engine.state.put([Change(group_flag("steps.fifo", "a"), b"the id of a-1", 0)]) == [True]
+    source = dead.rpartition("/")[2]
+    await counter.ask("StartMessageMoveTask", SourceArn=counter.arn(source))
+    await moved(counter)
+    assert await counter.bodies(url) == ["b-1"]
+    (task,) = (await counter.ask("ListMessageMoveTasks", SourceArn=counter.arn(source)))["Results"]
+    assert task["Status"] == "FAILED"
+    assert "1 messages of stopped groups ('a' of 'steps.fifo')" in task["FailureReason"]
+    assert await counter.bodies(dead) == ["a-1"]
 
 
 @row("StartMessageMoveTask", "a source that is no dead-letter queue: InvalidParameterValue", "1.18 [O]")

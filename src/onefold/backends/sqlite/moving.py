@@ -3,7 +3,8 @@
 What is sent on is a new message: new id, receive count 0, retention from now; body, attributes, group, trace and key
 stay, reason and source do not. On FIFO queues its deduplication id is the old message id, so that a redrive within five
 minutes is not swallowed. A task takes the messages that existed when it began and are not held by anybody, in order on
-FIFO queues; what comes back while it runs stays for the next task.
+FIFO queues; what comes back while it runs stays for the next task. A dead letter of a FIFO group that is stopped (a flag
+in State says so) stays too, whenever the group stopped: the group goes back as a whole, or it would lose its order.
 Invariant: a message is in exactly one of the two queues at any moment.
 """
 
@@ -32,9 +33,16 @@ from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Transferred
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
+from onefold.contracts.state import STOPPED_PREFIX
 from onefold.contracts.store import RecordKey
 
 _MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
+# A message's group in the queue that it would go to is stopped. One parameter: that queue, NULL for where it came from.
+_FLAG: Final = (
+    "SELECT 1 FROM onefold_state s WHERE s.value IS NOT NULL AND "
+    f"s.name = '{STOPPED_PREFIX}' || coalesce(?, json_extract(m.meta, '$.source')) || '/' || "
+    "(SELECT name FROM onefold_group WHERE id = m.grp)"
+)
 _COLUMNS: Final = "handle, source, target, per_second_max, status, to_move, moved, started_at_ms, failure"
 
 
@@ -196,8 +204,8 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
                 _note(connection, standing, went, handle, now_ms)
             moved += 1
         done = moved < room
-        if done and task.to is None:
-            failure = _left_without_source(connection, row, last_id, now_ms)
+        if done:
+            failure = _left_behind(connection, row, task.to, last_id, now_ms)
     except errors.NotFoundError:
         failure = "AWS.SimpleQueueService.NonExistentQueue"
     status = "FAILED" if failure else "COMPLETED" if done else "RUNNING"
@@ -240,7 +248,7 @@ def _note(connection: sqlite3.Connection, standing: Peeked, went: Moved, handle:
 def _movable(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, limit: int, now_ms: int
 ) -> list[int]:
-    """Messages a task may move now: visible, made before it began and, when they go back, with a source."""
+    """Messages a task may move now: visible, made before it began, with a source when they go back, in no stopped group."""
     visible = (row.id, now_ms, row.expired_at_ms(now_ms))
     found = connection.execute(
         "SELECT m.id FROM ("
@@ -248,14 +256,29 @@ def _movable(
         "SELECT id FROM onefold_received WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms > ?"
         ") AS here CROSS JOIN onefold_message m ON m.id = here.id "
         "WHERE m.id <= ? AND (? OR json_extract(m.meta, '$.source') IS NOT NULL) "
-        + ("ORDER BY m.position LIMIT ?" if row.settings.fifo else "LIMIT ?"),
-        (*visible, *visible, last_id, to is not None, limit),
+        + (f"AND NOT EXISTS ({_FLAG}) ORDER BY m.position LIMIT ?" if row.settings.fifo else "LIMIT ?"),
+        (*visible, *visible, last_id, to is not None, *((to,) if row.settings.fifo else ()), limit),
     ).fetchall()
     return [number for (number,) in found]
 
 
-def _left_without_source(connection: sqlite3.Connection, row: QueueRow, last_id: int, now_ms: int) -> str | None:
-    left = len(_movable(connection, row, "anywhere", last_id, -1, now_ms))
+def _left_behind(
+    connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, now_ms: int
+) -> str | None:
+    """What a task could not move, and how it can be."""
+    if row.settings.fifo:
+        count, group, source = connection.execute(
+            "SELECT count(*), g.name, coalesce(?, json_extract(m.meta, '$.source')) "
+            "FROM onefold_message m JOIN onefold_group g ON g.id = m.grp "
+            f"WHERE m.queue = ? AND m.id <= ? AND m.sent_at_ms > ? AND EXISTS ({_FLAG})",
+            (to, row.id, last_id, row.expired_at_ms(now_ms), to),
+        ).fetchone()
+        if count:
+            return (
+                f"{count} messages of stopped groups ({group!r} of {source!r}) stay in {row.settings.name!r}: "
+                "a task would lose their order; send each group back as a whole (onefold dlq redrive --group)"
+            )
+    left = len(_movable(connection, row, "anywhere", last_id, -1, now_ms)) if to is None else 0
     if not left:
         return None
     return f"{left} messages were sent to {row.settings.name!r} directly and have no source: name a target for them"

@@ -466,7 +466,7 @@ def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
 
         def draw(tally: redriving.Tally) -> None:
             text = f"done {tally.done}, back {tally.came_back}, under way {tally.under_way + tally.waiting}"
-            progress.update(task, completed=tally.sent + tally.gone, text=text)
+            progress.update(task, completed=tally.sent + tally.gone + tally.stopped, text=text)
 
         try:
             return work.run(draw)
@@ -493,6 +493,7 @@ def _draw_tally(tally: redriving.Tally, found: target.Target) -> None:
         (tally.under_way, "received, not finished"),
         (tally.waiting, "not received yet"),
         (tally.gone, "were no longer there, or being processed"),
+        (tally.stopped, "left: their group stopped meanwhile (see `onefold dlq redrive --group`)"),
     ]
     for count, what in parts:
         if count:
