@@ -45,6 +45,16 @@ class JumpingClock(ManualClock):
         return waiter.wait(0)
 
 
+class Elsewhere:
+    """A store as another process has opened it: of the same records, and another object."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 class Faulty:
     """One contract of a backend; `fault` is asked before and after each verb and may raise."""
 

@@ -22,6 +22,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
 from onefold.entropy import SystemEntropy
 from onefold.testing import World, inline
+from tests.run.bench import Elsewhere
 
 
 @dataclass
@@ -215,7 +216,9 @@ def test_a_parameter_that_a_deploy_adds_leaves_earlier_calls_known(store: Any) -
         ran.append("before")
         return "paid"
 
-    @onefold.once(key="{invoice}", name="charge", store=store)
+    after_the_deploy: Any = Elsewhere(store)
+
+    @onefold.once(key="{invoice}", name="charge", store=after_the_deploy)
     def after(invoice: str, cur: str = "GBP", *notes: str, line: Line = Line("a"), **more: Any) -> str:  # noqa: B008
         ran.append("after")
         return "paid again"

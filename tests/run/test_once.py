@@ -23,7 +23,7 @@ from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.once import LeaseKeeper
 from onefold.steady_clock import SteadyClock
-from tests.run.bench import Fault, Faulty
+from tests.run.bench import Elsewhere, Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed
 LEASE_MS = 60_000
@@ -96,7 +96,8 @@ def guard(store: Store, clock: Watched) -> Callable[..., Any]:
 
     def decorator(function: Callable[..., Any], **options: Any) -> Any:
         options = {"key": "{order}", "name": "charge", "clock": clock, "lease": "60s"} | options
-        return onefold.once(store=store, entropy=SeededEntropy(next(seeds)), **options)(function)
+        elsewhere: Any = Elsewhere(store)
+        return onefold.once(store=elsewhere, entropy=SeededEntropy(next(seeds)), **options)(function)
 
     return decorator
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import inspect
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.backends import urls
 
 CHARGES = """\
 import onefold
@@ -137,3 +140,107 @@ def test_an_inner_function_that_is_made_again_is_warned_about() -> None:
         tills(store, "GBP", "EUR", name="charge")  # who names it means it
     with pytest.warns(UserWarning, match=r"test_once_names\.tills\.<locals>\.charge.* name="):
         tills(store, "EUR")
+
+
+# -- one name, two functions -----------------------------------------------------------------------------------------
+
+
+def a_function(text: str, module: str, file: str | None = None) -> Callable[[str], str]:
+    """The function `charge`, or the one `text` defines, of a module that is imported now."""
+    space: dict[str, Any] = {"__name__": module, **({"__file__": file} if file else {})}
+    exec(text, space)
+    return next(one for one in space.values() if inspect.isfunction(one))
+
+
+CHARGE = "def charge(invoice): return 'charged'"
+REFUND = "def refund(invoice): return 'refunded'"
+LATER = "async def refund_later(invoice): return 'refunded'"
+
+
+@pytest.mark.parametrize("other", [REFUND, LATER, "class Till:\n def charge(self, invoice): ...\nf = Till.charge"])
+def test_another_function_may_not_take_the_name(other: str) -> None:
+    guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
+    charge = guard(a_function(CHARGE, "shop"))
+    with pytest.raises(onefold.ConflictError) as refused:
+        guard(a_function(other, "shop"))
+    assert "shop.charge" in refused.value.what
+    assert charge("i-1") == "charged"
+
+
+def test_a_function_of_another_module_may_not_take_the_name() -> None:
+    guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
+    charge = guard(a_function(CHARGE, "shop", "/app/shop.py"))
+    with pytest.raises(onefold.ConflictError, match=r"billing\.charge.*shop\.charge"):
+        guard(a_function(CHARGE, "billing", "/app/billing.py"))
+    assert charge("i-1") == "charged"
+
+
+def test_a_name_that_is_given_may_not_be_another_functions_own() -> None:
+    store = onefold.memory_store()
+    charge = onefold.once(key="{invoice}", store=store)(a_function(CHARGE, "shop"))
+    with pytest.raises(onefold.ConflictError, match=r"shop\.refund.*shop\.charge"):
+        onefold.once(key="{invoice}", name="shop.charge", store=store)(a_function(REFUND, "shop"))
+    assert charge("i-1") == "charged"
+
+
+def test_stores_with_one_url_are_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    engines: list[Any] = []
+    opened = urls.open_engine
+
+    def open_engine(*arguments: Any, **options: Any) -> Any:
+        engines.append(opened(*arguments, **options))
+        return engines[-1]
+
+    def guard(url: str) -> Any:
+        return onefold.once(key="{invoice}", name="charge", store=onefold.store(url))
+
+    monkeypatch.setattr(urls, "open_engine", open_engine)
+
+    charge = guard("sqlite:///records.db")(a_function(CHARGE, "shop"))
+    with pytest.raises(onefold.ConflictError, match=r"shop\.refund"):
+        guard(f"sqlite:///{tmp_path}/records.db")(a_function(REFUND, "shop"))
+    refund = guard("sqlite:///others.db")(a_function(REFUND, "shop"))
+    in_memory = guard("sqlite://:memory:")(a_function(CHARGE, "shop"))
+    another = guard("sqlite://:memory:")(a_function(REFUND, "shop"))  # each has records of its own
+    assert [one("i-1") for one in (charge, refund, in_memory, another)] == ["charged", "refunded"] * 2
+    for engine in engines:
+        engine.close()
+
+
+def test_the_same_function_may_be_defined_again() -> None:
+    """A module is reloaded, or imported under two names; a cell of a notebook is run again."""
+    guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
+    same = [
+        ("shop", "/app/shop.py"),
+        ("shop", "/app/shop.py"),
+        ("app.shop", "/app/shop.py"),
+        ("__main__", "/app/shop.py"),
+        ("__mp_main__", "/app/shop.py"),
+    ]
+    again = [guard(a_function(CHARGE, *one)) for one in same]
+    assert [one("i-1") for one in again] == ["charged"] * len(same)
+    guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
+    cells = [guard(a_function(CHARGE, "__main__")) for _ in range(2)]
+    with pytest.raises(onefold.ConflictError):
+        guard(a_function(REFUND, "__main__"))
+    assert [cell("i-1") for cell in cells] == ["charged"] * 2
+
+
+def test_a_name_is_free_when_its_function_is_gone() -> None:
+    """A test suite that makes a function for each test."""
+    guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
+    guard(a_function(CHARGE, "test_charges"))
+    gc.collect()
+    assert guard(a_function(REFUND, "test_refunds"))("i-1") == "refunded"
+
+
+@pytest.mark.slow
+def test_a_script_that_is_imported_by_what_it_imports_is_one(tmp_path: Path) -> None:
+    text = CHARGES.replace("FILE", "'charges'").replace("NAME", ', name="charge"')
+    (tmp_path / "charges.py").write_text(text.replace("    print(charge", "    import helper\n    print(charge"))
+    (tmp_path / "helper.py").write_text(
+        "import importlib, charges\nassert charges.charge('i-1') == 'charges'\nimportlib.reload(charges)\n"
+    )
+    assert python("charges.py", folder=tmp_path)[0] == "CHARGING charges i-1\ncharges\n"

@@ -22,7 +22,7 @@ import re
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
@@ -123,12 +123,27 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
         as `open_engine`.
     """
     scheme, _ = _split(url, "sqlite:///records.db, redis://localhost/0 or postgresql://localhost/shop")
+    store: Any
     if scheme in ENGINES:
-        return open_engine(url, clock=clock, entropy=entropy, owner=entropy.token()).store
-    backend, _ = _open_records(url, clock, entropy)
-    for warning in backend.check():
-        warnings.warn(warning, stacklevel=3)
-    return backend.store
+        store = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token()).store
+    else:
+        backend, _ = _open_records(url, clock, entropy)
+        for warning in backend.check():
+            warnings.warn(warning, stacklevel=3)
+        store = backend.store
+    store.location = _location(url)
+    return cast("Store", store)
+
+
+def _location(url: str) -> str | None:
+    """The same text for each spelling of a file's URL; None in memory, where no two stores share their records."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "sqlite":
+        return url
+    from onefold.backends.sqlite.file import path_of
+
+    path = path_of(url, rest)
+    return None if path == ":memory:" else os.path.realpath(path)
 
 
 def _split(url: str, examples: str) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 A record's key has the name of its job and not the app's, so that two apps with jobs of one name on one store would answer
 each other's duplicates. The name is therefore taken once for each store, by whoever uses it first: a value in State under
 `operation/<name>`, which each process reads once, before its first claim. Guarded calls of one name in several programs are
-one operation on purpose; a job and a guard are not.
+one operation on purpose; a job and a guard are not. Within one program two functions of one name are a decorator that was
+copied: the second would be answered with what the first has done, so it is refused when it is decorated (`declare`).
 
 Where a role may not read or write State nothing is compared. Never here: records.
 Invariant: nothing of two apps is claimed under one name, but where a person has given it to both.
@@ -11,9 +12,14 @@ Invariant: nothing of two apps is claimed under one name, but where a person has
 
 from __future__ import annotations
 
+import functools
+import os
 import shlex
+import warnings
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from onefold.contracts.state import Versioned
-    from onefold.contracts.verbs import State
+    from onefold.contracts.verbs import State, Store
 
 PREFIX: Final = "operation/"
 TRIES: Final = 10  # each means that another process took one of the names just now
@@ -110,3 +116,71 @@ def _check(found: Mapping[str, Versioned | None], app: str | None) -> None:
                 else ""
             ),
         )
+
+
+# -- guarded functions of this process ---------------------------------------------------------------------------------
+
+
+class _Declared:
+    """The function that has a name on a store.
+
+    Attributes:
+        module, qualname: as Python calls it. file: that it was read from; empty at a prompt or in a notebook.
+        alive: it, decorated, each time that it was defined and is still there.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        while isinstance(function, functools.partial):
+            function = function.func
+        named: Any = function if hasattr(function, "__qualname__") else type(function)
+        self.module, self.qualname = str(getattr(named, "__module__", "")), str(named.__qualname__)
+        file = getattr(function, "__globals__", {}).get("__file__")
+        self.file = os.path.realpath(file) if isinstance(file, str) else ""
+        self.alive: WeakSet[Callable[..., Any]] = WeakSet()
+
+    def is_same(self, other: _Declared) -> bool:
+        """Whether both are one function that is defined again: a module reloaded, or started and imported too."""
+        is_one_file = bool(self.file) and self.file == other.file
+        return self.qualname == other.qualname and (self.module == other.module or is_one_file)
+
+
+_by_location: Final[dict[str, dict[str, _Declared]]] = {}
+_by_store: Final[WeakKeyDictionary[Store, dict[str, _Declared]]] = WeakKeyDictionary()
+
+
+def declare(
+    store: Store, name: str, function: Callable[..., Any], guarded: Callable[..., Any], *, is_given: bool
+) -> None:
+    """Note which function has a name on a store, in this process, for as long as the function is there.
+
+    Stores with one `location` are one store. The same function may be defined again. One inside of another function that
+    is made again is warned about, unless its name `is_given`: what it has from the outer one is not in its name.
+
+    Args:
+        guarded: the function as its callers have it.
+
+    Raises:
+        ConflictError: another function has the name.
+    """
+    location: str | None = getattr(store, "location", None)
+    try:
+        on_store = _by_store.setdefault(store, {}) if location is None else _by_location.setdefault(location, {})
+    except TypeError:  # a store from elsewhere that cannot be hashed, or not be referred to weakly
+        return
+    mine, found = _Declared(function), on_store.get(name)
+    if found is not None and not found.is_same(mine) and found.alive:
+        raise errors.ConflictError(
+            f"@onefold.once: {mine.module}.{mine.qualname} has the name {name!r:.200} of {found.module}.{found.qualname}"
+            " on the same store.",
+            meaning="The name and the key are the operation: a call of one would be answered with what the other has done"
+            " under that key, and its own work would be lost.",
+            todo="Give each a name= of its own. If both are the same work on purpose, have both call one function, and"
+            " decorate that one.",
+        )
+    if found is None or not found.is_same(mine):
+        on_store[name] = mine
+    elif "<locals>" in mine.qualname and not is_given:
+        text = f"@onefold.once: {name} is defined a second time on one store. Calls of both with the same key are one"
+        text += " operation, whatever else the functions know of; give each a name= of its own, or both the same."
+        warnings.warn(text, stacklevel=3)
+    on_store[name].alive.add(guarded)

@@ -44,7 +44,7 @@ from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction, key_rule
 from onefold.runner import once_reports
 from onefold.runner.events import is_kept, kept_text
-from onefold.runner.names import take
+from onefold.runner.names import declare, take
 from onefold.runner.once_reports import CallHistory
 from onefold.steady_clock import SteadyClock, lease_from_ms, until_ms
 
@@ -494,6 +494,7 @@ def once(
 
     Raises:
         UsageError: an option that cannot be right, or a generator function, when it decorates.
+        ConflictError: another function of this program has the name on the same store, when it decorates.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
         ConflictError: the key came with other arguments, or `name` is that of an app's job on the same store.
@@ -519,13 +520,14 @@ def once(
             clock=clock or getattr(store, "clock", None) or SteadyClock(SystemClock()),
             entropy=entropy or SystemEntropy(),
         )
-        if not inspect.iscoroutinefunction(function):
-            return _synchronous(function, guard)
-        from onefold.runner.once_async import (
-            asynchronous,
-        )  # 36 ms for asyncio; a program with coroutines has it already
+        if inspect.iscoroutinefunction(function):
+            from onefold.runner import once_async  # 36 ms for asyncio; a program with coroutines has it already
 
-        return asynchronous(function, guard)
+            guarded: Callable[A, R] = once_async.asynchronous(function, guard)
+        else:
+            guarded = _synchronous(function, guard)
+        declare(store, guard.name, function, guarded, is_given=name is not None)
+        return guarded
 
     return decorate
 

@@ -19,10 +19,8 @@ import inspect
 import os
 import shlex
 import typing
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -45,9 +43,6 @@ _NOT_NAMES = (
     "__main__",
     "__mp_main__",
 )  # of the script that was started, whichever it is; the second in spawned processes
-_inner: WeakKeyDictionary[Store, set[str]] = (
-    WeakKeyDictionary()
-)  # names that functions inside of others have on a store
 
 
 def named(name: str | None, function: Callable[..., Any], store: Store) -> str:
@@ -59,12 +54,12 @@ def named(name: str | None, function: Callable[..., Any], store: Store) -> str:
     check_function(function, name or "")
     check_store(store)
     if name is None:
-        return name_of(function, store)
+        return name_of(function)
     check_name(name)
     return name
 
 
-def name_of(function: Callable[..., Any], store: Store) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """The name of an operation that was given none: the function's module and qualified name.
 
     It is part of every key, so it must be the same in each process that calls the function, and no other function's.
@@ -88,17 +83,7 @@ def name_of(function: Callable[..., Any], store: Store) -> str:
             todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
             f' here, write name="__main__.{qualname}".',
         )
-    name = f"{module}.{qualname}"
-    if "<locals>" in qualname:
-        names = _inner.setdefault(store, set())
-        if name in names:
-            text = (
-                f"@onefold.once: {name} is defined a second time on one store. Calls of both with the same key are one"
-            )
-            text += " operation, whatever else the functions know of; give each a name= of its own, or both the same."
-            warnings.warn(text, stacklevel=4)
-        names.add(name)
-    return name
+    return f"{module}.{qualname}"
 
 
 def _script(function: Callable[..., Any]) -> str:
