@@ -18,6 +18,9 @@ BIN := $(VENV)/bin
 # Emulators of AWS and checkers of templates that tests start as programs; apart, because they pin hundreds of versions.
 TOOLS := .venv-tools
 TOOL_PACKAGES := 'moto[server]' ministack cfn-lint checkov
+RELEASE_PACKAGES := build twine 'pyright[nodejs]'
+# What builds and judges a release; apart, because it must not see what tests need.
+RELEASE := .venv-release
 READY := $(VENV)/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # $(call install,directory,lock): exactly the files that a lock names by hash, and nothing that they would build or ask for.
@@ -79,6 +82,11 @@ $(TOOLS)/.ready: constraints-tools.txt
 	@$(call needs,postgres,postgresql)
 	@touch $@
 
+$(RELEASE)/.ready: constraints-release.txt
+	@echo "setting up $(RELEASE)"
+	@$(call environment,$(RELEASE),constraints-release.txt)
+	@touch $@
+
 $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@echo "setting up $(VENV)"
 	@$(call environment,$(VENV),constraints.txt)
@@ -127,6 +135,10 @@ check: $(READY) ## Format, lint, strict types, layer contracts, docs, and test-f
 docs: $(READY) ## The documentation site, into site/; a broken link or an orphan page is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+.PHONY: release
+release: $(RELEASE)/.ready ## Build sdist and wheel into dist/, look into both, use the wheel in an empty environment
+	@$(RELEASE)/bin/python -m tools.release $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## Run what shows AWS's answers, case by case, and write docs/conformance.md
 	$(PYTEST) -m conformance --conformance tests $(ARGS)
@@ -154,9 +166,13 @@ lock: ## Renew constraints*.txt: the newest of everything, each file with its ha
 	@$(lock_program)
 	@printf '%s\n' pip setuptools >build/lock/base.in
 	@printf '%s\n' pip setuptools $(TOOL_PACKAGES) >build/lock/tools.in
+	@printf '%s\n' pip setuptools $(RELEASE_PACKAGES) >build/lock/release.in
 	@echo uv >build/lock/lock.in
 	@$(UV_LOCK) --extra all --group dev pyproject.toml build/lock/base.in --output-file build/lock/constraints.txt
 	@$(UV_LOCK) build/lock/tools.in --output-file build/lock/constraints-tools.txt
+	@$(UV_LOCK) build/lock/release.in --output-file build/lock/constraints-release.txt
+	@$(UV_LOCK) --extra demo pyproject.toml --constraint build/lock/constraints.txt \
+		--output-file build/lock/constraints-wheel.txt
 	@$(UV_LOCK) build/lock/lock.in --output-file build/lock/constraints-lock.txt
 	@mv build/lock/constraints*.txt .
 	@rm -rf build/lock

@@ -70,9 +70,9 @@ class App(Declarations):
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
         super().__init__(name)
-        self.url = url or os.environ.get("ONEFOLD_URL") or f"sqlite:///.onefold/{name}.db"
+        self.url: str = url or os.environ.get("ONEFOLD_URL") or f"sqlite:///.onefold/{name}.db"
         self.history: History = history
-        self.sinks = checked_sinks(sinks)
+        self.sinks: tuple[Sink, ...] = checked_sinks(sinks)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._runtime: Runtime | None = None

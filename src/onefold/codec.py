@@ -153,7 +153,7 @@ class PayloadCodec(Generic[T]):
     __slots__ = ("_decoder", "_result", "annotation")
 
     def __init__(self, annotation: Any = Any, result: Any = Any) -> None:
-        self.annotation = Any if annotation is object else annotation
+        self.annotation: Any = Any if annotation is object else annotation
         self._decoder = _decoder_of(self.annotation)
         self._result: PayloadCodec[Any] | None = None if result is annotation else payload_type(result)
 

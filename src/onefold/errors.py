@@ -42,9 +42,9 @@ class OnefoldError(Exception):
     code = "error"
 
     def __init__(self, what: str, *, meaning: str = "", todo: str = "") -> None:
-        self.what = _shown(what)
-        self.meaning = _shown(meaning)
-        self.todo = _shown(todo)
+        self.what: str = _shown(what)
+        self.meaning: str = _shown(meaning)
+        self.todo: str = _shown(todo)
         super().__init__(" ".join(part for part in (self.what, self.meaning, self.todo) if part))
 
 

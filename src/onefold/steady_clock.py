@@ -104,12 +104,12 @@ class SteadyClock:
 
     def __init__(self, clock: Clock) -> None:
         self.wall = clock
-        self.monotonic_ms = clock.monotonic_ms
+        self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
         self._wall_ms = clock.now_ms
         self._lock = threading.Lock()
         self._server: ServerTime | None = None
         self._seen_wall_ms, self._seen_ms = clock.now_ms(), clock.monotonic_ms()
-        self.behind_ms = 0
+        self.behind_ms: int = 0
         self._hold_until_ms = 0
         self._ahead = Offset(0, 0)
         self._beside = False  # the wall

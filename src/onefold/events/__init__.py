@@ -6,7 +6,8 @@ they are first used: patterns and templates cost a function that has no bus noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 
@@ -29,7 +30,7 @@ __all__ = [
     "declare_pipe",
 ]
 
-__getattr__ = lazy.attributes(
+__getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
         "Bus": "onefold.events.bus",

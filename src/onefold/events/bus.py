@@ -112,7 +112,7 @@ class Bus:
         if not re.fullmatch(r"\d{12}", account):
             raise errors.UsageError(f"account={account!r} is not an AWS account id.", todo="Use 12 digits.")
         self.name = name
-        self.origin = Origin(account, region)
+        self.origin: Origin = Origin(account, region)
         self.rules: dict[str, Rule] = {}
         self.archives: dict[str, EventArchive] = {}
         self._app = app

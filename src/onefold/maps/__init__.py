@@ -7,7 +7,8 @@ nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 
@@ -31,7 +32,7 @@ __all__ = [
     "source_of",
 ]
 
-__getattr__ = lazy.attributes(
+__getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
         "MapJob": "onefold.maps.jobs",

@@ -84,7 +84,7 @@ class Mapper:
         self._chain = chain if chain is not None else token
         self._token = f"{self._chain}/{token}"
         self._standing = map_state.must_read(self._engine.state, run)
-        self.moved = False
+        self.moved: bool = False
         self._span = Span(self.state.settled_children)
         self._cursor = 0
         self._noted_ms = self._clock.monotonic_ms()

@@ -445,7 +445,7 @@ class S3Results:
 
     def __init__(self, url: str, client: Any) -> None:
         self.bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        self.prefix = prefix.strip("/")
+        self.prefix: str = prefix.strip("/")
         self._client = client
 
     def _key(self, name: str) -> str:

@@ -5,7 +5,8 @@ Imports `runner` and below. `LogSink` is loaded when it is first used, and the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 
@@ -14,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["LogSink"]
 
-__getattr__ = lazy.attributes(__name__, {"LogSink": "onefold.observe.sinks"})
+__getattr__: Callable[[str], Any] = lazy.attributes(__name__, {"LogSink": "onefold.observe.sinks"})

@@ -6,7 +6,8 @@ names here are loaded when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counted", "Reconciler", "Reconciliation", "Totals", "declare"]
 
-__getattr__ = lazy.attributes(
+__getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
         "Counted": "onefold.reconcile.counts",

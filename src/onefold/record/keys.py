@@ -82,9 +82,9 @@ class KeyRule:
     def __init__(
         self, text: str, what: str, find: Callable[[Any], str], volatile: tuple[str, ...], chars_max: int
     ) -> None:
-        self.text = text
-        self.what = what
-        self.volatile = volatile
+        self.text: str = text
+        self.what: str = what
+        self.volatile: tuple[str, ...] = volatile
         self._find = find
         self._chars_max = chars_max
 

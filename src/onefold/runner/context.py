@@ -154,16 +154,16 @@ class Context:
         lost_answers: Literal["transient", "unknown"] = "transient",
     ) -> None:
         self.hold = hold
-        self.job = hold.key.job
-        self.key = hold.key.key
-        self.scope = hold.key.scope
-        self.fence = hold.fence
+        self.job: str = hold.key.job
+        self.key: str = hold.key.key
+        self.scope: str = hold.key.scope
+        self.fence: int = hold.fence
         self.attempt = attempt
         self.attempts_max = attempts_max
         self.message = message
         self.outbox: list[OutboxItem] = []
-        self.process = os.getpid()
-        self.ended = False
+        self.process: int = os.getpid()
+        self.ended: bool = False
         self.lease_lost = False
         self._clock = clock
         self._entropy = entropy

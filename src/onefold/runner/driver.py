@@ -115,9 +115,9 @@ class Driver:
         self.closer = closer
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._key_order = KeyOrder()
-        self.in_flight = in_flight or InFlight()
+        self.in_flight: InFlight = in_flight or InFlight()
         self._made: dict[str, Orphans] = {}
-        self.finisher = Finisher(
+        self.finisher: Finisher = Finisher(
             backend,
             clock=clock,
             never=never,

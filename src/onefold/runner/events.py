@@ -204,7 +204,7 @@ class Sinks:
         self._logged: dict[
             int, tuple[int, int]
         ] = {}  # of each sink: when its failure was logged last, and how many since
-        self.failures = 0
+        self.failures: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._sinks)

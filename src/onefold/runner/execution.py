@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from onefold.record import attempt as script
@@ -50,22 +51,24 @@ class Execution:
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
-        self.job = job
-        self.delivery = delivery
-        self.facts = facts
-        self.payload = payload
+        self.job: Job[Any, Any] = job
+        self.delivery: Delivery = delivery
+        self.facts: script.Facts = facts
+        self.payload: Any = payload
         self.script: Iterator[script.Step] = script.attempt(facts, job.policy)
         self.step: script.Step = next(self.script)
         self.claimed: Claimed | None = None
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
         self.deadline_ms: int | None = None  # monotonic; of the handler or probe that runs now
-        self.started = False  # by a step of its own, after the claim
+        self.started: bool = False  # by a step of its own, after the claim
         self.stopping: int | None = None  # version of the flag that says that this message stops its group
-        self.took_ms = 0  # how long it was performed
+        self.took_ms: int = 0  # how long it was performed
         self.cut: Outcome | None = None  # what it comes to when its handler is stopped from outside
-        self.caught = False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
-        self.lost = False  # its lease was lost, and that was told
+        self.caught: bool = (
+            False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
+        )
+        self.lost: bool = False  # its lease was lost, and that was told
         self.chain: Waiting | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
 
@@ -109,7 +112,7 @@ class KeyOrder:
     """
 
     def __init__(self) -> None:
-        self.order = threading.RLock()
+        self.order: AbstractContextManager[bool] = threading.RLock()
         self._lock = threading.Lock()
         self._busy: dict[object, Waiting] = {}
 
@@ -183,12 +186,12 @@ class InFlightDelivery:
     __slots__ = ("asked_at_ms", "delivery", "let_go", "received_at_ms", "run", "tried_at_ms")
 
     def __init__(self, delivery: Delivery, asked_at_ms: int) -> None:
-        self.delivery = delivery
+        self.delivery: Delivery = delivery
         self.run: Execution | None = None
-        self.received_at_ms = asked_at_ms
-        self.asked_at_ms = asked_at_ms
+        self.received_at_ms: int = asked_at_ms
+        self.asked_at_ms: int = asked_at_ms
         self.tried_at_ms: int | None = None
-        self.let_go = False
+        self.let_go: bool = False
 
 
 class InFlight:

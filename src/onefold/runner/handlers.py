@@ -142,9 +142,9 @@ class Job(Generic[P, R]):
         self.classes = classes
         self.limit = limit
         self.unique = unique
-        self.is_async = inspect.iscoroutinefunction(handler)
-        self.takes_context = positional(handler) >= 2
-        self.probe_takes_context = probe is not None and positional(probe) >= 2
+        self.is_async: bool = inspect.iscoroutinefunction(handler)
+        self.takes_context: bool = positional(handler) >= 2
+        self.probe_takes_context: bool = probe is not None and positional(probe) >= 2
         self._sender = sender
         self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(app)}
         self.__doc__ = handler.__doc__

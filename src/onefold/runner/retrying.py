@@ -184,7 +184,7 @@ class Try:
 
     def __init__(self, retrying: Retrying, number: int) -> None:
         self._retrying = retrying
-        self.number = number
+        self.number: int = number
         self.pause_ms: int | None = None
         self.failed: Exception | None = None
 

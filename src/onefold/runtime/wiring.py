@@ -20,7 +20,7 @@ from onefold.runner.admission import Admission
 from onefold.runner.driver import Driver
 from onefold.runner.names import take
 from onefold.runner.settlement import Backend, JointTransaction
-from onefold.steady_clock import steady
+from onefold.steady_clock import SteadyClock, steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -108,16 +108,16 @@ class Runtime:
     ) -> None:
         self.url = url
         self.clock = clock
-        self.steady = steady(clock)
+        self.steady: SteadyClock = steady(clock)
         self.entropy = entropy
-        self.owner = entropy.token()
-        self.settings = {one.name: one for one in queues}
+        self.owner: str = entropy.token()
+        self.settings: dict[str, QueueSettings] = {one.name: one for one in queues}
         self.closer: Closing | None = None  # of this process's driver
         self.sinks: Sinks | None = None  # of this process's driver: they also get what is emitted outside of deliveries
         self.engine: Engine = urls.open_engine(
             url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone, looks=looks
         )
-        self.backend = backend_of(self.engine)
+        self.backend: Backend = backend_of(self.engine)
         self.warnings: list[str] = []
         self._named: set[str] = set()
         try:

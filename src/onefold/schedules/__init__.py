@@ -7,7 +7,8 @@ schedule nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Schedule", "ScheduleRetry", "Tick", "declare"]
 
-__getattr__ = lazy.attributes(
+__getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
         "Schedule": "onefold.schedules.schedule",

@@ -71,7 +71,7 @@ class Scheduler:
         self._bell = Bell()
         self._stopping = False
         self._started = False
-        self.sent = 0
+        self.sent: int = 0
         self._offset_ms = 0  # of the clock, against elapsed time
         self._looked_ms = self._swept_ms = self._clock.monotonic_ms()
 

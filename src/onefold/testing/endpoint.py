@@ -52,10 +52,10 @@ class Endpoint:
         self._serving = serving
         self._loop = loop
         self._clock = clock
-        self.url = serving.url
-        self.port = serving.port
-        self.region = serving.settings.region
-        self.account = serving.settings.account
+        self.url: str = serving.url
+        self.port: int = serving.port
+        self.region: str = serving.settings.region
+        self.account: str = serving.settings.account
 
     def boto3(self, service: str = "sqs", **settings: Any) -> Any:
         """A boto3 client for this endpoint, with keys that mean nothing.
