@@ -207,7 +207,7 @@ class PayloadCodec(Generic[T]):
         try:
             return encode(value) if codec.annotation is Any else codec.encode(cast(Any, value))
         except PayloadError as error:
-            raise payload_errors.of_result(value, error, codec.name) from None
+            raise payload_errors.of_result(value, error, codec.name, fitting(value)) from None
 
     def decode(self, data: bytes | str) -> T:
         """The payload of a JSON text.
@@ -253,6 +253,16 @@ def type_name(annotation: Any) -> str:
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return "None" if annotation is type(None) else annotation.__name__
     return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
+
+
+def fitting(value: object) -> str | None:
+    """An annotation under which a value that came back as another can be recorded as it is; None: none is plain to see."""
+    try:
+        annotation = payload_errors.annotation_of(value)
+        payload_type(annotation).encode(value)
+    except Exception:  # noqa: BLE001 - the value's own methods may raise anything; it is a proposal for an error's text
+        return None
+    return type_name(annotation)
 
 
 # ---------------------------------------------------------------------------------------------------------- decoders

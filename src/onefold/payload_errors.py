@@ -7,8 +7,11 @@ for what a check of the payload's own type says of it.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, starmap
 from math import isfinite
 from typing import Any
 
@@ -21,6 +24,8 @@ _PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
 _VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
 _STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
 _NOTHING = object()
+_TUPLE_PARTS_MAX = 4  # a longer one is of any length
+_UNION_MAX = 3
 
 
 def _shown(value: object) -> str:
@@ -103,15 +108,66 @@ def _value_at(text: bytes | str, path: str) -> str:
     return f"The value there is {_shown(value)}."
 
 
-def of_result(value: object, error: PayloadError, name: str) -> PayloadError:
-    """The error for a returned value that `error` refused; `name` is the type that the function says it returns."""
-    declared = "" if name in ("Any", "object") else f" of type {name}, as its annotation says,"
+def of_result(value: object, error: PayloadError, name: str, fitting: str | None) -> PayloadError:
+    """The error for a returned value that `error` refused.
+
+    Args:
+        name: of the type that the function says it returns. fitting: an annotation under which the value can be recorded.
+    """
+    is_declared = name not in ("Any", "object")
+    if fitting is not None and is_declared:
+        todo = f"Return a value of type {name}, as its annotation says, or annotate it with -> {fitting}."
+    elif fitting is not None:
+        todo = f"Annotate what the function returns: -> {fitting}. Without it the value is read back as plain JSON."
+    else:
+        declared = f" of type {name}, as its annotation says," if is_declared else ""
+        todo = (
+            f"Return None or a value{declared} that JSON can hold: builtins, dates, Decimal, UUID, Enum, dataclasses,"
+        )
+        todo += " Structs or pydantic models."
     return PayloadError(
         f"The function ran and returned a value of type {type(value).__qualname__} that cannot be recorded: {error.what}",
         meaning=f"Its effect has happened; only its result is missing. {error.meaning}".rstrip(),
-        todo=f"Return None or a value{declared} that JSON can hold: builtins, dates, Decimal, UUID, Enum, dataclasses,"
-        " Structs or pydantic models.",
+        todo=todo,
     )
+
+
+def annotation_of(value: Any) -> Any:
+    """The type to declare for a value, as its parts show it; `Any` for a part that does not. A proposal, to be tried.
+
+    Raises:
+        RecursionError: it is nested too deeply, or contains itself.
+    """
+    cls = type(value)
+    if cls is tuple and 0 < len(value) <= _TUPLE_PARTS_MAX:
+        parts: Any = tuple(annotation_of(part) for part in value)
+        return tuple[parts]
+    if cls is tuple:
+        part: Any = _common(value)
+        return tuple[part, ...]
+    if cls in (list, set, frozenset):
+        return cls[_common(value)] if value else cls
+    if cls is dict:
+        return dict[_common(value), _common(value.values())] if value else dict  # type: ignore[misc]
+    return cls
+
+
+def _common(parts: Iterable[Any]) -> Any:
+    """The type of all parts; empty lists and dicts say nothing."""
+    found = dict.fromkeys(annotation_of(part) for part in parts if type(part) not in (list, dict) or part)
+    return functools.reduce(operator.or_, found) if 0 < len(found) <= _UNION_MAX else Any
+
+
+def retyped(value: Any, back: Any) -> tuple[type, type] | None:
+    """The first part of a value whose class is another one in `back`, its equal read from JSON: what it was and is."""
+    if type(value) is not type(back):
+        return type(value), type(back)
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        pairs = chain(zip(value, back, strict=True), ((one, back[key]) for key, one in value.items()))
+    elif isinstance(value, list):
+        pairs = zip(value, back, strict=True)
+    return next((one for one in starmap(retyped, pairs) if one is not None), None)
 
 
 def no_json(value: object, error: Exception, encode: Callable[[object], bytes]) -> PayloadError:
@@ -207,6 +263,13 @@ def _names_in_json(value: object) -> set[str] | None:
     return known
 
 
+class _LostKey:
+    """What came back of a dict's key that is not text."""
+
+    def __init__(self, path: str, key: object) -> None:
+        self.path, self.key = path, key
+
+
 def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
     """The first place where two values differ: what stood there and what came back.
 
@@ -216,9 +279,9 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
         return None
     pairs: list[tuple[str, Any, Any]]
     if isinstance(value, Mapping) and isinstance(back, Mapping):
-        missing = next((key for key in value if key not in back), None)
-        if missing is not None:
-            return f"{path}.{missing}", value[missing], _NOTHING
+        for key in value:
+            if key not in back:
+                return f"{path}.{key}", value[key], _NOTHING if isinstance(key, str) else _LostKey(path, key)
         pairs = [(f".{key}", value[key], back[key]) for key in value]
     elif isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
         pairs = [(f"[{number}]", mine, theirs) for number, (mine, theirs) in enumerate(zip(value, back, strict=True))]
@@ -257,7 +320,11 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
     kind, became = type(value).__qualname__, type(back).__qualname__
     if back is _NOTHING:
         what = f"{name} has no place for the field {path}: it would be lost."
-        todo = "Send what the type declares, or add the field to it; keys of plain objects are text."
+        todo = "Send what the type declares, or add the field to it."
+    elif isinstance(back, _LostKey):
+        key_kind = type(back.key).__qualname__
+        what = f"{_place(back.path)} has the key {_shown(back.key)} of type {key_kind}: keys in JSON are text."
+        todo = f"Use text for keys, or declare the type, for example dict[{key_kind}, {kind}]."
     elif isinstance(value, float) and back is None:
         what = f"{_place(path)} is {value}, which JSON does not have."
         todo = "Send None, or a text, where there is no number."

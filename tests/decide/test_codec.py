@@ -223,6 +223,13 @@ def test_a_module_level_codec_knows_the_class_of_the_value() -> None:
     assert fingerprint(ORDER) == fingerprint(encode(ORDER))
 
 
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+DEEP: Any = (1,)  # not so deep that it could not be encoded, and different at the bottom
+for _ in range(600):
+    DEEP = [DEEP]
+
+
 def test_codecs_are_made_once_and_unhashable_annotations_work_too() -> None:
     assert payload_type(Order) is payload_type(Order)
     unhashable = Annotated[int, msgspec.Meta(extra_json_schema={"examples": [1]})]
@@ -242,6 +249,48 @@ def test_results_have_a_type_of_their_own() -> None:
         untyped.encode_result((1, 2))
 
 
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (Decimal("1.50"), "Decimal"),
+        (date(2024, 1, 1), "date"),
+        ((1, Decimal(2)), "tuple[int, Decimal]"),
+        ((1,) * 9, "tuple[int, ...]"),
+        ({"a", "b"}, "set[str]"),
+        (b"ab", "bytes"),
+        ([Line("s")], "list[Line]"),
+        ([1, Decimal(1)], "list[int | Decimal]"),
+        ({"when": date(2024, 1, 1)}, "dict[str, date]"),
+        ({1: "a"}, "dict[int, str]"),
+        ({"a": [Decimal(1)], "b": []}, "dict[str, list[Decimal]]"),
+        (object(), None),
+        (float("nan"), None),
+        (CYCLE, None),
+    ],
+    ids=lambda one: str(one)[:30],
+)
+def test_the_advice_for_a_result_without_annotation_is_one_that_helps(value: Any, annotation: str | None) -> None:
+    with pytest.raises(PayloadError) as caught:
+        payload_type(Any).encode_result(value)
+    if annotation is None:
+        assert "nnotate" not in caught.value.todo
+        assert "Return None or a value that JSON can hold" in caught.value.todo
+        return
+    assert f"Annotate what the function returns: -> {annotation}." in caught.value.todo
+    declared = eval(annotation, {"Decimal": Decimal, "date": date, "Line": Line})
+    typed = payload_type(Any, result=declared)
+    assert typed.decode_result(typed.encode_result(value)) == value
+
+
+def test_a_result_that_is_not_of_its_type_is_to_be_of_it_or_the_annotation_changed() -> None:
+    with pytest.raises(PayloadError) as caught:
+        payload_type(Any, result=int).encode_result(Decimal("1.5"))
+    assert "Return a value of type int, as its annotation says, or annotate it with -> Decimal." in caught.value.todo
+    with pytest.raises(PayloadError) as caught:
+        payload_type(Any, result=dict).encode_result({"a": Decimal("1.5")})
+    assert "or annotate it with -> dict[str, Decimal]." in caught.value.todo
+
+
 def test_classes_without_equality_are_compared_by_their_fields() -> None:
     data = encode(Identity(1.5, [Line("s")]))
     assert decode(data, Identity).lines == [Line("s")]
@@ -251,12 +300,6 @@ def test_classes_without_equality_are_compared_by_their_fields() -> None:
 
 # --------------------------------------------------------------------------------------------------- refused: values
 
-CYCLE: list[Any] = []
-CYCLE.append(CYCLE)
-DEEP: Any = (1,)  # not so deep that it could not be encoded, and different at the bottom
-for _ in range(600):
-    DEEP = [DEEP]
-
 REFUSED: list[tuple[Any, Any, str, str]] = [
     (Any, float("nan"), "The value is nan", "nan"),
     (Any, {"a": [1, float("inf")]}, r"field \$\.a\[1\] is inf", "inf"),
@@ -265,8 +308,8 @@ REFUSED: list[tuple[Any, Any, str, str]] = [
     (Any, {"a": {1, 2}}, r"\$\.a cannot be stored exactly: set would become list", "{1, 2}"),
     (Any, {"a": Decimal(1)}, r"\$\.a cannot be stored exactly: Decimal would become str", "Decimal"),
     (Any, {"a": date(2024, 1, 1)}, r"\$\.a .*date would become str", "2024"),
-    (Any, {1: "a"}, r"has no place for the field \$\.1", "'a'"),
-    (Any, {1: "a", "1": "b"}, r"has no place for the field \$\.1", "'a'"),
+    (Any, {1: "a"}, r"The value has the key 1 of type int: keys in JSON are text", "'a'"),
+    (Any, {"a": {1: "a", "1": "b"}}, r"The field \$\.a has the key 1 of type int: keys in JSON are text", "'a'"),
     (Any, {"a": [object()]}, r"field \$\.a\[0\] has no JSON form: its type is object", "object"),
     (Any, "\ud800", "The value is text that is not valid Unicode", "ud800"),
     (Any, {"a": [{"b": "\ud800"}]}, r"\$\.a\[0\]\.b is text that is not valid Unicode", "ud800"),

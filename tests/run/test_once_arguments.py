@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import enum
 import re
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -125,3 +128,104 @@ def decorate(function: Any = charge_of, **options: Any) -> Callable[..., Any]:
 def test_an_option_that_cannot_be_is_refused_when_it_decorates(call: Callable[[], object], said: str) -> None:
     with pytest.raises(onefold.UsageError, match=re.escape(said)):
         call()
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Receipt:
+    number: str
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "replayed"),
+    [
+        (Receipt("r-1"), "Receipt", {"number": "r-1"}),
+        (Colour.RED, "Colour", 1),
+        ([Colour.RED], "list[Colour]", [1]),
+        ({"colours": [Colour.RED]}, "dict[str, list[Colour]]", {"colours": [1]}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_result_that_comes_back_as_another_type_is_warned_about_once(
+    value: Any, annotation: str, replayed: Any, how: str
+) -> None:
+    decorate = onefold.once(key="{order}", name="charge", store=onefold.memory_store())
+    if how == "sync":
+
+        @decorate
+        def call(order: str):  # type: ignore[no-untyped-def]
+            return value
+
+        charge: Any = call
+    else:
+
+        @decorate
+        async def later(order: str):  # type: ignore[no-untyped-def]
+            return value
+
+        def charge(order: str) -> Any:
+            return asyncio.run(later(order))
+
+    with pytest.warns(UserWarning, match="charge returned") as caught:
+        assert charge("o-1") is value
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert f"-> {annotation}" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert charge("o-2") is value
+        assert type(charge("o-1")) is type(replayed)
+        assert charge("o-1") == replayed
+
+
+def test_what_comes_back_as_it_was_is_not_warned_about() -> None:
+    plain = [None, True, 1, 1.5, "a", [1, {"a": None}], {"a": [1]}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, value in enumerate(plain):
+
+            @onefold.once(key="{order}", name=f"plain-{number}", store=onefold.memory_store())
+            def charge(order: str, value: Any = value):  # type: ignore[no-untyped-def]
+                return value
+
+            assert charge("o-1") == charge("o-1") == value
+
+        @onefold.once(key="{order}", name="typed", store=onefold.memory_store())
+        def typed(order: str) -> Receipt:
+            return Receipt(order)
+
+        assert typed("o-1") == typed("o-1") == Receipt("o-1")
+
+
+def test_the_record_is_written_before_the_warning_even_where_warnings_are_errors() -> None:
+    ran: list[str] = []
+
+    @onefold.once(key="{order}", name="charge", store=onefold.memory_store())
+    def charge(order: str):  # type: ignore[no-untyped-def]
+        ran.append(order)
+        return Receipt(order)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="-> Receipt"):
+            charge("o-1")
+        assert charge("o-1") == {"number": "o-1"}
+    assert ran == ["o-1"]
+
+
+def test_the_advice_for_a_result_that_cannot_be_recorded_says_how_to_go_on() -> None:
+    @onefold.once(key="{order}", name="charge", store=onefold.memory_store())
+    def charge(order: str):  # type: ignore[no-untyped-def]
+        return Decimal("1.50")
+
+    with pytest.raises(onefold.PayloadError) as caught:
+        charge("o-1")
+    assert "Annotate what the function returns: -> Decimal." in caught.value.todo
+    assert "onefold held settle o-1 --done --result JSON --url URL" in caught.value.todo

@@ -185,7 +185,9 @@ class Guard:
         fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(parameters, Any))  # type: ignore[operator]
         self._key = key_rule(key, fields, what=f"key of {name}")
         self._tenant = key_rule(tenant, fields, what=f"tenant of {name}") if tenant else None
-        self._result = payload_type(Any, result=once_reports.returned(function))
+        returned = once_reports.returned(function)
+        self._result = payload_type(Any, result=returned)
+        self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None
         self._keep_ms = keep_ms
         self._lease_ms = lease_ms
         self._on_unknown = on_unknown
@@ -340,7 +342,7 @@ class Guard:
             failure = Failure(kind="unknown", error="PayloadError", summary=kept_text(error))
             if self._write(claimed, Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=True)):
                 self._history.note(claimed, now_ms, "held", failure)
-            raise
+            raise once_reports.not_recorded(claimed.hold.key.key, error) from None
         if not self._write(claimed, Complete(result=result, expires_at_ms=expires_at_ms)):
             self._history.note(claimed, now_ms, "lease-lost")
             raise errors.LeaseLost(
@@ -348,6 +350,9 @@ class Guard:
                 meaning="The run that took over decides what is recorded; this result was dropped.",
                 todo="Give the call a longer lease, or find out why this process could not renew it.",
             )
+        replays = self._replays
+        if replays is not None and not replays.is_over and type(value) not in replays.same:
+            replays.look(value, self._result.decode_result(result))
 
     def _write(self, claimed: Claimed, outcome: records.Outcome) -> bool:
         """Write what became of a call that had its effect; again for a while when the store cannot."""

@@ -19,12 +19,13 @@ import inspect
 import os
 import shlex
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec.structs import replace
 
-from onefold import duration, errors, redact
+from onefold import codec, duration, errors, payload_errors, redact
 from onefold.codec import outline
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Answer, Ask, Claimed, Failure, Record, RecordKey, Running
@@ -224,6 +225,50 @@ def returned(function: Callable[..., Any]) -> Any:
             f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
             todo="Define the types of a function under @once at module level.",
         ) from error
+
+
+class Replays:
+    """Whether a function that does not say what it returns answers repeated calls with another type than the first.
+
+    The first result that does is warned about, after its record is written, at the function: its annotation is missing.
+
+    Attributes:
+        same: types of results that need no look. is_over: it was warned about.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        self._file: str = code.co_filename if code is not None else name
+        self._line: int = code.co_firstlineno if code is not None else 0
+        self._name = name
+        self.same: Collection[type] = {type(None), bool, int, float, str}
+        self.is_over = False
+
+    def look(self, value: object, back: object) -> None:
+        """Warn if `back`, which a repeated call gets, has other types than `value`. Lists and dicts are looked at once."""
+        found = payload_errors.retyped(value, back)
+        if found is None:
+            self.same = {*self.same, type(value)}
+            return
+        self.is_over = True
+        was, became = (one.__qualname__ for one in found)
+        part = f"returned a {was}" if type(value) is found[0] else f"returned a {was} in a {type(value).__qualname__}"
+        proposed = codec.fitting(value)
+        text = (
+            f"{self._name} {part}, and does not say so: a repeated call gets a {became} instead, read from the record."
+        )
+        text += f" Annotate the function: -> {proposed}." if proposed else " Annotate what the function returns."
+        warnings.warn_explicit(text, UserWarning, self._file, self._line)
+
+
+def not_recorded(key: str, error: errors.PayloadError) -> errors.PayloadError:
+    """`error` about a result, which is its caller's, with the way out for this call."""
+    return errors.PayloadError(
+        error.what,
+        meaning=error.meaning,
+        todo=f"{error.todo} This call is held for a person:"
+        f" onefold held settle {shlex.quote(key)} --done --result JSON --url URL, where URL is that of the store.",
+    )
 
 
 def lazy_result(name: str, value: object) -> errors.UsageError:
