@@ -11,8 +11,9 @@ import onefold
 from onefold import limits
 from onefold.admin import names, status
 from onefold.admin.session import AdminSession, Jobs
+from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Attribute
+from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
@@ -21,6 +22,7 @@ from onefold.runner.worker import WorkerSettings
 from onefold.runtime.workers import make_worker
 from onefold.testing import inline
 from onefold.testing.inline import Recorder, World
+from tests.run.workshop import Workshop, finished
 
 DAY_MS = limits.DAY_MS
 
@@ -177,6 +179,60 @@ def test_made_up_jobs_fill_neither_state_nor_ledger() -> None:
 def test_how_long_it_is_hidden(age_ms: int, receives: int, counted: bool, waits_ms: int | None) -> None:
     queue = QueueSettings(name="orders", dead_letter="orders-dead", receives_max=10)
     assert orphans.wait_ms(queue, age_ms, receives, counted=counted) == waits_ms
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_worker_until_empty_ends_when_nobody_takes_what_is_left(tmp_path: Path, fifo: bool) -> None:
+    shop = Shop(fifo=fifo)
+    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", SystemClock(), SeededEntropy(1)) as runtime:
+        group = "blocked" if fifo else None
+        nobodys = Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group=group, dedup_id=group)
+        runtime.backend.open_queue(shop.queue.name).send([nobodys])
+        for name in ["blocked", "free"] if fifo else ["free"]:
+            shop.book.send(Order(name))
+        report, _ = finished(shop.app)
+    assert (report.code, report.counts.completed, shop.ran) == (0, 1, ["free"])
+    assert list(report.not_taken) == [shop.queue.name]
+    assert report.not_taken[shop.queue.name] >= 1
+
+
+def test_what_another_worker_runs_is_waited_for_beside_what_nobody_takes(tmp_path: Path) -> None:
+    shop, clock = Shop(), ManualClock()
+    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
+        queue = runtime.backend.open_queue("orders")
+        shop.book.send(Order("elsewhere"))
+        (elsewhere,) = queue.receive(1, 60_000)
+        queue.send([Entry(body="{}", attributes={"onefold.job": Attribute("nobody")})])
+        worker = Workshop(shop.app, WorkerSettings(until_empty=True))
+        worker.start()
+        worker.told.wait_for("released")
+        for count in (2, 3):  # hidden for a second, then looked at again, later each time
+            worker.pass_time(clock, 10_000)
+            worker.told.wait_for("released", count)
+        assert not worker.worker.draining
+        queue.delete([elsewhere.receipt])
+        clock.advance(1_000)  # the next look
+        assert worker.end().not_taken == {"orders": 1}
+
+
+def test_what_comes_later_in_a_blocked_group_does_not_keep_a_worker_either(tmp_path: Path) -> None:
+    shop, clock = Shop(fifo=True), ManualClock()
+    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
+        queue = runtime.backend.open_queue("orders.fifo")
+        queue.send([Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group="x", dedup_id="n")])
+        shop.book.send(Order("elsewhere"))
+        nobodys, elsewhere = queue.receive(2, 60_000)
+        queue.set_visible_in([(nobodys.receipt, RetryIn(0, uncounted=True))])
+        worker = Workshop(shop.app, WorkerSettings(until_empty=True))
+        worker.start()
+        worker.told.wait_for("released")
+        shop.book.send(Order("x"))
+        queue.delete([elsewhere.receipt])
+        worker.pass_time(clock, 30_000)
+        worker.told.wait_for("released", 2)
+        clock.advance(2_000)
+        assert "orders.fifo" in worker.end().not_taken
+        assert shop.ran == []
 
 
 def test_dead_letters_near_their_end_are_warned_about(tmp_path: Path) -> None:

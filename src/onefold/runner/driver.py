@@ -140,6 +140,10 @@ class Driver:
             self._made.setdefault("orphans", made)
         return self._made["orphans"]
 
+    def orphans(self, queue: str) -> int:
+        """How many messages of a queue this driver hides now, since no job here takes them."""
+        return self._orphans.hidden(queue) if self._made else 0
+
     # -- begin -------------------------------------------------------------------------------------------------------
 
     def begin(self, deliveries: Sequence[Delivery]) -> list[Execution]:
@@ -165,10 +169,15 @@ class Driver:
                 given_up = self._orphans.settle(delivery, str(error), counted=counted)
                 if not isinstance(given_up, int):
                     runs.append(given_up)
-                elif delivery.sequence is None:
+                    continue
+                until_ms = self.clock.monotonic_ms() + given_up
+                if delivery.sequence is None:
                     self.give_back([delivery], str(error), given_up)
+                    held = {delivery.receipt}
                 else:
-                    back |= self.finisher.hold_up(deliveries[place:], str(error), given_up)
+                    held = self.finisher.hold_up(deliveries[place:], str(error), given_up)
+                    back |= held
+                self._orphans.hide(delivery.queue, held, until_ms)
                 continue
             facts, payload = _read(job, delivery)
             run = Execution(job, delivery, facts, payload)

@@ -9,7 +9,8 @@ Never here: settling. Invariant: whoever sends messages for many made-up jobs fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -39,6 +40,7 @@ _COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
 _NAMES_MAX: Final = 20  # jobs of one queue that are told apart
 _NAME_CHARS_MAX: Final = 128
 _OTHERS: Final = "(others)"
+_HIDDEN_MIN: Final = 1_000  # so many are remembered before those that are visible again are forgotten
 
 
 class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,6 +95,9 @@ class Orphans:
         self._clock = clock
         self._report = report
         self._told: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
+        self._hidden: dict[str, dict[str, int]] = {}  # queue, receipt: monotonic instant when it becomes visible again
+        self._prune_at = _HIDDEN_MIN
+        self._lock = threading.Lock()
 
     def settle(self, delivery: Delivery, why: str, *, counted: bool) -> int | Execution:
         """How long a message is hidden, ms; or the run that moves it to the dead-letter queue."""
@@ -103,6 +108,21 @@ class Orphans:
             return _burial(delivery, why)
         self._tell(delivery, why, delivery.sent_at_ms + _patience_ms(settings))
         return found
+
+    def hide(self, queue: str, receipts: Collection[str], until_ms: int) -> None:
+        """Remember that messages were given back that stay hidden until a monotonic instant."""
+        with self._lock:
+            hidden = self._hidden.setdefault(queue, {})
+            hidden.update(dict.fromkeys(receipts, until_ms))
+            if len(hidden) > self._prune_at:
+                self._hidden[queue] = hidden = _later(hidden, self._clock.monotonic_ms())
+                self._prune_at = max(2 * len(hidden), _HIDDEN_MIN)
+
+    def hidden(self, queue: str) -> int:
+        """How many messages of a queue are hidden by this worker now, since no job here takes them."""
+        with self._lock:
+            self._hidden[queue] = found = _later(self._hidden.get(queue, {}), self._clock.monotonic_ms())
+            return len(found)
 
     def _tell(self, delivery: Delivery, why: str, ends_at_ms: int) -> None:
         now_ms, queue, name = self._clock.monotonic_ms(), delivery.queue, _name(delivery)
@@ -128,6 +148,10 @@ class Orphans:
         names = sorted(kept, key=lambda other: -kept[other].at_ms)[:_NAMES_MAX]
         value = msgspec.json.encode({**{other: kept[other] for other in names}, name: note})
         self._state.put([Change(PLACE + queue, value, found.version if found is not None else 0)])
+
+
+def _later(hidden: Mapping[str, int], now_ms: int) -> dict[str, int]:
+    return {receipt: at_ms for receipt, at_ms in hidden.items() if at_ms > now_ms}
 
 
 def decoded(value: bytes) -> dict[str, Waiting]:

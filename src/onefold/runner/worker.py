@@ -59,7 +59,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         lease_ms: how long claims and receives hold without a heartbeat, 1,000 or more.
         grace_ms: how long a drain waits for what runs; None: the longest timeout of any job.
         weights: how often a queue's turn comes, 1 or more; 1 where absent.
-        until_empty: drain as soon as the queues are empty, nothing is in flight here or elsewhere.
+        until_empty: drain as soon as the queues are empty, nothing is in flight here or elsewhere. Messages that no job here
+            takes, and what waits behind them in a FIFO group, count as nothing.
         wait_for_delayed: with until_empty: delayed messages count as not empty.
     """
 
@@ -167,11 +168,14 @@ class ExitReport(Struct, frozen=True, kw_only=True):
         code: 0 drained; 3 stopped at once, or after the grace time, with work in hand.
         left: what still ran then, as `job key`; whoever takes over decides by the job's policy.
         counts: the last numbers.
+        not_taken: with `until_empty`, by queue: messages that were left because no job here takes them, and on a FIFO
+            queue those behind them that were received.
     """
 
     code: Literal[0, 3]
     left: tuple[str, ...]
     counts: Snapshot
+    not_taken: Mapping[str, int] = {}
 
 
 class Rate:
@@ -198,6 +202,7 @@ class Rate:
 
 MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again within a second or so
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
+_BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for so long wait behind others
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
 _CALM_MS = 50  # after the backend failed: 50 ms x 2^n, at most
 _CALM_MS_MAX = 5_000
@@ -272,6 +277,8 @@ class Worker:
         self._grace_end_ms: int | None = None
         self._calm_until_ms = 0
         self._failures = 0
+        self._blocked: tuple[int, int] | None = None  # how many were received, and since when
+        self._not_taken: dict[str, int] = {}
         self._watchdog = Watchdog(self._in_flight, clock=clock, stop=self._stop, told=self._tell_overrun)
         heartbeat = Heartbeat(
             self._in_flight, backend, clock=clock, lease_ms=settings.lease_ms, also=driver.admission.renew, stop=self._stop,
@@ -383,7 +390,7 @@ class Worker:
                 finisher.announce("worker-stopped", {"left": len(left)})
             if self._hurry is not None:
                 self._hurry(None)  # the program may go on without this worker
-        return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot())
+        return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._not_taken)
 
     def _turn(self) -> bool:
         """One turn; whether there was anything to do."""
@@ -475,11 +482,27 @@ class Worker:
     def _is_empty(self) -> bool:
         if len(self._in_flight) or not all(feed.dry for feed in self._poller.feeds.values()):
             return False
+        not_taken: dict[str, int] = {}
+        blocked = False
         for feed in self._poller.feeds.values():
             depth = feed.queue.depth()
-            if depth.visible or depth.in_flight or (depth.delayed and self._settings.wait_for_delayed):
+            hidden = self._driver.orphans(feed.queue.name)  # after the depth: what is hidden still was hidden then
+            if hidden:
+                not_taken[feed.queue.name] = hidden
+            if depth.in_flight > hidden or (depth.delayed and self._settings.wait_for_delayed):
                 return False
-        return True
+            if depth.visible and not (hidden and feed.queue.name.endswith(".fifo")):
+                return False
+            blocked = blocked or depth.visible > 0
+        self._not_taken = not_taken
+        return not blocked or self._stays_blocked()
+
+    def _stays_blocked(self) -> bool:
+        """Whether what is visible cannot be received for a while now: it waits behind messages that no job here takes."""
+        now_ms, received = self._clock.monotonic_ms(), self._in_flight.counts().get("received", 0)
+        if self._blocked is None or self._blocked[0] != received:
+            self._blocked = received, now_ms
+        return now_ms - self._blocked[1] >= _BLOCKED_MS
 
     def _give_back(self) -> bool:
         """While draining: return what was not begun, last first; whether this was the first time."""

@@ -81,7 +81,8 @@ _DEFAULTS = WorkerSettings()
     "--until-empty",
     is_flag=True,
     help="End when nothing is left: not waiting, not in flight, not delayed. Delayed messages, such as the looks of "
-    "app.reconcile, are waited for until they are due; which, and how long, is said on standard error.",
+    "app.reconcile, are waited for until they are due; which, and how long, is said on standard error. Messages that no "
+    "job of the app takes are left, and counted at the end.",
 )
 @click.option(
     "--lease",
@@ -445,6 +446,12 @@ def _sentence(counts: Snapshot, waiting: int | None) -> str:
 
 def _draw(report: ExitReport) -> None:
     line(f"ended: {_sentence(report.counts, None)}")
+    for queue, count in report.not_taken.items():
+        line(
+            f"{counted(count, 'message')} left in {queue}: no job of this app takes {'it' if count == 1 else 'them'}; "
+            "`onefold stuck` says why, and when the wait ends.",
+            "yellow",
+        )
     if report.left:
         line(
             f"{counted(len(report.left), 'run')} abandoned, will be taken over: {', '.join(report.left[:5])}",
