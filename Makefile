@@ -95,6 +95,14 @@ $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@cd tests/clients/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@
 
+# A Chromium for the tests that open pages, whatever it is called here; Debian's smallest where there is none.
+.PHONY: browser
+browser:
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome chrome; do \
+	    if command -v $$name >/dev/null; then exit 0; fi; \
+	done; \
+	$(call debian_package,chromium-headless-shell)
+
 .PHONY: demo
 demo: $(READY) ## 25,943 real invoices under fire: duplicates, kills, a slow partner; three tables, twice 0, never 0
 	@$(BIN)/onefold demo $(ARGS)
@@ -112,7 +120,7 @@ demo-enrich: $(READY) ## A nightly file through a map run past its threshold, re
 	@$(BIN)/onefold demo enrich $(ARGS)
 
 .PHONY: test
-test: $(READY) $(TOOLS)/.ready ## Every test that gates; at most 20 minutes on two cores
+test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; at most 20 minutes on two cores
 	$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
