@@ -145,3 +145,37 @@ def test_a_claim_of_fresh_work_asks_the_history_for_nothing() -> None:
         process.run()
         assert not [call for call in process.calls if call.startswith("ledger")]
         assert bench.backend.ledger.of_key(RecordKey("", "ship", "o-0")) == []
+
+
+def unknowns(bench: Bench) -> list[tuple[int, object]]:
+    return [(row.at_ms - START_MS, row.detail["fence"]) for row in bench.history("o-1") if row.event == "unknown"]
+
+
+@pytest.mark.parametrize("one_transaction", [True, False], ids=["one transaction", "two systems"])
+def test_a_crash_that_the_end_of_its_run_reported_is_not_reported_again(one_transaction: bool) -> None:
+    """As a child process's: its worker says that the run has died, and the next claim finds its record unknown."""
+    shop = Shop(onefold.OutcomeUnknown("It died."), onefold.OutcomeUnknown("It died."), "L-1", **OPTIONS)
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        process = bench.process(one_transaction=one_transaction)
+        process.run_for(60_000)
+        assert process.names() == ["unknown", "retry", "unknown", "retry", "completed"]
+        assert [fence for _, fence in unknowns(bench)] == [1, 2]
+
+
+def test_a_reported_crash_whose_row_was_lost_is_reported_by_the_next_claim() -> None:
+    shop = Shop(onefold.OutcomeUnknown("It died."), "L-1", **OPTIONS)
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+
+        def dies(verb: str, side: str) -> None:
+            if (verb, side) == ("ledger.append", "before"):
+                raise Crash
+
+        crash_one(bench, fault=dies, one_transaction=False)
+        assert unknowns(bench) == []
+        crash_one(bench, fault=dies, one_transaction=False)  # nor can the one that finds it
+        last = bench.process(one_transaction=False)
+        last.run()
+        assert [fence for _, fence in unknowns(bench)] == [2]
+        assert [name for name in last.names() if name != "takeover"] == ["unknown", "completed"]

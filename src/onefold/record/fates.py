@@ -149,7 +149,8 @@ def _where(outcome: Failed) -> dict[str, str]:
 def _unknown(
     outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
 ) -> Decision:
-    told = Note("unknown", {"attempt": attempt, "error": outcome.error, "policy": policy.on_unknown, **_where(outcome)})
+    detail = {"attempt": attempt, "fence": claimed.hold.fence, "error": outcome.error, "policy": policy.on_unknown}
+    told = Note("unknown", {**detail, **_where(outcome)})
     if policy.on_unknown == "hold":
         return park(
             outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told,

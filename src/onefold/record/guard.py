@@ -101,8 +101,9 @@ _DIED = "The process that ran it ended before it could say whether the effect ha
 def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
     """What a claim has shown about the run before it, to be written with the claim and before any handler is called.
 
-    One `takeover` for each process that ended without a word. `unknown` where a run's outcome is in doubt and the policy is
-    to run it again or to hold it: once for a crash, by the claim that counts it.
+    One `takeover` for each process that ended without reporting an outcome. `unknown` where that leaves a run in doubt and
+    the policy is to run it again or to hold it: once for each crash, by the claim that counts it. A record that is `unknown`
+    was left so by the end of its run, which has reported that itself.
     """
     if not isinstance(found, store.Claimed):
         return ()
@@ -110,10 +111,20 @@ def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
     if found.found == "in_progress":
         detail = {"from": found.previous_owner, "fence": found.hold.fence, "crashes": found.crashes}
         notes = (Note("takeover", detail | {"doubt": found.doubt, "started": found.crashed}),)
-    reported = found.found == "released" or (found.found == "in_progress" and not found.crashed)
-    if not reported and not found.started and found.doubt and policy.effect != "transactional":
-        again = found.crashes < policy.crashes_max and found.attempts < policy.attempts_max
-        if policy.on_unknown == "hold" or (policy.on_unknown == "rerun" and again):
-            detail = {"policy": policy.on_unknown, "crashes": found.crashes, "fence": found.hold.fence}
-            notes = (*notes, Note("unknown", detail))
+        if found.crashed:
+            notes += _in_doubt(found, policy)
     return notes
+
+
+def unreported(found: store.Claimed, policy: Policy) -> tuple[Note, ...]:
+    """As `noticed`, of a record that the end of a run left `unknown` and whose row in the history was lost."""
+    return _in_doubt(found, policy) if found.found == "unknown" else ()
+
+
+def _in_doubt(found: store.Claimed, policy: Policy) -> tuple[Note, ...]:
+    again = found.crashes < policy.crashes_max and found.attempts < policy.attempts_max
+    if found.started or not found.doubt or policy.effect == "transactional":
+        return ()
+    if policy.on_unknown == "hold" or (policy.on_unknown == "rerun" and again):
+        return (Note("unknown", {"policy": policy.on_unknown, "crashes": found.crashes, "fence": found.hold.fence}),)
+    return ()

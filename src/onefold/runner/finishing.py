@@ -18,9 +18,9 @@ from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import Change, group_flag
 from onefold.contracts.store import Claimed, Complete, Conflict
 from onefold.record import delivery as fate
-from onefold.record import guard
 from onefold.record.delivery import Unstorable
 from onefold.runner import settlement
+from onefold.runner.claims import Claims
 from onefold.runner.events import EVENTS, Event, Sinks, kept
 from onefold.runner.handlers import run_of
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
-_ROWS_LOOKED_AT = 100_000  # of one operation, for the rows of an earlier claim
 
 
 class Finisher:
@@ -65,6 +64,7 @@ class Finisher:
         in_flight: InFlight,
     ) -> None:
         self._backend = backend
+        self._claims = Claims(backend.store, backend.ledger, records_with_history=backend.commit is not None)
         self._clock = clock
         self._never = never
         self._owner = owner
@@ -97,59 +97,20 @@ class Finisher:
     def _claim(
         self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
-        """Claim, and report each crash that this shows before any handler is called.
+        """Claim; the answers, and the indexes of runs that must not be performed, with why."""
 
-        Where history and records share a transaction the rows stand or fall with the claims. Elsewhere they are appended
-        after the claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner
-        died in between finds an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is
-        missing: no crash is lost, and none is reported twice.
+        def event_of(place: int, note: fate.Note) -> Event:
+            return self._event(note.event, runs[place].delivery, runs[place], note.detail)
 
-        Returns:
-            The answers; and the indexes of runs that must not be performed because their rows could not be written, with
-            why. Their claims are left to end with their lease, so that the next one finds what is missing.
-        """
-        store = self._backend.store
-        events: dict[int, list[Event]] = {}
-        refused: dict[int, str] = {}
-        if store.capabilities.notes_claims:
-
-            def rows_of(place: int, found: Claimed) -> list[Row]:
-                events[place] = self._noticed(runs[place], found)
-                return [event.row() for event in events[place]]
-
-            answers = store.claim(asks, now_ms, rows_of)
-        else:
-            answers = store.claim(asks, now_ms)
-            for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
-                if isinstance(found, Claimed) and found.found != "absent":
-                    try:
-                        events[place] = self._append_noticed(run, found)
-                    except errors.OnefoldError as error:
-                        if found.doubt:  # else nothing was in doubt, and this claim may be a start already
-                            refused[place] = f"the history could not be written before the handler: {error}"[:500]
-        for place in sorted(events):
-            for event in events[place]:
-                self._sinks.emit(event)
+        answers, events, failed = self._claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
+        for event in events:
+            self._sinks.emit(event)
+        refused = {
+            place: f"the history could not be written before the handler: {error}"[:500]
+            for place, error in failed.items()
+            if isinstance(found := answers[place], Claimed) and found.doubt  # else it may be a start already
+        }
         return answers, refused
-
-    def _noticed(self, run: Execution, found: Claimed) -> list[Event]:
-        return [
-            self._event(note.event, run.delivery, run, note.detail) for note in guard.noticed(found, run.job.policy)
-        ]
-
-    def _append_noticed(self, run: Execution, found: Claimed) -> list[Event]:
-        """Append what a claim has shown, and what the claim before it could not say any more."""
-        events = self._noticed(run, found)
-        if found.found == "in_progress" and found.doubt and not found.crashed:
-            rows = self._backend.ledger.of_key(found.hold.key, _ROWS_LOOKED_AT)
-            before = found.hold.fence - 1
-            if not any(row.event in ("takeover", "unknown") and row.detail.get("fence") == before for row in rows):
-                hold = msgspec.structs.replace(found.hold, fence=before)
-                unsaid = msgspec.structs.replace(found, hold=hold, crashed=True, previous_owner=None)
-                events = [*self._noticed(run, unsaid), *events]
-        if events:
-            self._backend.ledger.append([event.row() for event in events])
-        return events
 
     def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
         """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""

@@ -23,14 +23,13 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from msgspec.structs import replace
-
 from onefold import codec, duration, errors, payload_errors, redact
 from onefold.codec import outline
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Answer, Ask, Claimed, Failure, Record, RecordKey, Running
-from onefold.record import guard
-from onefold.record.delivery import Backoff, Policy
+from onefold.record.delivery import Backoff, Note, Policy
+from onefold.runner.claims import Claims
+from onefold.runner.events import Event
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, Store
@@ -345,7 +344,6 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
 
 
 Detail = Mapping[str, str | int | bool | None]
-_ROWS_LOOKED_AT: Final = 100  # for the death that a claim before could not write
 _ENDLESS: Final = 1 << 62  # of attempts: calls have no budget
 
 
@@ -360,6 +358,7 @@ class CallHistory:
     def __init__(self, store: Store, name: str, on_unknown: Literal["rerun", "hold"], crashes: int) -> None:
         self._store = store
         self._ledger: Ledger | None = getattr(store, "ledger", None)
+        self._claims = Claims(store, self._ledger, records_with_history=False)
         self._warned = False
         self._policy = Policy(
             job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
@@ -373,33 +372,16 @@ class CallHistory:
             OnefoldError: the store cannot be used; or the death of the call before could not be written: the claim ends with
                 its lease, and the next one writes it.
         """
-        if self._ledger is None:
-            return self._store.claim((ask,), now_ms)[0]
-        if self._store.capabilities.notes_claims:
-            return self._store.claim((ask,), now_ms, lambda _, found: self._noticed(found, now_ms))[0]
-        (found,) = self._store.claim((ask,), now_ms)
-        if isinstance(found, Claimed) and found.found != "absent":
-            try:
-                self._append(self._ledger, found, now_ms)
-            except errors.OnefoldError as error:
-                if found.doubt:
-                    raise
-                self._warn(error)
+
+        def event_of(_: int, note: Note) -> Event:
+            return Event(at_ms=now_ms, name=note.event, key=ask.key, actor=ask.owner, detail=note.detail)
+
+        (found,), _, failed = self._claims.claim((ask,), now_ms, (self._policy,), event_of)
+        for error in failed.values():
+            if isinstance(found, Claimed) and found.doubt:
+                raise error
+            self._warn(error)
         return found
-
-    def _noticed(self, found: Claimed, now_ms: int) -> list[Row]:
-        return [self._row(found, now_ms, note.event, note.detail) for note in guard.noticed(found, self._policy)]
-
-    def _append(self, ledger: Ledger, found: Claimed, now_ms: int) -> None:
-        rows = self._noticed(found, now_ms)
-        if found.found == "in_progress" and found.doubt and not found.crashed:
-            before = found.hold.fence - 1
-            known = ledger.of_key(found.hold.key, _ROWS_LOOKED_AT)
-            if not any(row.event in ("takeover", "unknown") and row.detail.get("fence") == before for row in known):
-                unsaid = replace(found, hold=replace(found.hold, fence=before), crashed=True, previous_owner=None)
-                rows = [*self._noticed(unsaid, now_ms), *rows]
-        if rows:
-            ledger.append(rows)
 
     def note(
         self, claimed: Claimed, now_ms: int, event: str, failure: Failure | None = None, raised: Failed | None = None

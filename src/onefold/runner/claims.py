@@ -1,0 +1,114 @@
+"""Claiming operations, and reporting each crash that a claim shows before any handler is called.
+
+Where history and records share a transaction the rows stand or fall with the claims. Elsewhere they are appended after the
+claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner died in between finds
+an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is missing. The same holds for a run
+whose end was recorded as unknown by a process that died before it appended its row. So no crash is lost, and none is
+reported twice.
+Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a claim whose rows could not be written is
+never the start of a handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from onefold import errors
+from onefold.contracts.store import Claimed
+from onefold.record import guard
+
+if TYPE_CHECKING:
+    from onefold.contracts.ledger import Row
+    from onefold.contracts.store import Answer, Ask
+    from onefold.contracts.verbs import Ledger, Store
+    from onefold.record.delivery import Note, Policy
+    from onefold.runner.events import Event
+
+    EventOf = Callable[[int, Note], Event]
+
+_ROWS_LOOKED_AT = 100_000  # of one operation, for the rows of an earlier claim
+
+
+class Claims:
+    """Claims on one store.
+
+    Args:
+        ledger: the history; None where the store has none.
+        records_with_history: a run's end and its rows are written in one transaction.
+    """
+
+    def __init__(self, store: Store, ledger: Ledger | None, *, records_with_history: bool) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._records_with_history = records_with_history
+
+    def claim(
+        self, asks: Sequence[Ask], now_ms: int, policies: Sequence[Policy], event_of: EventOf
+    ) -> tuple[Sequence[Answer], list[Event], dict[int, errors.OnefoldError]]:
+        """Claim, and write what that shows of the runs before.
+
+        Args:
+            policies: of each ask's operation. event_of: makes an event of the ask at an index, and of what is to be noted.
+
+        Returns:
+            The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
+            with why. Those in doubt must not be performed: left to end with their lease, they are found by the next claim,
+            which writes what is missing.
+
+        Raises:
+            OnefoldError: the store could not claim; nothing was noted.
+        """
+        if self._ledger is None:
+            return self._store.claim(asks, now_ms), [], {}
+        events: dict[int, list[Event]] = {}
+        refused: dict[int, errors.OnefoldError] = {}
+        joint = self._store.capabilities.notes_claims
+        if joint:
+
+            def rows_of(place: int, found: Claimed) -> list[Row]:
+                events[place] = [event_of(place, note) for note in guard.noticed(found, policies[place])]
+                return [event.row() for event in events[place]]
+
+            answers = self._store.claim(asks, now_ms, rows_of)
+        else:
+            answers = self._store.claim(asks, now_ms)
+        for place, found in enumerate(answers):
+            if type(found) is not Claimed or found.found == "absent":
+                continue
+            notes = () if joint else guard.noticed(found, policies[place])
+            try:
+                notes = (*self._unreported(self._ledger, found, policies[place], now_ms, joint=joint), *notes)
+                late = [event_of(place, note) for note in notes]
+                if late:
+                    self._ledger.append([event.row() for event in late])
+            except errors.OnefoldError as error:
+                refused[place] = error
+            else:
+                events[place] = [*late, *events.get(place, ())]
+        return answers, [event for place in sorted(events) for event in events[place]], refused
+
+    def _unreported(
+        self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, *, joint: bool
+    ) -> tuple[Note, ...]:
+        """What the end of the run in doubt, or the claim that noticed its crash, should have written and could not."""
+        is_ended = found.found == "unknown" and not self._records_with_history
+        is_claimed = found.found == "in_progress" and found.doubt and not found.crashed and not joint
+        if not is_ended and not is_claimed:
+            return ()
+        (record,) = self._store.read([found.hold.key], now_ms)
+        if record is None:
+            return ()
+        run = (
+            record.started_fence
+        )  # of the run in doubt: the next claim has noticed its crash, unless its end was recorded
+        for row in ledger.of_key(found.hold.key, _ROWS_LOOKED_AT):
+            is_end = "attempt" in row.detail
+            if row.event in ("takeover", "unknown") and row.detail.get("fence", run) == (run if is_end else run + 1):
+                return ()
+        if is_ended:
+            return guard.unreported(found, policy)
+        hold = replace(found.hold, fence=run + 1)
+        return guard.noticed(replace(found, hold=hold, crashed=True, previous_owner=None), policy)
