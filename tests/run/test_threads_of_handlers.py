@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import os
@@ -98,7 +99,54 @@ def in_task(shop: Shop, ctx: onefold.Context) -> None:
     asyncio.run(main())
 
 
+def in_raw_thread(shop: Shop, ctx: onefold.Context) -> None:
+    done = threading.Event()
+
+    def act() -> None:
+        shop.mail.send(Order("m"))
+        done.set()
+
+    _thread.start_new_thread(act, ())
+    assert done.wait(30)
+
+
+def in_callback_of_a_future(shop: Shop, ctx: onefold.Context) -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def act(_: object) -> None:
+        shop.mail.send(Order("m"))
+        done.set()
+
+    future = POOL.submit(go.wait, 30)
+    future.add_done_callback(act)
+    go.set()
+    assert done.wait(30)
+
+
+def in_callback_of_multiprocessing(shop: Shop, ctx: onefold.Context) -> None:
+    done = threading.Event()
+
+    def act(_: object) -> None:
+        shop.mail.send(Order("m"))
+        done.set()
+
+    OTHER_POOL.apply_async(int, (), {}, act).get(30)
+    assert done.wait(30)
+
+
+def in_callback_of_an_error(shop: Shop, ctx: onefold.Context) -> None:
+    done = threading.Event()
+
+    def act(_: object) -> None:
+        shop.mail.send(Order("m"))
+        done.set()
+
+    OTHER_POOL.map_async(int, ["no number"], error_callback=act).wait(30)
+    assert done.wait(30)
+
+
 POOL = ThreadPoolExecutor(1)
+OTHER_POOL = ThreadPool(1)
 POOL.submit(int).result()  # its thread is older than any handler
 
 
@@ -115,6 +163,10 @@ POOL.submit(int).result()  # its thread is older than any handler
         in_older_pool_by_context,
         in_older_pool_by_copy,
         in_task,
+        in_raw_thread,
+        in_callback_of_a_future,
+        in_callback_of_multiprocessing,
+        in_callback_of_an_error,
     ],
 )
 def test_what_a_handlers_threads_send_leaves_with_its_run_or_not_at_all(way: Any, fails: bool) -> None:

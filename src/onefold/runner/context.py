@@ -9,13 +9,14 @@ before its record is written.
 
 from __future__ import annotations
 
+import _thread
 import functools
 import importlib
 import os
 import sys
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from onefold import errors
 from onefold.record.keys import idempotency_key
@@ -40,8 +41,8 @@ _KEEPING = threading.Lock()  # between a run's end and sends of its threads; hel
 _start: Any = None  # what `Thread.start` was, once it is watched
 _POOLS = "concurrent.futures.thread"
 _OTHER_POOLS = "multiprocessing.pool"
-_GIVE_WORK = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
-_watched: set[str] = set()  # which modules' pools are watched
+_CALLBACKS = ("callback", "error_callback")
+_watched: set[tuple[str, str]] = set()  # modules and their classes that are wrapped
 
 
 def _after_fork() -> None:
@@ -64,16 +65,18 @@ def of_this_thread() -> Context | None:
 def watch_threads() -> None:
     """From now on note whose work threads do in this process: they inherit no context before Python 3.14.
 
-    Called by who performs runs. `Thread.start` and what gives work to the standard library's pools are wrapped once for the
-    life of the process, as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would
-    leave before its run completes, or although it fails. A pool's threads do the work of many: each item belongs to the run
-    that gives it, and never to the one that happened to use the pool first. So does what a loop in another thread is given.
+    Called by who performs runs. What starts threads and what gives work to the standard library's pools is wrapped once for
+    the life of the process, as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would
+    leave before its run completes, or although it fails. A pool's threads do the work of many: each item, and each callback
+    of a future, belongs to the run that gives it, and never to the one that happened to use the pool first. So does what a
+    loop in another thread is given.
     """
     global _start  # noqa: PLW0603 - of the process, as the class is
     watch_pools()
     if _start is not None:
         return
     start = _start = threading.Thread.start
+    start_new_thread = _thread.start_new_thread
 
     @functools.wraps(start)
     def noting(self: threading.Thread) -> None:
@@ -84,28 +87,35 @@ def watch_threads() -> None:
             self.run = functools.partial(_in_run, run, self.run)  # type: ignore[method-assign]
         start(self)
 
+    @functools.wraps(start_new_thread)
+    def starting(function: Callable[..., Any], /, *args: Any) -> int:
+        run = of_this_thread()
+        if run is not None and not str(getattr(function, "__module__", "")).startswith(("onefold.", "threading")):
+            function = functools.partial(_in_run, run, function)
+        return start_new_thread(function, *args)
+
     threading.Thread.start = noting  # type: ignore[method-assign]
+    _thread.start_new_thread = starting
 
 
 def watch_pools(*, load: bool = False) -> None:
-    """As `watch_threads`, for pools, once somebody has loaded them; called before each handler.
+    """As `watch_threads`, for pools and futures, once somebody has loaded them; called before each handler.
 
     Args:
         load: load them: 17 ms, which a worker has and a cold start has not.
     """
     if load:
         importlib.import_module(_POOLS)
-    elif _POOLS in _watched and (_OTHER_POOLS in _watched or _OTHER_POOLS not in sys.modules):
-        return
-    for module, pool, names in ((_POOLS, "ThreadPoolExecutor", ("submit",)), (_OTHER_POOLS, "ThreadPool", _GIVE_WORK)):
-        if module not in _watched and (kind := getattr(sys.modules.get(module), pool, None)) is not None:
-            _watched.add(module)
+    for module, pool, names, wrapped in _GIVE_WORK:
+        if module in sys.modules and (module, pool) not in _watched and hasattr(sys.modules[module], pool):
+            _watched.add((module, pool))
+            kind = getattr(sys.modules[module], pool)
             for name in names:
-                setattr(kind, name, _giving(getattr(kind, name)))
+                setattr(kind, name, wrapped(getattr(kind, name)))
 
 
 def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives work to a pool, and with it the run for which it is done."""
+    """What gives work to a pool or a callback to a future, and with it the run for which it is done."""
 
     @functools.wraps(give)
     def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +123,32 @@ def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
         return give(self, function if run is None else functools.partial(_in_run, run, function), *args, **kwargs)
 
     return giving
+
+
+def _calling_back(give: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives work to a pool of multiprocessing, whose callbacks are called in a thread of the pool's own."""
+
+    @functools.wraps(give)
+    def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        run = of_this_thread()
+        if run is not None:
+            kwargs |= dict(zip(_CALLBACKS, args[2:], strict=False))
+            args = args[:2]
+            for name in _CALLBACKS:
+                if kwargs.get(name) is not None:
+                    kwargs[name] = functools.partial(_in_run, run, kwargs[name])
+        return give(self, function, *args, **kwargs)
+
+    return giving
+
+
+_LAZY_MAPS: Final = ("imap", "imap_unordered")
+_GIVE_WORK: Final = (
+    (_POOLS, "ThreadPoolExecutor", ("submit",), _giving),
+    ("concurrent.futures._base", "Future", ("add_done_callback",), _giving),
+    (_OTHER_POOLS, "Pool", ("apply_async", "map_async", "starmap_async"), _calling_back),
+    (_OTHER_POOLS, "ThreadPool", ("apply_async", "map", "map_async", "starmap", "starmap_async", *_LAZY_MAPS), _giving),
+)  # fmt: skip
 
 
 def _is_of_a_pool(thread: threading.Thread) -> bool:
