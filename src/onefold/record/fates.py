@@ -24,6 +24,7 @@ from onefold.record.backoff import bounds_ms, delay_ms
 from onefold.record.breaker import BreakerPolicy
 from onefold.record.delivery import (
     Decision,
+    Detail,
     Failed,
     LeaseGone,
     Note,
@@ -149,7 +150,12 @@ def _where(outcome: Failed) -> dict[str, str]:
 def _unknown(
     outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int, fraction: float
 ) -> Decision:
-    detail = {"attempt": attempt, "fence": claimed.hold.fence, "error": outcome.error, "policy": policy.on_unknown}
+    detail: Detail = {
+        "attempt": attempt,
+        "fence": claimed.hold.fence,
+        "error": outcome.error,
+        "policy": policy.on_unknown,
+    }
     told = Note("unknown", {**detail, **_where(outcome)})
     if policy.on_unknown == "hold":
         return park(
