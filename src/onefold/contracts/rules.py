@@ -68,13 +68,15 @@ def check_entry(entry: Entry, settings: QueueSettings) -> Refused | None:
     return _check_ids(entry, settings)
 
 
+def too_many_attributes(count: int) -> str:
+    """SQS's words for a message with more than 10 user attributes."""
+    return f"Number of message attributes [{count}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}]."
+
+
 def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
     """Why SQS would not accept these user attributes; None when it would."""
     if len(attributes) > limits.ATTRIBUTES_MAX:
-        return Refused(
-            _INVALID,
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}].",
-        )
+        return Refused(_INVALID, too_many_attributes(len(attributes)))
     for name, attribute in attributes.items():
         wrong, value = _name_problem(name), attribute.value
         if wrong is None:

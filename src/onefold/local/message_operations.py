@@ -130,6 +130,8 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
         trace: of the request; a message that names its own has that.
     """
     given = params.MessageAttributes
+    if given is not None and len(given) > limits.ATTRIBUTES_MAX:  # before one of them is looked at
+        raise aws_errors.invalid_parameter_value(rules.too_many_attributes(len(given)))
     system = params.MessageSystemAttributes
     delay_s = params.DelaySeconds
     if given is None and system is None and delay_s is None:
@@ -258,7 +260,7 @@ async def receive_message(sqs: SqsService, params: Any, caller: SqsCaller) -> di
     if not found:
         return {}
     system = frozenset((*(params.AttributeNames or ()), *(params.MessageSystemAttributeNames or ())))
-    chosen = params.MessageAttributeNames or ()
+    chosen = AttributeChoice(params.MessageAttributeNames or ())
     return {"Messages": [_message(sqs, delivery, system, chosen) for delivery in found]}
 
 
@@ -303,7 +305,7 @@ def _within(value: int | None, parameter: str, least: int, most: int) -> int | N
 # -- a message in an answer --------------------------------------------------------------------------------------------
 
 
-def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen: Sequence[str]) -> dict[str, Any]:
+def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen: AttributeChoice) -> dict[str, Any]:
     found: dict[str, Any] = {
         "MessageId": message_uuid(delivery.message_id),
         "ReceiptHandle": handle_of(delivery.queue, delivery.receipt),
@@ -316,8 +318,8 @@ def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen
             everything = {name: value for name, value in everything.items() if name in system}
         if everything:
             found["Attributes"] = everything
-    if chosen and delivery.attributes:
-        picked = {name: one for name, one in delivery.attributes.items() if _is_chosen(name, chosen)}
+    if delivery.attributes:
+        picked = {name: one for name, one in delivery.attributes.items() if name in chosen}
         if picked:
             found["MD5OfMessageAttributes"] = identifiers.attributes_md5(picked)
             found["MessageAttributes"] = shown_attributes(picked)
@@ -356,11 +358,21 @@ def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str,
     }
 
 
-def _is_chosen(name: str, chosen: Sequence[str]) -> bool:
-    return any(
-        pattern == name or pattern in _EVERY or (pattern.endswith(".*") and name.startswith(pattern[:-2]))
-        for pattern in chosen
-    )
+class AttributeChoice:
+    """Which message attributes a receive asks for: names, `prefix.*`, or all.
+
+    A request may name a million: they are read once, and a look costs no more than the name's own length.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._names = frozenset(patterns)
+        self._all = not self._names.isdisjoint(_EVERY)
+        self._prefixes = frozenset(pattern[:-2] for pattern in self._names if pattern.endswith(".*"))
+
+    def __contains__(self, name: str) -> bool:
+        if self._all or name in self._names:
+            return True
+        return bool(self._prefixes) and any(name[:end] in self._prefixes for end in range(len(name) + 1))
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------
