@@ -143,6 +143,10 @@ check: $(READY) ## Format, lint, strict types, layer contracts, docs, and test-f
 docs: $(READY) ## The documentation site, into site/; a broken link or an orphan page is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+.PHONY: matrix
+matrix: $(READY) ## The fast tests on each supported Python that this machine has
+	@JOBS=$(JOBS) $(BIN)/python -m tools.matrix $(ARGS)
+
 .PHONY: release
 release: $(RELEASE)/.ready ## Build sdist and wheel into dist/, look into both, use the wheel in an empty environment
 	@$(RELEASE)/bin/python -m tools.release $(ARGS)

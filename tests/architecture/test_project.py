@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 from tests.architecture.source import ROOT
+from tools import matrix
 
 LOCKED = re.compile(
     r"([a-z0-9._-]+)==[A-Za-z0-9.+!-]+"
@@ -92,6 +93,34 @@ def test_ci_runs_what_the_readme_and_contributing_say() -> None:
     ]
     assert "make test" in (ROOT / "README.md").read_text()
     assert "make check" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_citation_names_the_version_and_licence_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = dict(re.findall(r"^([a-z-]+): (\S.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+
+
+def test_hooks_before_a_commit_run_what_the_checks_run() -> None:
+    """Programs of the lock alone: a hook that fetches its own would judge by other versions than `make check`."""
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (\S+)", hooks) == ["local"]
+    assert set(re.findall(r"language: (\S+)", hooks)) == {"system"}
+    programs = re.findall(r"entry: (\S+)(?: (\S+))?", hooks)
+    assert {one for one, _ in programs} == {f".venv/bin/{one}" for one in ("ruff", "mypy", "lint-imports", "python")}
+    check = (ROOT / "Makefile").read_text().partition("check: ")[2].partition("\n\n")[0]
+    for program in ("ruff format", "ruff check", "mypy", "lint-imports"):
+        assert f"$(BIN)/{program}" in check, f"`make check` does not run {program}"
+        assert f".venv/bin/{program}" in hooks, f"no hook runs {program}"
+
+
+def test_supported_versions_are_said_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [one.rpartition(" :: ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    assert project["requires-python"] == f">={said[0]}"
+    assert set(said) <= set(matrix.VERSIONS)
+    for version in said:
+        assert f"| {version} |" in (ROOT / "CONTRIBUTING.md").read_text(), f"CONTRIBUTING.md: was {version} seen green?"
 
 
 def decisions() -> list[Path]:
