@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onefold import errors, redact
 from onefold.backends.urls import open_engine, open_store
 from onefold.cli import main, render
-from onefold.cli.commands import lambda_, serve
+from onefold.cli.commands import lambda_, serve, worker
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
@@ -271,3 +271,21 @@ def test_a_command_prints_json_without_them(tmp_path: Path, capsys: pytest.Captu
     captured = capsys.readouterr()
     assert code in (0, 1, 2)
     assert not barred_in(captured.out + captured.err)
+
+
+@pytest.mark.parametrize("key", ["pre-auth", "token", "p-password", "api_key", "authorization", "cookie"])
+def test_a_key_that_ends_as_a_secrets_name_does_masks_nothing_behind_it(
+    key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detail = {"error": "HTTPError", "summary": f"401 key rotated, token={PW}"}
+    operation = RecordKey("", "charge", key)
+    for name in ("dead-letter", "dependency-down"):
+        worker.Failures("app shop").emit(Event(at_ms=1, name=name, key=operation, message_id="m-1", detail=detail))
+    trouble = {"schedule": key, "why": "401 key rotated", "in": key}
+    worker.Trouble().emit(Event(at_ms=1, name="ticks-orphaned", key=operation, detail=trouble))
+    render.line(render.joined("  2  ", render.cause("InvalidToken", "no padding")))
+    said = capsys.readouterr()
+    assert said.err.count(f"charge {key}: HTTPError: 401 key rotated, token=***\n") == 2
+    assert f"{key}: 401 key rotated: {key}: charge {key}\n" in said.err
+    assert said.out == "  2  InvalidToken: no padding\n"
+    assert PW not in said.err

@@ -48,7 +48,7 @@ def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map
         line()
     draw_examples(outcome.examples, outcome.left_out)
     for one in differences:
-        line(f"  {one.key}: your own check found {one.found:,}, expected {one.expected:,}")
+        line(render.joined(f"  {one.key}: ", f"your own check found {one.found:,}, expected {one.expected:,}"))
     if todo := _next(outcome, repairs=repairs, is_map=is_map):
         line()
         line("Next:")

@@ -187,9 +187,25 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Drawn:
     return drawn
 
 
+class _Shown(str):
+    """A text that `shown` has answered."""
+
+    __slots__ = ()
+
+
 def shown(text: str) -> str:
     """A text as it may reach a terminal: without secrets, and with what a terminal would obey as escapes."""
-    return redact.printable(redact.masked(text))
+    return text if isinstance(text, _Shown) else _Shown(redact.printable(redact.masked(text)))
+
+
+def joined(*parts: str) -> str:
+    """One line of parts that are masked alone: what follows a key `pre-auth:` or a class `InvalidToken:` is no secret."""
+    return _Shown("".join(shown(part) for part in parts))
+
+
+def cause(error: str | None, summary: str) -> str:
+    """An exception's class and text as one."""
+    return joined(f"{error}: ", summary) if error is not None else shown(summary)
 
 
 def is_quiet() -> bool:

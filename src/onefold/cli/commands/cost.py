@@ -126,7 +126,10 @@ def _draw(bill: Bill) -> None:
     for one in bill.queues:
         parts = [f"{service} {_dollars(usd)}" for service, usd in one.usd_month.items()]
         render.line(
-            f"{one.queue}: {_dollars(sum(one.usd_month.values()))} a month for {one.messages:,} messages", "bold"
+            render.joined(
+                f"{one.queue}: ", f"{_dollars(sum(one.usd_month.values()))} a month for {one.messages:,} messages"
+            ),
+            "bold",
         )
         render.line(f"  {', '.join(parts)}; and {_dollars(one.usd_polls)} for polling a quiet queue")
     if bill.alarms or bill.metrics:

@@ -97,7 +97,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     render.draw(render.table(columns, rows))
     line()
     for one in failures:
-        line(f"{number(one.count):>5}  {one.error + ': ' if one.error else ''}{one.summary}")
+        line(render.joined(f"{number(one.count):>5}  ", render.cause(one.error, one.summary)))
     line()
     line(f"{counted(sum(one.count for one in failures), 'dead letter')}. Next:")
     render.todo(
@@ -168,14 +168,13 @@ def show(words: tuple[str, ...], url: str | None, select: Select) -> Answer:
 def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
     one = detail.letter
     line(f"message {one.message_id} in {one.queue}", "bold")
-    failure = f"{one.error}: {one.summary}" if one.error is not None else one.summary
     facts = [
         (
             "operation",
             f"{one.job or '?'} {one.key or '(no key)'}" + (f"   group {one.group}" if one.group else ""),
         ),
         ("came from", one.source or "(sent here directly)"),
-        ("reason", f"{one.reason}: {failure}"),
+        ("reason", render.joined(f"{one.reason}: ", render.cause(one.error, one.summary))),
         ("tried", f"{_runs(one)}; {counted(one.receive_count, 'receive')}"),
         ("first tried", render.local(one.first_at_ms) if one.first_at_ms is not None else render.NOTHING),
         ("failed", render.local(one.failed_at_ms)),
@@ -185,7 +184,7 @@ def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
         ("a redrive", _foreseen(detail.forecast, detail.redrive)),
     ]
     for name, text in facts:
-        line(f"  {name:<12}{text}")
+        line(render.joined(f"  {name:<12}", text))
     for name, value in detail.attributes.items():
         line(f"  {'attribute':<12}{name} = {value}", "dim")
     if detail.trace:

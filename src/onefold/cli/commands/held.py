@@ -54,7 +54,7 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
             ago(now_ms - one.since_ms),
             render.some(max(len(one.message_ids) - 1, 0)),
             one.owner,
-            one.summary if one.error is None else f"{one.error}: {one.summary}",
+            render.cause(one.error, one.summary),
         )
         for one in held
     ]
@@ -83,8 +83,8 @@ def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: 
 def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target) -> None:
     for one in held:
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
-        known = f"{one.error}: {one.summary}" if one.error is not None else one.summary
-        line(f"  {one.state} for {ago(found.session.now_ms() - one.since_ms)}: {known}")
+        since = ago(found.session.now_ms() - one.since_ms)
+        line(render.joined(f"  {one.state} for {since}: ", render.cause(one.error, one.summary)))
         crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
         line(f"  {counted(one.attempts, 'run')}{crashed}")
         if one.owner is not None:
@@ -100,7 +100,7 @@ def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found
 
 def _draw_settled(settled: admin.SettledOperation) -> None:
     word = "done" if settled.done else "not done"
-    line(f"{settled.job} {settled.key}: settled as {word}.")
+    line(render.joined(f"{settled.job} {settled.key}: ", f"settled as {word}."))
     if settled.sent_back:
         line(f"  sent back: {', '.join(settled.sent_back)}")
     if settled.deleted:

@@ -226,7 +226,7 @@ def _draw_list(found: list[MapProgress], now_ms: int) -> None:
 def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None:
     style: render.Style = "" if not found.over else "green" if found.status == "succeeded" else "red"
     again = f", redriven {'once' if found.round == 1 else f'{found.round} times'}" if found.round else ""
-    line(f"{found.run}: {found.status}{again}", style)
+    line(render.joined(f"{found.run}: ", f"{found.status}{again}"), style)
     if found.failure:
         line(f"  {found.failure}", "yellow")
     if found.remark:

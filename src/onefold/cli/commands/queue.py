@@ -134,7 +134,7 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
     if differing and not yes:
         for one in differing:
             for difference in one.differences:
-                render.note(f"{one.queue}: {difference}")
+                render.note(render.joined(f"{one.queue}: ", difference))
         render.confirm("Change these settings?")
     changed = admin.apply(session, declared_queues, reason_text=reason_text)
     return Answer({"changed": changed}, draw=lambda: _draw_drift(changed))
@@ -144,7 +144,7 @@ def _draw_drift(changed: list[admin.Drift]) -> None:
     if not changed:
         line("All queues are as declared.")
     for one in changed:
-        line(f"{one.queue}: changed; {'; '.join(one.differences)}")
+        line(render.joined(f"{one.queue}: ", f"changed; {'; '.join(one.differences)}"))
 
 
 # -- move ------------------------------------------------------------------------------------------------------------

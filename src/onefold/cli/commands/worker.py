@@ -246,7 +246,9 @@ class Trouble:
         if last_ms is None or event.at_ms - last_ms > _QUIET_MS:
             about = [str(event.detail[name]) for name in ("schedule", "summary", "why", "in") if event.detail.get(name)]
             about += [f"{event.key.job} {event.key.key}"] if event.key is not None else []
-            render.note(f"warning: {': '.join([EVENTS[event.name].text, *about])}")
+            render.note(
+                render.joined("warning: ", EVENTS[event.name].text, *(part for one in about for part in (": ", one)))
+            )
 
 
 class Failures:
@@ -266,15 +268,17 @@ class Failures:
         elif event.message_id is not None and event.severity in ("warning", "error"):
             what = f"{event.key.job} {event.key.key}" if event.key is not None else f"message {event.message_id}"
             detail = event.detail
-            why = ": ".join(str(detail[name]) for name in ("error", "summary") if detail.get(name))
+            why = [str(detail[name]) for name in ("error", "summary") if detail.get(name)]
+            why = [why[0], ": ", why[1]] if len(why) > 1 else why or [EVENTS[event.name].text]
             delay_ms = detail.get("delay_ms")
             again = f"; again in {age(int(delay_ms))}" if isinstance(delay_ms, int) and event.name == "retry" else ""
             policy = f" (on_unknown={detail['policy']})" if detail.get("policy") else ""
-            self._say(event, f"{event.name}: {what}: {why or EVENTS[event.name].text}{policy}{again}")
+            self._say(event, f"{event.name}: {what}: ", *why, f"{policy}{again}")
 
-    def _say(self, event: Event, text: str) -> None:
+    def _say(self, event: Event, *parts: str) -> None:
         live = render.console(stderr=True).is_terminal
-        render.note(f"{render.clock_time(event.at_ms)[:8] if live else instant(event.at_ms)} {text}")
+        at = render.clock_time(event.at_ms)[:8] if live else instant(event.at_ms)
+        render.note(render.joined(f"{at} ", *parts))
 
 
 # -- progress --------------------------------------------------------------------------------------------------------
