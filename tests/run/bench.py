@@ -124,13 +124,7 @@ class Process:
             open_queue=lambda name: wrapped(real.open_queue(name), "queue"),
             effects=commit.effects if commit is not None else None,
         )
-        bench.runtime.backend, bench.runtime.owner = self.backend, owner
-        try:
-            self.driver: Driver = bench.runtime.driver(
-                bench.app.jobs, bench.app.job_of, lease_ms=30_000, sinks=Sinks([self]), history=history
-            )
-        finally:
-            bench.runtime.backend, bench.runtime.owner = real, bench.owner
+        self.driver: Driver = bench.driver(self.backend, owner, Sinks([self]), history)
         self.grouper = Grouper(self.driver, self.backend, bench.clock, SeededEntropy(1))
 
     def emit(self, event: Event) -> None:
@@ -197,6 +191,14 @@ class Bench:
         """Another process."""
         self._processes += 1
         return Process(self, f"p{self._processes}", **options)
+
+    def driver(self, backend: Backend, owner: str, sinks: Sinks, history: History = "brief") -> Driver:
+        """A driver of another owner, on a backend made of this one's."""
+        self.runtime.backend, self.runtime.owner = backend, owner
+        try:
+            return self.runtime.driver(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history)
+        finally:
+            self.runtime.backend, self.runtime.owner = self.backend, self.owner
 
     def receive(self, count_max: int = 10) -> list[Delivery]:
         """What is visible now, in every queue that has jobs."""

@@ -15,20 +15,20 @@ from onefold.runner.longpoll import WAIT_FIRST_MS, WAIT_MS, LongPoll
 PATIENCE_S = 20.0  # a test that waits so long has failed
 
 
-def delivery(number: int) -> Delivery:
+def delivery(number: int, group: str | None = None) -> Delivery:
     return Delivery(
         queue="orders", message_id=f"m-{number}", receipt=f"r-{number}", body="{}", attributes={}, receive_count=1,
-        sent_at_ms=0, first_received_at_ms=0, received_at_ms=0, visible_ms=30_000,
+        sent_at_ms=0, first_received_at_ms=0, received_at_ms=0, visible_ms=30_000, group=group,
     )  # fmt: skip
 
 
 class Server:
     """A queue whose receives end when the test says so."""
 
-    name = "orders"
     capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_bury=False, waits=True)
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.asked: deque[tuple[int, int | None, int]] = deque()
         self.answers: deque[list[Delivery] | Exception] = deque()
         self.changes: list[tuple[str, RetryIn]] = []
@@ -63,8 +63,8 @@ class Server:
 
 
 class Desk:
-    def __init__(self) -> None:
-        self.server, self.clock, self.woken = Server(), ManualClock(), threading.Semaphore(0)
+    def __init__(self, name: str = "orders") -> None:
+        self.server, self.clock, self.woken = Server(name), ManualClock(), threading.Semaphore(0)
         self.queue = LongPoll(self.server, clock=self.clock, wake=self.woken.release)  # type: ignore[arg-type]
 
     def wait(self) -> None:
@@ -94,6 +94,17 @@ def test_a_receive_answers_at_once_and_asks_in_the_background(desk: Desk) -> Non
     desk.wait()
     assert ids(desk.queue.receive(1, 30_000)) == ["m-1"]
     assert ids(desk.queue.receive(5, 30_000)) == ["m-2"]
+
+
+def test_what_arrived_of_a_fifo_queue_is_handed_out_whole() -> None:
+    """What would be left here of a group whose first message is retried would run before it."""
+    desk = Desk("orders.fifo")
+    desk.queue.receive(4, 30_000)
+    desk.server.until_asked(1)
+    desk.server.answer([delivery(number) for number in range(4)])
+    desk.wait()
+    assert ids(desk.queue.receive(2, 30_000)) == ["m-0", "m-1", "m-2", "m-3"]
+    desk.end()
 
 
 def test_more_than_ten_are_asked_for_in_several_calls(desk: Desk) -> None:
@@ -129,6 +140,30 @@ def test_what_has_lain_for_long_is_extended_or_dropped(desk: Desk) -> None:
     desk.server.lost.add("r-2")
     assert ids(desk.queue.receive(3, 30_000)) == ["m-1"]
     assert desk.server.changes == [("r-1", RetryIn(30_000)), ("r-2", RetryIn(30_000))]
+
+
+def test_what_is_behind_a_lost_message_in_its_group_is_not_handed_out() -> None:
+    desk = Desk("orders.fifo")
+    desk.queue.receive(4, 30_000)
+    desk.server.answer([delivery(number, group="ab"[number % 2]) for number in range(5)])
+    desk.wait()
+    desk.clock.advance(5_000)
+    desk.server.lost.add("r-0")
+    assert ids(desk.queue.receive(4, 30_000)) == ["m-1", "m-3"]
+    assert desk.server.changes[5:] == [("r-4", RetryIn(0)), ("r-2", RetryIn(0))]
+    desk.end()
+
+
+def test_what_could_not_be_extended_for_now_is_kept(desk: Desk) -> None:
+    desk.queue.receive(3, 30_000)
+    desk.server.answer([delivery(1), delivery(2)])
+    desk.wait()
+    desk.clock.advance(5_000)
+    desk.server.refuses = errors.TransientError("SQS cannot be reached.")
+    with pytest.raises(errors.TransientError):
+        desk.queue.receive(3, 30_000)
+    desk.server.refuses = None
+    assert ids(desk.queue.receive(3, 30_000)) == ["m-1", "m-2"]
 
 
 def test_just_before_that_it_is_handed_out_as_it_is(desk: Desk) -> None:

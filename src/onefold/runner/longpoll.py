@@ -54,6 +54,7 @@ class LongPoll:
         self._under_way = 0
         self._wait_ms = WAIT_FIRST_MS
         self._visible_ms: int | None = None
+        self._is_fifo = queue.name.endswith(".fifo")
         self._failure: Exception | None = None
         self._ended = False
         self._threads: list[threading.Thread] = []
@@ -62,6 +63,9 @@ class LongPoll:
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """What has arrived, at most `count_max`; more is asked for in the background. Never waits for messages.
+
+        A FIFO queue's are handed out all at once, also when they are more than `count_max`: what is left of a group here
+        would not be known to whoever gives the group back, and would be handed out before it.
 
         Raises:
             TransientError: the last receive failed; the next call asks again.
@@ -72,9 +76,10 @@ class LongPoll:
             if failure is not None:
                 self._wanted = 0
                 raise failure
-            taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
+            count = len(self._arrived) if self._is_fifo else min(count_max, len(self._arrived))
+            taken = [self._arrived.popleft() for _ in range(count)]
             self._visible_ms = visible_ms
-            self._wanted = 0 if self._ended else count_max - len(taken)
+            self._wanted = 0 if self._ended else max(count_max - len(taken), 0)
             self._staff()
             self._changed.notify_all()
         return self._still_ours(taken)
@@ -87,14 +92,38 @@ class LongPoll:
             thread.start()
 
     def _still_ours(self, taken: Sequence[tuple[int, Delivery]]) -> list[Delivery]:
-        """The deliveries that are handed out: those that have lain for long are extended first, or dropped."""
+        """The deliveries that are handed out: those that have lain for long are extended first, or dropped.
+
+        What is behind a dropped message in its FIFO group goes back to the queue. Raises as `receive`: they are kept then.
+        """
         now_ms = self._clock.monotonic_ms()
         old = [one for at_ms, one in taken if (now_ms - at_ms) * _FRESH_PART >= one.visible_ms]
         if not old:
             return [one for _, one in taken]
-        kept = self._queue.set_visible_in([(one.receipt, RetryIn(one.visible_ms)) for one in old])
+        try:
+            kept = self._queue.set_visible_in([(one.receipt, RetryIn(one.visible_ms)) for one in old])
+        except errors.TransientError:
+            with self._changed:
+                self._arrived.extendleft(reversed(taken))
+            raise
         gone = {one.receipt for one, ok in zip(old, kept, strict=True) if not ok}
-        return [one for _, one in taken if one.receipt not in gone]
+        if not self._is_fifo:
+            return [one for _, one in taken if one.receipt not in gone]
+        ours, behind = list[Delivery](), list[Delivery]()
+        stopped: set[str | None] = set()
+        for _, one in taken:
+            if one.receipt in gone:
+                stopped.add(one.group)
+            else:
+                (behind if one.group in stopped else ours).append(one)
+        self._give_back(behind)
+        return ours
+
+    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Return deliveries to the queue, last first, so that a group keeps its order."""
+        if deliveries:
+            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+                self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(deliveries)])
 
     # -- the threads' side -------------------------------------------------------------------------------------------
 
@@ -149,9 +178,7 @@ class LongPoll:
         with self._changed:
             left = [one for _, one in self._arrived]
             self._arrived.clear()
-        if left:
-            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
-                self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(left)])
+        self._give_back(left)
 
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 
