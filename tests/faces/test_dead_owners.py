@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from onefold import owner_process
 from tests.faces.processes import PATIENCE_S, Commands
 
 pytestmark = pytest.mark.slow
@@ -55,3 +61,78 @@ def test_a_killed_worker_is_known_to_be_dead_at_once(commands: Commands) -> None
     assert stuck == [
         "its process has ended: a worker on this machine frees its message and takes it over; is one running?"
     ]
+
+
+CALL = '''
+import sys
+import onefold
+
+
+@onefold.once(key="{name}", name="charge", store=onefold.store("sqlite:///records.db"), lease="10m")
+def charge(name: str) -> None:
+    """Say that it runs, and wait for a line that the test writes."""
+    print("running", flush=True)
+    sys.stdin.readline()
+
+
+charge("a")
+'''
+
+
+def test_a_killed_call_under_once_is_known_to_be_dead_at_once(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "call.py").write_text(CALL)
+    pipe = subprocess.PIPE
+    calls = [
+        subprocess.Popen([sys.executable, "call.py"], cwd=tmp_path, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    ]
+    try:
+        assert calls[0].stdout is not None
+        assert calls[0].stdout.readline() == "running\n"
+
+        def asked() -> tuple[str, str, list[str]]:
+            story = json.loads(commands.run("why", "a", "sqlite:///records.db", "--json").stdout)["stories"][0]
+            stuck = json.loads(commands.run("stuck", "sqlite:///records.db", "--json").stdout)["stuck"]
+            return story["place"], story["text"], [one["explanation"] for one in stuck]
+
+        place, text, stuck = asked()
+        assert (place, stuck) == ("running", [])
+        assert text.endswith("unless renewed.")
+        calls[0].kill()  # and it is not waited for: a zombie runs nothing any more
+        os.waitid(os.P_PID, calls[0].pid, os.WEXITED | os.WNOWAIT)
+        place, text, (stuck_text,) = asked()
+        assert place == "silent"
+        assert "Silent: the process of run 1, owner " in text
+        assert re.search(r"A call with this key waits for its lease to end, in 9m\d+s, and takes it over\.$", text)
+        assert re.search(
+            r"^its process has ended, .*; its lease ends in 9m\d+s, and a call waits for that$", stuck_text
+        )
+        calls.append(subprocess.Popen([sys.executable, "call.py"], cwd=tmp_path, text=True, stderr=pipe))
+        assert calls[1].stderr is not None
+        said = calls[1].stderr.readline()
+        assert re.search(
+            r"^charge 'a' waits up to 9m.*: the process of the call .* has ended\. Its lease has not\.$", said
+        )
+        assert calls[0].wait(PATIENCE_S) == -signal.SIGKILL
+        assert asked()[0] == "silent"
+    finally:
+        for one in calls:
+            one.kill()
+            one.communicate()
+
+
+def test_only_a_process_of_this_boot_and_namespace_is_judged() -> None:
+    mine = owner_process.owner_of("abc")
+    token, host, process, start = mine.rsplit("-", 3)
+    assert (token, process) == ("abc", str(os.getpid()))
+    other = "0" * 8 if host != "0" * 8 else "1" * 8
+    later = f"abc-{host}-{process}-{int(start) + 1}"  # whose number went to this process when it had ended
+    no_process = f"abc-{host}-{2**31 - 1}-{start}"
+    first = f"abc-{host}-1-{pid_1_start()}"  # of another user, mostly
+    strangers = [f"abc-{other}-{process}-1", "abc", "abc-def", f"abc-{host}-0-1", ""]
+    owners = [mine, first, later, no_process, *strangers]
+    assert owner_process.ended(owners) == {later, no_process}
+    assert [owner_process.is_here(one) for one in owners] == [True] * 4 + [False] * len(strangers[:3]) + [False] * 2
+
+
+def pid_1_start() -> str:
+    return Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]

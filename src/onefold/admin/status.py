@@ -346,7 +346,9 @@ def stuck(session: AdminSession) -> list[StuckRun]:
         if record.lease_until_ms > now_ms and record.owner not in dead:
             continue
         message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
-        text, resolves = _what_happens_next(message, now_ms, is_dead=record.owner in dead)
+        text, resolves = _what_happens_next(
+            message, now_ms, is_dead=record.owner in dead, left_ms=record.lease_until_ms - now_ms
+        )
         found.append(
             StuckRun(
                 job=record.key.job,
@@ -361,10 +363,11 @@ def stuck(session: AdminSession) -> list[StuckRun]:
     return sorted(found, key=lambda one: -one.silent_ms)
 
 
-def _what_happens_next(message: Peeked | None, now_ms: int, *, is_dead: bool) -> tuple[str, bool]:
+def _what_happens_next(message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int) -> tuple[str, bool]:
     if message is None:
         ended = "its process has ended, and " if is_dead else ""
-        return f"{ended}no message is left to take it over; call or send it again with the same key", False
+        wait = f"; its lease ends in {pause(left_ms)}, and a call waits for that" if left_ms > 0 else ""
+        return f"{ended}no message is left to take it over; call or send it again with the same key{wait}", False
     if is_dead and message.visible_at_ms > now_ms:
         return (
             "its process has ended: a worker on this machine frees its message and takes it over; is one running?",

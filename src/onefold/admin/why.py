@@ -13,6 +13,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from onefold import owner_process
 from onefold.admin import groups, jobs, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
@@ -127,6 +128,7 @@ def _evidence(
         now_ms=session.now_ms(),
         paused_until_ms=paused.get(key.job),
         owner_dead=record is not None and record.owner in session.engine.dead([record.owner]),
+        owner_is_here=record is not None and owner_process.is_here(record.owner),
         say=say,
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )

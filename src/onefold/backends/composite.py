@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onefold import errors
+from onefold import errors, owner_process
 from onefold.redact import shown_url
 
 if TYPE_CHECKING:
@@ -198,9 +198,9 @@ class CompositeEngine:
         """See `RecordBackend.check`."""
         return self.record_backend.check()
 
-    def dead(self, owners: Iterable[str]) -> frozenset[str]:  # noqa: ARG002 - the contract's
-        """None is known: processes may be on any host."""
-        return frozenset()
+    def dead(self, owners: Iterable[str]) -> frozenset[str]:
+        """Those of this machine whose ids say which process they were."""
+        return owner_process.ended(owners)
 
     def maintain(self, told: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
         """Carry message moves by copy forward, and sweep; the servers do the rest."""

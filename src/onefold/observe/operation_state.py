@@ -95,13 +95,17 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
     what = f"run {record.attempts}" if started else "a claim that has not started"
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
     if evidence.owner_dead:
-        return _ended(what, record, live)
+        return _ended(what, record, live, left_ms)
     if left_ms > 0:
-        return OperationState(
-            place="running",
-            text=f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
-            f"its lease holds for {pause(left_ms)} unless renewed.",
+        text = (
+            f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
         )
+        text += f"its lease holds for {pause(left_ms)} unless renewed."
+        if record.message_id is None and not evidence.owner_is_here:
+            text += (
+                " It is a call under @once, of no process known here: whether that has died shows when its lease ends."
+            )
+        return OperationState(place="running", text=text)
     if live:
         wait_ms = max(live[0].visible_at_ms - evidence.now_ms, 0)
         back = (
@@ -121,7 +125,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
     )
 
 
-def _ended(what: str, record: Record, live: list[Peeked]) -> OperationState:
+def _ended(what: str, record: Record, live: list[Peeked], left_ms: int) -> OperationState:
     """A run whose process is known to have ended, whatever its lease says."""
     text = f"Silent: the process of {what}, owner {record.owner} (fence {record.fence}), has ended"
     if live:
@@ -130,9 +134,14 @@ def _ended(what: str, record: Record, live: list[Peeked]) -> OperationState:
             text=f"{text}; a worker on this machine frees its message {live[0].message_id} and takes it over.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
+    wait = (
+        f" A call with this key waits for its lease to end, in {pause(left_ms)}, and takes it over."
+        if left_ms > 0
+        else ""
+    )
     return OperationState(
         place="silent",
-        text=f"{text}, and no message is left that would take it over.",
+        text=f"{text}, and no message is left that would take it over.{wait}",
         todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
     )
 

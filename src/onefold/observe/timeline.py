@@ -47,6 +47,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         dead, held: names of the queues that are dead-letter and held queues.
         paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
         owner_dead: the process that has the record is known to have ended.
+        owner_is_here: it is a process of this machine, so that it runs unless `owner_dead`; for calls under @once.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
         way_back: the command that sends a dead letter back, or what has to be done before.
@@ -63,6 +64,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     now_ms: int
     paused_until_ms: int | None = None
     owner_dead: bool = False
+    owner_is_here: bool = False
     say: Callable[[int], str] = instant
     way_back: Callable[[Peeked], str] = alone
 

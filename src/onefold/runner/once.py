@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from msgspec.structs import replace
 
-from onefold import duration, errors, forks
+from onefold import duration, errors, forks, owner_process
 from onefold.clock import Never, SystemClock
 from onefold.codec import digest, outline, payload_type
 from onefold.contracts import store as records
@@ -195,7 +195,7 @@ class Guard:
         self._wait_ms = wait_ms
         self.on_running = on_running
         self._entropy = entropy
-        self._owner = entropy.token()
+        self._owner = owner_process.owner_of(entropy.token())
         self._keeper = LeaseKeeper(store, clock, lease_ms)
         self._is_named = False  # whether its name is known to be that of guarded calls on this store
         self._asking: dict[
@@ -207,7 +207,7 @@ class Guard:
 
     def _start_anew(self) -> None:
         """In a forked child: another owner, and none of the parent's calls."""
-        self._owner = self._entropy.token()
+        self._owner = owner_process.owner_of(self._entropy.token())
         self._asking = {}
         self.generation = forks.generation()
 
@@ -438,6 +438,11 @@ class Guard:
             TransientError: it does not want to wait, or has waited for as long as it may.
         """
         waits, now_ms = self.on_running == "wait", self.clock.monotonic_ms()
+        if waits and since_ms is None and owner_process.ended([found.owner]):
+            left_ms = max(found.until_ms - self.clock.now_ms(), 0)
+            key = self._key.of(self._named(self._arguments(args, kwargs)))
+            text = "%s %r waits up to %s: the process of the call that had the key, owner %s, has ended. Its lease has not."
+            _log.warning(text, self.name, key, duration.to_text(left_ms), found.owner)
         since_ms = now_ms if since_ms is None else since_ms
         if not waits or now_ms - since_ms >= self._wait_ms:
             waited_ms = self._wait_ms if waits else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from onefold import errors, forks, private_files
+from onefold import errors, forks, owner_process, private_files
 from onefold.backends.sqlite import filetime
 from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.backends.sqlite.archive import SqliteArchive, sweep_archive_in
@@ -173,6 +173,7 @@ class SqliteEngine:
         """Those of these owners that have been found dead, or whose presence locks nobody holds."""
         asked = frozenset(owners)
         known = asked & self.database.read(dead_owners) if asked else frozenset()
+        known |= owner_process.ended(asked - known)
         return known | are_dead(self.database.place, asked - known) if self.shared else known
 
     def maintain(self, told: Callable[[str], None]) -> int:
