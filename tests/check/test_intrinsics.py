@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onefold.check import intrinsics
 from onefold.check.documents import Document
 from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import NO_VALUE
+from onefold.check.resources import with_globals
 from onefold.check.scope import Scope
 from onefold.errors import UsageError
 
@@ -181,3 +184,63 @@ def test_a_default_is_no_longer_than_a_parameter() -> None:
             pytest.raises(UsageError, match="default of parameter P is longer than 4096") if refused else nullcontext()
         ):
             Scope(document, parameters={}, account="123456789012", region="eu-west-1")
+
+
+def scope_of(template: dict[str, Any]) -> Scope:
+    return Scope(Document("t.yaml", template, {}), parameters={}, account="123456789012", region="eu-west-1")
+
+
+LONG: dict[str, Any] = {
+    "Parameters": {"P": {"Type": "String", "Default": "," * 4_000}},
+    "Mappings": {"M": {"a": {"Text": "," * 100_000, "List": [""] * 20_000, "Deep": {"x": [["y"]] * 10_000}}}},
+}
+FOUND = {"Fn::FindInMap": ["M", "a", "Text"]}
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        FOUND,
+        {"Fn::Sub": ["${T}", {"T": FOUND}]},
+        {"Fn::Sub": "${P}" * 100},
+        {"Fn::Join": ["", ["x", FOUND]]},
+        {"Fn::Join": ["", {"Fn::FindInMap": ["M", "a", "List"]}]},
+        {"Fn::Length": {"Fn::Split": [",", FOUND]}},
+        {"Fn::Select": [0, {"Fn::FindInMap": ["M", "a", "List"]}]},
+        {"Fn::Equals": [{"Fn::FindInMap": ["M", "a", "Deep"]}, {"Fn::FindInMap": ["M", "a", "Deep"]}]},
+        {"Fn::Base64": FOUND},
+        {"Fn::ToJsonString": FOUND},
+        {"x": [["y"] * 10_000]},
+    ],
+    ids=range(11),
+)
+def test_what_all_functions_make_together_is_bounded(one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intrinsics, "TOTAL_CHARS_MAX", 4 << 20)
+    scope = scope_of(LONG)
+    with pytest.raises(UsageError, match="together"):
+        scope.resolve([one] * 200)
+
+
+def test_a_long_text_of_a_table_does_not_multiply() -> None:
+    scope = scope_of(LONG)
+    kept = []
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="more than 67108864 characters together"):
+            kept.extend(scope.resolve({"Fn::Sub": ["x${T}", {"T": FOUND}]}) for _ in range(2_000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 80 << 20, "it was 200 MB, and 8 GB with 20,000"
+
+
+def test_what_every_function_gets_from_globals_is_bounded() -> None:
+    scope = scope_of({"Globals": {"Function": {"Layers": ["x"] * 50_000}}})
+    with pytest.raises(UsageError, match="together"):
+        [with_globals(scope, {"Layers": []}) for _ in range(1_000)]
+
+
+def test_a_large_template_of_ordinary_values_is_no_reason_to_refuse() -> None:
+    scope = scope_of(LONG)
+    for number in range(20_000):
+        assert scope.resolve({"Fn::Sub": f"arn:${{AWS::Region}}-{number}", "b": ["x"] * 10})

@@ -1,8 +1,10 @@
 """CloudFormation's intrinsic functions, evaluated on plain data.
 
 Only the functions live here: what a name refers to (parameters, pseudo parameters, resources) is asked of a `NameResolver`.
-`resolve` never raises for what a template says: a function that cannot be evaluated gives Unresolved(why), and inside a
-list or mapping the others are still evaluated. A function of an unresolved argument is unresolved for the same reason.
+`resolve` never raises for what a template says, only for too much of it: a function that cannot be evaluated gives
+Unresolved(why), and inside a list or mapping the others are still evaluated. What all functions of a template read and make
+together is bounded, because each may name the same long text. A function of an unresolved argument is unresolved for the
+same reason.
 NO_VALUE (AWS::NoValue) removes the property or item where it is written.
 Source: CloudFormation user guide, intrinsic function reference; pseudo parameters reference.
 """
@@ -17,7 +19,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from onefold.check.facts import Unresolved
+from onefold.errors import UsageError
 
+TOTAL_CHARS_MAX: Final = 64 * 1_048_576  # ours: 64 templates of 1 MB
+_VALUE_CHARS: Final = 64  # that a value counts for beside its text
 TEXT_CHARS_MAX: Final = 1_048_576  # ours: no text of a template is longer than a template
 
 
@@ -105,6 +110,7 @@ class Intrinsics:
 
     def __init__(self, names: NameResolver) -> None:
         self._names = names
+        self._chars = 0  # of all that was read and made until now
         self._functions: Mapping[str, Callable[[Any], Any]] = {
             "Condition": self._condition,
             "Fn::And": lambda arg: self._logic(arg, all),
@@ -127,7 +133,12 @@ class Intrinsics:
         }
 
     def resolve(self, value: Any) -> Any:
-        """The value with every function in it evaluated."""
+        """The value with every function in it evaluated.
+
+        Raises:
+            UsageError: what was read and made until now is more than TOTAL_CHARS_MAX.
+        """
+        self._count(value)
         match value:
             case str() if found := _DYNAMIC.search(value):
                 return Unresolved(f"a dynamic reference to {found[1]}, which is read at deployment")
@@ -139,13 +150,31 @@ class Intrinsics:
             case _:
                 return value
 
+    def _count(self, value: Any) -> None:
+        self._chars += _VALUE_CHARS + (len(value) if isinstance(value, str) else 0)
+        if self._chars > TOTAL_CHARS_MAX:
+            raise UsageError(
+                f"The functions of the template make more than {TOTAL_CHARS_MAX} characters together.",
+                meaning="Many of them name one long text, table or list.",
+                todo="Make it shorter, or name it less often; nothing was started.",
+            )
+
+    def count(self, value: Any) -> None:
+        """Count what a function gave or Globals add, which may be a part of the template that was counted before."""
+        self._count(value)
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        for item in inner:
+            self.count(item)
+
     def _resolve_mapping(self, value: dict[str, Any]) -> Any:
         if len(value) == 1:
             [(name, argument)] = value.items()
             function = self._functions.get(name)
             # "Condition" is a function in conditions only; elsewhere it may be a key, as in a policy's statement.
             if function is not None and (name != "Condition" or isinstance(argument, str)):
-                return function(argument)
+                made = function(argument)
+                self.count(made)
+                return made
             if name.startswith("Fn::"):
                 return Unresolved(f"{name} is not evaluated here")
         resolved = {key: self.resolve(item) for key, item in value.items()}

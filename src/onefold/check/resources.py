@@ -432,7 +432,10 @@ def _filters(properties: Properties) -> tuple[str, ...]:
 def with_globals(scope: Scope, raw: Any) -> Any:
     """A function's properties on top of Globals.Function."""
     shared = scope.section("Globals").get("Function")
-    return _merged(shared, raw if raw is not None else {}) if isinstance(shared, dict) else raw
+    if not isinstance(shared, dict):
+        return raw
+    scope.functions.count(shared)  # each function gets a copy
+    return _merged(shared, raw if raw is not None else {})
 
 
 def _merged(below: Any, above: Any) -> Any:
