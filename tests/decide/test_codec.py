@@ -267,7 +267,6 @@ def test_results_have_a_type_of_their_own() -> None:
         (float("nan"), None),
         (CYCLE, None),
     ],
-    ids=lambda one: str(one)[:30],
 )
 def test_the_advice_for_a_result_without_annotation_is_one_that_helps(value: Any, annotation: str | None) -> None:
     with pytest.raises(PayloadError) as caught:
