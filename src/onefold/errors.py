@@ -27,11 +27,31 @@ from typing import Final
 
 from onefold import redact
 
+__all__ = [
+    "ConflictError",
+    "DependencyDown",
+    "InvariantBroken",
+    "LeaseLost",
+    "NotFoundError",
+    "OnefoldError",
+    "OutcomeUnknown",
+    "OverLimitError",
+    "PayloadError",
+    "PermanentError",
+    "StorageBusy",
+    "StorageError",
+    "TransientError",
+    "UsageError",
+]
+
 TEXT_CHARS_MAX: Final = 8_192  # of each part: what it quotes may be a stranger's, and is cut before it is masked
 
 
 class OnefoldError(Exception):
     """Root of all errors raised on purpose.
+
+    Means: nothing by itself; what is raised is one of the classes below it.
+    Next: catch it where one report is enough for all of them.
 
     Args:
         what: what happened, with the value that caused it.
@@ -53,37 +73,64 @@ def _shown(text: str) -> str:
 
 
 class UsageError(OnefoldError):
-    """The call, setting or input is wrong; nothing was changed."""
+    """The call, setting or input is wrong; nothing was changed.
+
+    Means: the same call fails again. In a handler it is a permanent failure: the message goes to the dead-letter queue.
+    Next: change what the text quotes; it says to what.
+    """
 
     code = "usage"
 
 
 class PayloadError(UsageError):
-    """A payload, key, or handler result does not have the form that was declared."""
+    """A payload, key, or handler result does not have the form that was declared.
+
+    Means: on a send, nothing was sent. On a delivery, the message goes to the dead-letter queue as `malformed`. Of a
+        result, the handler ran and its effect stands, so that the operation is held for a person.
+    Next: send what the handler's annotation says, or correct the dead letter: `onefold dlq edit`, then `redrive`. What is
+        held: `onefold held settle`.
+    """
 
     code = "payload"
 
 
 class ConflictError(UsageError):
-    """The same name or key exists already with other contents."""
+    """The same name or key exists already with other contents.
+
+    Means: of a key, the operation was begun with another payload; this one is not a duplicate of it, and was not run. Of a
+        queue, bus or name, it is declared twice, or exists with other settings.
+    Next: give the other operation a key of its own, or declare the thing once; for a queue that exists,
+        `onefold queue apply`.
+    """
 
     code = "conflict"
 
 
 class NotFoundError(UsageError):
-    """The thing that was named does not exist."""
+    """The thing that was named does not exist.
+
+    Means: nothing was changed. Of a message, its job is not declared on its queue in the app that received it.
+    Next: check the name and the engine (`--url`, ONEFOLD_URL); deploy the app that declares the job, then redrive.
+    """
 
     code = "not-found"
 
 
 class StorageError(UsageError):
-    """The database file cannot be used as it is: corrupt, foreign, newer, read-only or missing."""
+    """The database file cannot be used as it is: corrupt, foreign, newer, read-only or missing.
+
+    Means: nothing was written to it.
+    Next: what the text says for the case: another path, the file's mode, a newer onefold, or a backup.
+    """
 
     code = "storage"
 
 
 class TransientError(OnefoldError):
     """Failed now, may work later.
+
+    Means: in a handler, the run failed and had no effect; the job's `retry` says when and how often it is tried again.
+    Next: raise it for what passes by itself (a timeout before anything was sent, a 503); else try again later.
 
     Args:
         retry_in_ms: how long to wait at least before the next try, in milliseconds; None lets the policy decide.
@@ -97,25 +144,40 @@ class TransientError(OnefoldError):
 
 
 class OverLimitError(TransientError):
-    """Too many messages of the queue are in flight (SQS error OverLimit)."""
+    """Too many messages of the queue are in flight (SQS error OverLimit).
+
+    Means: 120,000 messages were received and are not settled; nothing more is given out.
+    Next: find who receives without deleting: `onefold status` shows what is in flight on each queue.
+    """
 
     code = "over-limit"
 
 
 class StorageBusy(TransientError):
-    """The file is locked by another process for longer than we may wait, or the disk is full."""
+    """The file is locked by another process for longer than we may wait, or the disk is full.
+
+    Means: nothing was written. Workers wait and go on by themselves.
+    Next: free space, or end the program that holds the file (a backup, a shell with an open transaction), and try again.
+    """
 
     code = "storage-busy"
 
 
 class PermanentError(OnefoldError):
-    """Trying again cannot help; the message goes to the dead-letter queue with this reason."""
+    """Trying again cannot help; the message goes to the dead-letter queue with this reason.
+
+    Means: the run had no effect, and no attempt that is left is used.
+    Next: raise it for what a person must change; they find it with `onefold dlq list`, correct it and redrive.
+    """
 
     code = "permanent"
 
 
 class DependencyDown(OnefoldError):
     """The dependency refuses everything (a rotated key, a closed account): the job pauses, no attempt is used.
+
+    Means: it is not this message's fault: the job's circuit breaker opens for all of them, and `onefold status` says so.
+    Next: raise it for what hits every call alike; when it is repaired, the job goes on by itself or by `onefold resume`.
 
     Args:
         retry_in_ms: how long to pause at least, in milliseconds; None lets the job's breaker decide.
@@ -129,18 +191,31 @@ class DependencyDown(OnefoldError):
 
 
 class OutcomeUnknown(OnefoldError):
-    """The effect may have happened; the job's `on_unknown` policy decides what comes next."""
+    """The effect may have happened; the job's `on_unknown` policy decides what comes next.
+
+    Means: neither running again nor giving up is known to be right. Under `onefold.once` with `hold`: a person must
+        settle it.
+    Next: raise it when an answer was lost after the request had left; settle what is held with `onefold held`.
+    """
 
     code = "outcome-unknown"
 
 
 class LeaseLost(OnefoldError):
-    """The record of this run belongs to someone else now; what this run did is not recorded."""
+    """The record of this run belongs to someone else now; what this run did is not recorded.
+
+    Means: the run paused for longer than its lease, or its process was taken for dead, and another run took over.
+    Next: stop without further effects. When it comes often: longer leases, or less work in one process.
+    """
 
     code = "lease-lost"
 
 
 class InvariantBroken(OnefoldError):
-    """Something that cannot be is: a defect of onefold. The process should stop and keep the evidence."""
+    """Something that cannot be is: a defect of onefold. The process should stop and keep the evidence.
+
+    Means: going on could do harm, so nothing goes on.
+    Next: keep the file and the log, and report it with the traceback (ONEFOLD_DEBUG=1).
+    """
 
     code = "invariant"

@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from onefold import errors, redact
+from onefold import errors, redact, settings
 from onefold.backends.composite import CompositeEngine, NoQueues
 from onefold.clock import SystemClock
 from onefold.steady_clock import steady
@@ -299,19 +299,7 @@ def part(name: str) -> Any:
 TABLE_DEFAULT: Final = "onefold"
 _PREFIX: Final = r"[A-Za-z0-9_-]{0,40}"
 _SERVICES: Final = ("sqs", "dynamodb", "s3", "scheduler")
-_LATER: Final = ("later", "later_role")
-_OPTIONS: Final = (
-    "table",
-    "prefix",
-    "payloads",
-    "records",
-    "create",
-    "batch",
-    "layout",
-    "endpoint",
-    *_LATER,
-    *_SERVICES,
-)
+_OPTIONS: Final = tuple(one.name for one in settings.AWS_URL)
 
 
 class AwsUrl(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from msgspec import Struct
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from onefold import errors, forks
+from onefold import errors, forks, settings
 
 
 class _Cause(Struct, frozen=True, kw_only=True, gc=False):
@@ -158,7 +158,7 @@ ANSWER_TIMEOUT_S: Final = 5.0  # longer than a slow fsync; shorter than the shor
 CONNECTIONS_MAX: Final = 10_000  # one per thread that is in a call; the server's own maxclients is the real limit
 SERVER_VERSION_MIN: Final = (6, 2)
 
-_OPTIONS: Final = {"prefix", "cluster"}
+_OPTIONS: Final = {one.name for one in settings.REDIS_URL}
 _ANSWER_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 
