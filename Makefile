@@ -151,6 +151,10 @@ matrix: $(READY) ## The fast tests on each supported Python that this machine ha
 release: $(RELEASE)/.ready ## Build sdist and wheel into dist/, look into both, use the wheel in an empty environment
 	@$(RELEASE)/bin/python -m tools.release $(ARGS)
 
+.PHONY: pictures
+pictures: $(READY) browser ## Make the README's and the docs' pictures again, from real runs
+	$(BIN)/python -m tools.pictures $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## Run what shows AWS's answers, case by case, and write docs/conformance.md
 	$(PYTEST) -m conformance --conformance tests $(ARGS)

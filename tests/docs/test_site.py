@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.browser import Browser, Page, browser
 from tests.docs.test_pages import ROOT
+from tools.browser import Browser, Page, browser
 
 pytestmark = pytest.mark.slow
 

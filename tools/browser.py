@@ -113,6 +113,7 @@ class Browser:
         return page
 
     def call(self, method: str, session: str | None = None, /, **parameters: object) -> dict[str, Any]:
+        """One command of the DevTools protocol, to the browser or to a tab; its answer."""
         number = next(self._numbers)
         message: dict[str, object] = {"id": number, "method": method, "params": parameters}
         if session is not None:
@@ -132,6 +133,7 @@ class Browser:
         self._events = [event for event in self._events if event != (method, session)]
 
     def wait_for(self, method: str, session: str) -> None:
+        """Return when such an event has come since `forget`."""
         while (method, session) not in self._events:
             self._read()
 

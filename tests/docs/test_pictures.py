@@ -1,0 +1,62 @@
+"""The pictures in the README and the docs are of this version: what they show is made again, and compared."""
+
+from __future__ import annotations
+
+import html
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_pages import ROOT
+from tools import pictures
+
+
+@pytest.mark.slow
+def test_the_story_of_a_crash_is_the_one_that_is_printed(tmp_path: Path) -> None:
+    now = pictures.without_ids(pictures.why_now(tmp_path))
+    assert now == pictures.without_ids(pictures.why_printed()), "make pictures ARGS=why, and read what it changed"
+    steps = re.findall(r"^  hh:mm:ss\.mmm  (\S+)", now, re.MULTILINE)
+    assert steps == ["sent", "claimed", "started", "takeover", "unknown", "held"]
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_demo_has_the_lines_of_the_demo() -> None:
+    drawn = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", svg("demo"))).replace("\xa0", " ")
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", pictures.demo_now("--rows", "50"))
+    table = printed.partition("1  The partner")[2].partition("Passed")[0].splitlines()[1:]
+    names = [re.match(r"[a-z ]*[a-z]", line) for line in table if line.strip()]
+    assert len(names) > 10
+    for name in names:
+        assert name is not None
+        assert name[0] in drawn, "make pictures ARGS=demo"
+    for name in ("twice", "never"):
+        assert re.search(rf"{name} +0 ", drawn)
+
+
+@pytest.mark.parametrize("name", ["delivery", "window", "script", "record", "logo", "demo"])
+def test_a_drawing_takes_nothing_from_elsewhere(name: str) -> None:
+    text = svg(name)
+    assert re.findall(r"(?:href=|url\()[\"']?(?!#)[^)\"']+", text) == []
+    assert "<script" not in text
+    assert len(text) < 30_000
+
+
+def test_the_picture_of_the_history_page_is_small() -> None:
+    data = (ROOT / "docs/assets/history.png").read_bytes()
+    assert struct.unpack(">II", data[16:24]) == pictures.PAGE_SIZE
+    assert len(data) < 150_000
+
+
+def test_the_table_of_others_names_its_sources() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Beside what people use today")[2].partition("\n## ")[0]
+    used = set(re.findall(r"\]\[([a-z]-[a-z]+)\]", table))
+    given = dict(re.findall(r"^\[([a-z]-[a-z]+)\]: (https://\S+)$", table, re.MULTILINE))
+    assert used == set(given)
+    assert {name[0] for name in used} == {"c", "p", "d", "t"}, "a source for each of the four"
+
+
+def svg(name: str) -> str:
+    return (ROOT / "docs/assets" / f"{name}.svg").read_text(encoding="utf-8")
