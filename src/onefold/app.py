@@ -178,7 +178,7 @@ class App(Declarations):
             )
         return errors.NotFoundError(
             f"{what}, which is not declared.",
-            todo="Start the worker with the app that declares it, or redrive the message after you have deployed it.",
+            todo="Start a worker with the app that declares it. In a dead-letter queue it can be redriven after that.",
         )
 
     @checked_options

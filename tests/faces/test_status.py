@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import onefold
-from onefold.admin import jobs, queues, status
+from onefold.admin import dead_letters, jobs, queues, redrive, status
 from onefold.admin.session import Jobs
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
@@ -31,7 +31,7 @@ def test_an_idle_engine_needs_nobody(there: Open) -> None:
     found = status.status(there.session)
     assert [one.queue for one in found.queues] == ["careful", "lines.fifo", "orders"]
     assert found.warnings == ()
-    assert {one.job for one in found.jobs} == {"book", "pay", "step", "charge"}
+    assert {one.job for one in found.jobs} == {"book", "pay", "step", "charge", "skipped"}
 
 
 def test_what_waits_is_counted(there: Open) -> None:
@@ -104,7 +104,31 @@ def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:
     assert queue_of(there, "lines.fifo").stopped_groups == 1
     (warning,) = status.status(there.session).warnings
     assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq list --all --group c-7")
+    assert warning.text.endswith("; its later messages follow it to the dead-letter queue.")
     assert status.status(there.session, "orders").warnings == ()
+
+
+def send_back(there: Open) -> None:
+    work = redrive.Redrive(there.session, list(dead_letters.find(there.session, dead_letters.Select(group="c-7"))))
+    work.step()
+
+
+def test_a_stopped_group_that_was_sent_back_is_not_stopped(there: Open) -> None:
+    there.office.ill["l"] = onefold.PermanentError("no")
+    there.office.step.send_many(Order(name, customer="c-7") for name in ("l", "m", "n"))
+    there.world.run()
+    (warning,) = status.status(there.session).warnings
+    assert warning.text.endswith("; 2 later messages are in the dead-letter queue with it.")
+    send_back(there)
+    assert queue_of(there, "lines.fifo").stopped_groups == 0
+    assert codes(there) == []
+    there.world.run()  # it fails again
+    assert queue_of(there, "lines.fifo").stopped_groups == 1
+    assert codes(there) == ["group-stopped"]
+    there.office.ill.clear()
+    send_back(there)
+    there.world.run()
+    assert (queue_of(there, "lines.fifo").stopped_groups, codes(there)) == (0, [])
 
 
 def test_an_unknown_queue_is_refused(there: Open) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import onefold
@@ -15,6 +16,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import Change
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner import orphans
@@ -99,6 +101,48 @@ def test_it_runs_within_moments_once_its_job_is_there() -> None:
 
         world.run_for(2_000)
         assert done == ["x"]
+
+
+def no_job_warnings(world: World) -> list[status.Warning]:
+    return [one for one in status.status(session_of(world)).warnings if one.code == "no-job"]
+
+
+def test_the_warning_ends_with_the_last_message_that_nobody_took() -> None:
+    shop = Shop()
+    with inline(shop.app) as world:
+        send(world, "invoice")
+        send(world, "invoice")
+        shop.book.send(Order("busy"), delay="1h")  # something else waits in the queue all the time
+        world.run()
+        queues = world.app.runtime().engine.queues
+        first, second, _ = queues.peek("orders")
+        (warning,) = no_job_warnings(world)
+        assert warning.todo == f"onefold why {first.message_id}"
+        assert "a worker that does not take it" in warning.text
+        queues.remove([first.message_id])
+        (warning,) = no_job_warnings(world)
+        assert warning.todo == f"onefold why {second.message_id}"
+        assert first.message_id not in warning.text
+
+        @shop.app.job(shop.queue, key="{order_id}")
+        def invoice(order: Order) -> None: ...
+
+        (warning,) = no_job_warnings(world)
+        assert warning.todo == "This app declares the job. Start a worker: onefold worker <module>:<app>"
+        assert "not declared" not in warning.text
+        world.run_for(2_000)
+        assert no_job_warnings(world) == []
+
+
+def test_nothing_waits_in_an_empty_queue_whatever_was_noted() -> None:
+    """On SQS, where nobody can look at what waits."""
+    shop = Shop()
+    with inline(shop.app) as world:
+        session = session_of(world)
+        note = orphans.Waiting(at_ms=world.clock.now_ms(), message_id="m-1", why="Not declared.", ends_at_ms=2**42)
+        value = msgspec.json.encode({"invoice": note})
+        session.engine.state.put([Change(f"{orphans.PLACE}orders", value, 0)])
+        assert status.no_job(session, ["orders"]) == []
 
 
 def test_what_follows_in_its_group_waits_and_goes_with_it() -> None:

@@ -7,10 +7,11 @@ Never here: single messages, output. Invariant: asking changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import limits
 from onefold.admin import groups, jobs
@@ -112,14 +113,14 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     if queue is not None:
         session.engine.queues.depth(queue)  # says which queues there are when this is none
     names = [name for name in sorted(kinds.sources) if queue in (None, name)]
-    stopped = groups.stopped(session)
+    stopped = _stopped(session, kinds, groups.stopped(session))
     queues = tuple(_queue(session, kinds.sources[name], stopped) for name in names)
     found = _jobs(session, queue)
     warnings = (
         *_held(queues),
         *_held_calls(session, queue),
         *_endless([kinds.sources[name] for name in names]),
-        *_stopped(session, kinds, [one for one in stopped if one.queue in names]),
+        *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
         *_expiring(queues),
         *_nobody(queues, found),
@@ -136,7 +137,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     )
 
 
-def _queue(session: AdminSession, settings: QueueSettings, stopped: list[groups.Stopped]) -> QueueStatus:
+def _queue(session: AdminSession, settings: QueueSettings, stopped: Sequence[_StoppedGroup]) -> QueueStatus:
     queues = session.engine.queues
     depth = queues.depth(settings.name)
     dead_letter = settings.dead_letter if settings.dead_letter != settings.name else None
@@ -155,7 +156,7 @@ def _queue(session: AdminSession, settings: QueueSettings, stopped: list[groups.
         dead=dead,
         dead_expires_in_ms=expires_ms - session.now_ms() if expires_ms is not None else None,
         held=_count(session, settings.held),
-        stopped_groups=sum(1 for one in stopped if one.queue == settings.name),
+        stopped_groups=sum(1 for one in stopped if one.flag.queue == settings.name),
     )
 
 
@@ -234,16 +235,36 @@ def _endless(sources: list[QueueSettings]) -> list[Warning]:
     ]
 
 
-def _stopped(session: AdminSession, kinds: Roles, stopped: list[groups.Stopped]) -> list[Warning]:
-    found = session.engine.queues.find([one.by for one in stopped])
+class _StoppedGroup(Struct, frozen=True):
+    """A stopped group, and what is said of it."""
+
+    flag: groups.Stopped
+    warning: Warning
+
+
+def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped]) -> list[_StoppedGroup]:
+    """The groups that wait for a person: not those whose first message was sent back and waits for a worker."""
     result = []
-    for one, by in zip(stopped, found, strict=True):
+    for flag, by in zip(flags, session.engine.queues.find([one.by for one in flags]), strict=True):
+        if by is not None and by.queue == flag.queue:
+            continue
+        todo = f"onefold dlq list --all --group {flag.group}"
+        text = f"Group {flag.group} of {flag.queue} is stopped by message {flag.by}; "
+        dead_letter = kinds.sources[flag.queue].dead_letter if flag.queue in kinds.sources else None
+        later = 0
+        if dead_letter is not None and session.engine.commit is not None:  # SQS shows ten of a group, by receiving them
+            dead = session.engine.queues.of_group(dead_letter, flag.group, limit=_LOOKED_AT)
+            later = sum(1 for one in dead if one.message_id != flag.by)
+        if later:
+            text += (
+                f"{counted(later, 'later message')} {'is' if later == 1 else 'are'} in the dead-letter queue with it."
+            )
+        else:
+            text += "its later messages follow it to the dead-letter queue."
         if by is not None and by.queue in kinds.held:
             todo = "onefold held list"
-        else:
-            todo = f"onefold dlq list --all --group {one.group}"
-        text = f"Group {one.group} of {one.queue} is stopped by message {one.by}; its later messages wait behind it."
-        result.append(Warning(code="group-stopped", text=text, todo=todo))
+            text = text.removesuffix(" with it.") + "." if later else text.replace("follow it to", "go to")
+        result.append(_StoppedGroup(flag, Warning(code="group-stopped", text=text, todo=todo)))
     return result
 
 
@@ -274,17 +295,49 @@ def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
 
 
 def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
-    """Messages that workers looked at lately and that no job of theirs takes."""
+    """Messages that workers looked at lately, that no job of theirs takes, and that still wait."""
     state, now_ms = session.engine.state, session.now_ms()
+    declared = session.jobs.named if session.jobs is not None else {}
     result = []
     for name, found in zip(names, state.get([orphans.PLACE + name for name in names]) if names else (), strict=True):
-        for job, one in (orphans.decoded(found.value) if found is not None else {}).items():
-            if now_ms - one.at_ms < orphans.FRESH_MS:
-                text = (
-                    f"Messages of {name} wait for job {job}, the last one seen {age(now_ms - one.at_ms)} ago: {one.why}"
-                )
-                given_up = f" It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
-                result.append(Warning(code="no-job", text=text + given_up, todo=f"onefold why {one.message_id}"))
+        noted = orphans.decoded(found.value) if found is not None else {}
+        fresh = {job: one for job, one in noted.items() if now_ms - one.at_ms < orphans.FRESH_MS}
+        for job, one in _still_waiting(session, name, fresh).items():
+            seen = f"Messages of {name} wait for job {job}, the last one seen {age(now_ms - one.at_ms)} ago by a worker"
+            given_up = f"It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
+            if job.partition(" of ")[0] in declared:
+                text = f"{seen} that does not take it. {given_up}"
+                todo = "This app declares the job. Start a worker: onefold worker <module>:<app>"
+            else:
+                text, todo = f"{seen} that does not take it: {one.why} {given_up}", f"onefold why {one.message_id}"
+            result.append(Warning(code="no-job", text=text, todo=todo))
+    return result
+
+
+def _still_waiting(
+    session: AdminSession, queue: str, noted: Mapping[str, orphans.Waiting]
+) -> Mapping[str, orphans.Waiting]:
+    """What was noted of jobs whose messages are still in the queue, with a message that is.
+
+    Nobody can look into a queue of SQS without receiving: there all of it counts until the queue is empty.
+    """
+    depth = session.engine.queues.depth(queue) if noted else None
+    if depth is None or not depth.visible + depth.in_flight + depth.delayed:
+        return {}
+    if session.engine.commit is None:
+        return noted
+    result = {}
+    named = session.engine.queues.find([one.message_id for one in noted.values()])
+    others: list[Peeked] | None = None
+    for (job, one), message in zip(noted.items(), named, strict=True):
+        if message is not None and message.queue == queue:
+            result[job] = one
+            continue
+        others = session.engine.queues.peek(queue, limit=_LOOKED_AT) if others is None else others
+        if alike := next((other for other in others if orphans.name_of(other.attributes) == job), None):
+            why = one.why.replace(one.message_id, alike.message_id)
+            ends_at_ms = alike.sent_at_ms + orphans.patience_ms(session.settings()[queue])
+            result[job] = replace(one, message_id=alike.message_id, why=why, ends_at_ms=ends_at_ms)
     return result
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
-from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Delivery
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute, Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.record.attempt import Facts
@@ -65,14 +65,15 @@ def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted
     """
     if settings.dead_letter is not None:
         worn = counted and settings.receives_max is not None and receive_count >= settings.receives_max
-        if worn or age_ms >= _patience_ms(settings):
+        if worn or age_ms >= patience_ms(settings):
             return None
     if counted:
         return min(_COUNTED_FIRST_MS << min(max(receive_count - 1, 0), 10), _COUNTED_LONGEST_MS)
     return min(max(age_ms, _FIRST_MS), _LONGEST_MS)
 
 
-def _patience_ms(settings: QueueSettings) -> int:
+def patience_ms(settings: QueueSettings) -> int:
+    """How old a message of this queue becomes before it is given up, ms."""
     return settings.retention_ms // 2
 
 
@@ -106,7 +107,7 @@ class Orphans:
         found = wait_ms(settings, age_ms, delivery.receive_count, counted=counted)
         if found is None:
             return _burial(delivery, why)
-        self._tell(delivery, why, delivery.sent_at_ms + _patience_ms(settings))
+        self._tell(delivery, why, delivery.sent_at_ms + patience_ms(settings))
         return found
 
     def hide(self, queue: str, receipts: Collection[str], until_ms: int) -> None:
@@ -125,7 +126,7 @@ class Orphans:
             return len(found)
 
     def _tell(self, delivery: Delivery, why: str, ends_at_ms: int) -> None:
-        now_ms, queue, name = self._clock.monotonic_ms(), delivery.queue, _name(delivery)
+        now_ms, queue, name = self._clock.monotonic_ms(), delivery.queue, name_of(delivery.attributes)
         if (queue, name) not in self._told and sum(one == queue for one, _ in self._told) >= _NAMES_MAX:
             name = _OTHERS
         last_ms = self._told.get((queue, name))
@@ -162,8 +163,9 @@ def decoded(value: bytes) -> dict[str, Waiting]:
         return {}
 
 
-def _name(delivery: Delivery) -> str:
-    job, app = delivery.attributes.get(JOB_ATTRIBUTE), delivery.attributes.get(APP_ATTRIBUTE)
+def name_of(attributes: Mapping[str, Attribute]) -> str:
+    """Under which name a message waits: that of its job, and of its app where it says so."""
+    job, app = attributes.get(JOB_ATTRIBUTE), attributes.get(APP_ATTRIBUTE)
     named = str(job.value) if job is not None else "(none)"
     return (f"{named} of {app.value!s}" if app is not None else named)[:_NAME_CHARS_MAX]
 

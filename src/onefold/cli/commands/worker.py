@@ -265,7 +265,7 @@ class Failures:
         """Say it, if it is one."""
         if event.name == "worker-started":
             self._say(event, f"worker started: {self._work}, process {os.getpid()}, owner {event.actor}")
-        elif event.message_id is not None and event.severity in ("warning", "error"):
+        elif event.message_id is not None and event.severity in ("warning", "error") and event.name not in _TROUBLE:
             what = f"{event.key.job} {event.key.key}" if event.key is not None else f"message {event.message_id}"
             detail = event.detail
             why = [str(detail[name]) for name in ("error", "summary") if detail.get(name)]
