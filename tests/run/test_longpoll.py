@@ -55,8 +55,14 @@ class Server:
         with self._moved:
             assert self._moved.wait_for(lambda: len(self.asked) >= times, PATIENCE_S), self.asked
 
+    def until_changed(self, times: int) -> None:
+        with self._moved:
+            assert self._moved.wait_for(lambda: len(self.changes) >= times, PATIENCE_S), self.changes
+
     def set_visible_in(self, changes):
-        self.changes.extend(changes)
+        with self._moved:
+            self.changes.extend(changes)
+            self._moved.notify_all()
         if self.refuses is not None:
             raise self.refuses
         return [receipt not in self.lost for receipt, _ in changes]
@@ -72,7 +78,8 @@ class Desk:
 
     def end(self) -> None:
         self.server.answer([], [], [], [])
-        self.queue.end(wait=True)
+        self.queue.stop()
+        self.queue.end(self.clock.monotonic_ms() + int(1_000 * PATIENCE_S))
 
 
 @pytest.fixture
@@ -195,6 +202,47 @@ def test_an_end_without_the_server_leaves_what_arrived_to_its_visibility() -> No
     desk.server.refuses = errors.TransientError("SQS cannot be reached.")
     desk.end()
     assert desk.server.changes == [("r-1", RetryIn(0))]
+
+
+def test_who_ends_does_not_wait_for_a_receive_that_nothing_comes_of() -> None:
+    desk = Desk()
+    desk.queue.receive(5, 30_000)
+    desk.server.until_asked(1)
+    desk.queue.stop()
+    desk.queue.end(desk.clock.monotonic_ms())  # the server has not answered
+    desk.server.answer([delivery(1), delivery(2)])
+    desk.server.until_changed(2)
+    assert desk.server.changes == [("r-2", RetryIn(0)), ("r-1", RetryIn(0))]
+    assert desk.queue.receive(5, 30_000) == []
+    assert len(desk.server.asked) == 1
+    desk.end()
+    assert not desk.woken.acquire(blocking=False), "the worker's waiter is closed by then"
+
+
+def test_a_sudden_end_leaves_what_arrived_to_its_lease() -> None:
+    desk = Desk()
+    desk.queue.receive(5, 30_000)
+    desk.server.answer([delivery(1)])
+    desk.wait()
+    desk.queue.stop(give_back=False)
+    assert desk.queue.receive(5, 30_000) == []
+    assert desk.server.changes == []
+    desk.end()
+
+
+def test_an_idle_queue_costs_one_receive_at_a_time(desk: Desk) -> None:
+    desk.queue.receive(25, 30_000)
+    desk.server.until_asked(3)
+    desk.server.answer([], [], [])
+    desk.server.until_asked(4)
+    desk.server.answer([])
+    desk.server.until_asked(5)
+    assert [wait_ms for _, _, wait_ms in desk.server.asked][:4] == [WAIT_FIRST_MS] * 3 + [8_000]
+    assert len(desk.server.asked) == 5
+    desk.server.answer([delivery(1)])  # and side by side again
+    desk.wait()
+    desk.queue.receive(25, 30_000)
+    desk.server.until_asked(8)
 
 
 @pytest.mark.parametrize("defect", [KeyError("Messages"), errors.InvariantBroken("A receipt came twice.")])

@@ -3,7 +3,8 @@
 A `LongPoll` stands between a worker and such a queue. `receive` answers at once with what has arrived, and asks for more
 in threads of its own: while handlers run and settle, the next receive is under way. Nothing is asked for that the worker
 has no room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its buffer.
-Polls are short while messages come, so that a worker that drains, or that is to end with its queue, ends soon.
+While nothing comes one poll is under way; polls are short while messages come. A worker that is to end asks for nothing
+more and does not wait for a poll that nothing comes of: what arrives then goes back to its queue.
 What arrived and was not taken within a part of its visibility is extended before it is handed out.
 
 Never here: what becomes of a message. Invariant: every message that arrived is handed out once, or given back by `end`.
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Standing, WaitingQueue
     from onefold.outside import Clock
 
-WAIT_MS: Final = (
-    10_000  # of one long poll while the queue is idle, SQS: at most 20 s; a drain waits for the one under way
-)
+WAIT_MS: Final = 10_000  # of one long poll while the queue is idle, SQS: at most 20 s
 WAIT_FIRST_MS: Final = 1_000  # of the first one that finds nothing; then twice as long each time
 CALLS_MAX: Final = 4  # receives under way at one time, 10 messages each
 _FRESH_PART: Final = 6  # older than a sixth of their visibility, messages are extended before they are handed out
@@ -139,16 +138,20 @@ class LongPoll:
                 failure = error
             with self._changed:
                 self._under_way -= count
+                ended = self._ended
                 self._wait_ms = WAIT_FIRST_MS if arrived else min(2 * self._wait_ms, WAIT_MS)
                 self._wanted = max(self._wanted - len(arrived), 0)
                 if self._failure is None or isinstance(self._failure, errors.TransientError):  # a defect is kept
                     self._failure = failure or self._failure
                 now_ms = self._clock.monotonic_ms()
-                self._arrived.extend((now_ms, one) for one in arrived)
-                if failure is not None:
+                if not ended:
+                    self._arrived.extend((now_ms, one) for one in arrived)
+                if failure is not None or ended:
                     self._wanted = 0
                 self._changed.notify_all()
-            if arrived or failure is not None:
+            if ended:
+                self._give_back(arrived)
+            elif arrived or failure is not None:
                 self._wake()
 
     def _next(self) -> int:
@@ -156,7 +159,8 @@ class LongPoll:
         with self._changed:
             while not self._ended:
                 room = self._wanted - self._under_way
-                if room > 0:
+                idle = self._wait_ms > WAIT_FIRST_MS  # the last one found nothing: one at a time, each costs a call
+                if room > 0 and not (idle and self._under_way):
                     count = min(room, limits.BATCH_ENTRIES_MAX)
                     self._under_way += count
                     return count
@@ -165,20 +169,32 @@ class LongPoll:
 
     # -- beside the worker -------------------------------------------------------------------------------------------
 
-    def end(self, *, wait: bool) -> None:
-        """Ask for nothing more; with `wait`, give back what arrived, when the receives under way have ended."""
+    def stop(self, *, give_back: bool = True) -> None:
+        """Ask for nothing more; what arrives from now on is given back by its thread.
+
+        Args:
+            give_back: give back what has arrived, too, instead of leaving it to its lease.
+        """
         with self._changed:
             self._ended = True
             self._wanted = 0
-            self._changed.notify_all()
-        if not wait:
-            return
-        for thread in self._threads:
-            thread.join()
-        with self._changed:
             left = [one for _, one in self._arrived]
             self._arrived.clear()
-        self._give_back(left)
+            self._changed.notify_all()
+        if give_back:
+            self._give_back(left)
+
+    def end(self, until_ms: int) -> None:
+        """Wait until the receives under way have ended and given back what they brought, if that is soon.
+
+        A receive that goes on longer is left alone: what it brings is given back if the process is there still, and is
+        visible again after its lease if not.
+
+        Args:
+            until_ms: monotonic instant at which the wait is over.
+        """
+        for thread in self._threads:
+            thread.join(max(until_ms - self._clock.monotonic_ms(), 0) / 1000)
 
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 

@@ -204,6 +204,7 @@ MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again 
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
 _BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for so long wait behind others
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
+_RECEIVES_MS = 500  # at the end, for receives under way: where messages come they take milliseconds, else up to 10 s
 _CALM_MS = 50  # after the backend failed: 50 ms x 2^n, at most
 _CALM_MS_MAX = 5_000
 
@@ -383,8 +384,11 @@ class Worker:
                 lane.end(wait=in_good_order)
             for thread in self._beside:
                 thread.end(wait=in_good_order)
+            until_ms = self._clock.monotonic_ms() + _RECEIVES_MS
             for receiver in self._receivers:
-                receiver.end(wait=in_good_order)
+                receiver.stop(give_back=in_good_order)
+            for receiver in self._receivers if in_good_order else ():
+                receiver.end(until_ms)
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running)
             with suppress(errors.OnefoldError):  # an engine that failed must not hide why
                 finisher.announce("worker-stopped", {"left": len(left)})
@@ -507,6 +511,8 @@ class Worker:
     def _give_back(self) -> bool:
         """While draining: return what was not begun, last first; whether this was the first time."""
         first = not self._gave_back
+        for receiver in self._receivers if first else ():
+            receiver.stop()
         unbegun = [*self._driver.withdraw(), *self._poller.withdraw()]
         if first:
             self._gave_back = True
