@@ -118,18 +118,18 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     from onefold.runner.worker import WorkerSettings
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
-    driver = runtime.driver(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
+    runner = runtime.runner(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
     queue = runtime.backend.open_queue(queued.name)
     rest = orders(options.count, options.first)
 
     def work() -> None:
         while batch := list(islice(rest, options.batch)):
             job.send_many(batch)
-            ready = driver.begin(queue.receive(len(batch), lease_ms))
+            ready = runner.begin(queue.receive(len(batch), lease_ms))
             while ready:
                 for run in ready:
-                    driver.perform(run)
-                ready = driver.finish(ready)
+                    runner.perform(run)
+                ready = runner.finish(ready)
 
     return timed(work, options.count)
 

@@ -69,10 +69,10 @@ def dispatched(one: Shop) -> None:
     """The tick is handled; none of its messages is."""
     one.app.deliver([one.monthly.outgoing(DUE_MS)])
     runtime = one.app.runtime()
-    driver = runtime.driver(one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
-    (run,) = driver.begin(runtime.backend.open_queue("shop-schedules").receive(10))
-    driver.perform(run)
-    driver.finish([run])
+    runner = runtime.runner(one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
+    (run,) = runner.begin(runtime.backend.open_queue("shop-schedules").receive(10))
+    runner.perform(run)
+    runner.finish([run])
 
 
 @pytest.mark.slow

@@ -73,11 +73,11 @@ class Bank:
     def work(self) -> None:
         """Receive and run until nothing comes; what was given back for later stays where it is."""
         runtime = self.app.runtime()
-        driver = runtime.driver(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
-        grouper = Grouper(driver, runtime.backend, runtime.clock, runtime.entropy)
+        runner = runtime.runner(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
+        grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
         queues: list[Any] = [runtime.backend.open_queue(name) for name in ("mails", "payments", "orders.fifo")]
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
-            victim.perform(driver, grouper, driver.begin(received))
+            victim.perform(runner, grouper, runner.begin(received))
 
     def session(self) -> AdminSession:
         jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")

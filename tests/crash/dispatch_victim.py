@@ -21,11 +21,11 @@ BATCH = 2
 def dispatch(billing: Billing) -> None:
     """Receive the tick and dispatch its run; what is dispatched stays in its queue."""
     runtime = billing.runtime
-    driver = runtime.driver(
+    runner = runtime.runner(
         billing.app.jobs, billing.app.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
     )
-    grouper = Grouper(driver, runtime.backend, runtime.clock, runtime.entropy)
-    victim.perform(driver, grouper, driver.begin(runtime.backend.open_queue("ticks").receive(1)))
+    grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
+    victim.perform(runner, grouper, runner.begin(runtime.backend.open_queue("ticks").receive(1)))
 
 
 def close(billing: Billing, runtime: Runtime) -> int:

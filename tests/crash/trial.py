@@ -1,7 +1,7 @@
 """One trial of the crash loop: a process works on real queues and records, dies at one point, and another one finishes.
 
 A `Scenario` declares jobs, sends messages and says what must be true at the end; `Trial` runs it on the production path
-(driver, grouper, SQLite in memory, a manual clock) with every verb on a wire. After the death either time passes until
+(runner, grouper, SQLite in memory, a manual clock) with every verb on a wire. After the death either time passes until
 leases and visibilities are over, or the dead owner is found at once. What stands then is looked at with plain SQL and
 peeks, never through the code under test. Never here: expectations.
 Invariant: the second process has no faults, and is given bounded time.
@@ -20,10 +20,10 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.driver import Driver
 from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
+from onefold.runner.runner import Runner
 from onefold.runtime.wiring import Runtime
 from tests.crash.wires import Death, Side, Wire
 
@@ -122,12 +122,12 @@ class Trial:
 
     def _work(self, runtime: Runtime) -> None:
         """What a worker's loop does, in this thread, until nothing is left in the queues that have jobs."""
-        driver = runtime.driver(self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self]), history="brief")
-        self._grouper = Grouper(driver, runtime.backend, self.clock, runtime.entropy)
+        runner = runtime.runner(self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self]), history="brief")
+        self._grouper = Grouper(runner, runtime.backend, self.clock, runtime.entropy)
         for _ in range(ROUNDS_MAX):
             received = [one for name in self.app.queues for one in self._receive(runtime, name)]
             if received:
-                self._perform(driver, driver.begin(received))
+                self._perform(runner, runner.begin(received))
                 continue
             if all(self._is_empty(name) for name in self.app.queues):
                 return
@@ -142,15 +142,15 @@ class Trial:
         depth = self.app.runtime().engine.queues.depth(name)
         return depth.visible + depth.in_flight + depth.delayed == 0
 
-    def _perform(self, driver: Driver, ready: list[Execution]) -> None:
+    def _perform(self, runner: Runner, ready: list[Execution]) -> None:
         assert self._grouper is not None
         while ready:
             grouped = [run for run in ready if run.job.policy.effect != "external"]
             following = self._grouper.perform(grouped) if grouped else []
             for run in ready:
                 if run.job.policy.effect == "external":
-                    driver.perform(run)
-                    following += driver.finish([run])
+                    runner.perform(run)
+                    following += runner.finish([run])
             ready = following
 
     # -- what stands -----------------------------------------------------------------------------------------

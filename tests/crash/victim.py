@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import onefold
-from onefold.runner.driver import Driver
 from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
+from onefold.runner.runner import Runner
 from onefold.runtime.wiring import Runtime
 
 LEASE_MS = 30_000
@@ -67,23 +67,23 @@ class Shop:
 
 def work(app: onefold.App, runtime: Runtime) -> None:
     """What a worker's loop does, in this thread, until nothing is visible."""
-    driver = runtime.driver(app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
-    grouper = Grouper(driver, runtime.backend, runtime.clock, runtime.entropy)
+    runner = runtime.runner(app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
+    grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
     while True:
         received = [one for name in app.queues for one in runtime.backend.open_queue(name).receive(10)]
         if not received:
             return
-        perform(driver, grouper, driver.begin(received))
+        perform(runner, grouper, runner.begin(received))
 
 
-def perform(driver: Driver, grouper: Grouper, ready: list[Execution]) -> None:
+def perform(runner: Runner, grouper: Grouper, ready: list[Execution]) -> None:
     """Perform and finish runs, and what waited behind them."""
     while ready:
         following = grouper.perform([run for run in ready if run.job.policy.effect != "external"])
         for run in ready:
             if run.job.policy.effect == "external":
-                driver.perform(run)
-                following += driver.finish([run])
+                runner.perform(run)
+                following += runner.finish([run])
         ready = following
 
 

@@ -1,4 +1,4 @@
-"""A small world of workers on one operation, moved one step at a time on the real driver, script and SQLite store.
+"""A small world of workers on one operation, moved one step at a time on the real runner, script and SQLite store.
 
 One message that can be delivered again at any moment, a manual clock, a partner that keeps no keys. What happens next is a
 choice: a worker takes its next step, dies, or time passes beyond every lease, so that a slow worker goes on as a zombie.
@@ -19,10 +19,10 @@ from onefold.manual_clock import ManualClock
 from onefold.record import attempt as script
 from onefold.runner import calling
 from onefold.runner.completion import Closer
-from onefold.runner.driver import Driver
 from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
@@ -88,7 +88,7 @@ class Worker:
     def __init__(self, place: int) -> None:
         self.place = place
         self.life = 0
-        self.driver: Driver | None = None  # made with the first delivery of each life
+        self.runner: Runner | None = None  # made with the first delivery of each life
         self.run: Execution | None = None
 
     @property
@@ -185,7 +185,7 @@ class World:
                     self._stage.bury(worker.owner, self.clock.now_ms())
                     self.judge.died(worker.owner)
                 worker.life += 1
-                worker.driver = worker.run = None
+                worker.runner = worker.run = None
             case _:
                 self.behaviour = what.removeprefix("call").removeprefix(" and ") or "go on"
                 self._left["faults"] -= self.behaviour != "go on"
@@ -209,8 +209,8 @@ class World:
         )
 
     def _claim(self, worker: Worker) -> None:
-        if worker.driver is None:
-            worker.driver = Driver(
+        if worker.runner is None:
+            worker.runner = Runner(
                 self._backend(),
                 lambda delivery: self._stage.job,
                 clock=self.clock,
@@ -224,35 +224,35 @@ class World:
                 settings={},
                 closer=Closer(self._stage.engine, {}, self.clock),
             )
-        ready = worker.driver.begin([_delivery(f"{worker.owner}:{self.steps}", self.clock.now_ms())])
+        ready = worker.runner.begin([_delivery(f"{worker.owner}:{self.steps}", self.clock.now_ms())])
         worker.run = ready[0] if ready else None
         if worker.run is None:
             self.judge.rested(worker.owner)
 
     def _step(self, worker: Worker) -> None:
-        """What `Driver.perform` and `finish` do, one step of it."""
-        driver, run = worker.driver, worker.run
-        assert driver is not None
+        """What `Runner.perform` and `finish` do, one step of it."""
+        runner, run = worker.runner, worker.run
+        assert runner is not None
         assert run is not None
         match run.step:
             case script.Probe() as probe:
-                probe.answer = calling.probe(run.job, run.payload, driver.open_context(run, run.attempt), self.clock)
+                probe.answer = calling.probe(run.job, run.payload, runner.open_context(run, run.attempt), self.clock)
             case script.Start() as start:
-                driver.start(run)
+                runner.start(run)
                 assert start.refused is None
             case script.Call() if self._stage.transactional:
                 # From the first row to the commit nobody else can write: handler and settlement are one step.
-                grouper = Grouper(driver, self._backend(), self.clock, SeededEntropy(0))
+                grouper = Grouper(runner, self._backend(), self.clock, SeededEntropy(0))
                 assert grouper.perform([run]) == []
                 self._rest(worker)
                 return
             case script.Call() as call:
-                ctx = driver.open_context(run, call.attempt)
-                driver.answer(run, call, calling.call(run.job, run.payload, ctx, self.clock))
+                ctx = runner.open_context(run, call.attempt)
+                runner.answer(run, call, calling.call(run.job, run.payload, ctx, self.clock))
                 if self._objection is not None:
                     raise self._objection
             case script.Commit():
-                assert driver.finish([run]) == []
+                assert runner.finish([run]) == []
                 self._rest(worker)
                 return
         run.advance(self.clock.now_ms())

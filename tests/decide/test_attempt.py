@@ -1,4 +1,4 @@
-"""The script of a delivery: every path through it, walked with every reply a driver can give.
+"""The script of a delivery: every path through it, walked with every reply a runner can give.
 
 The walk is a tree: at each step it tries each reply. The grammar that every path must follow is written down as the steps'
 names; which replies lead where is a table by hand.
@@ -78,7 +78,7 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 def replies(step: Step) -> list[str]:
-    """Everything a driver can answer to a step."""
+    """Everything a runner can answer to a step."""
     match step:
         case Claim():
             return list(ANSWERS)

@@ -49,7 +49,7 @@ class Month:
     def dispatch_sent(self) -> None:
         """The same for a tick that was sent already."""
         queue = self.world._runtime.backend.open_queue("billing-schedules")
-        self.world._perform(self.world._driver.begin(queue.receive(10)))
+        self.world._perform(self.world._runner.begin(queue.receive(10)))
 
     def bill(self, customer: str) -> RecordKey:
         return RecordKey("", "charge", f"2026-06/{customer}")
@@ -83,11 +83,11 @@ def opened(
     module = importlib.import_module(module_name)
     clock, recorder = ManualClock(start_ms), Recorder()
     with module.app.reopened(module.app.url, clock, SeededEntropy(7)) as runtime:
-        driver = runtime.driver(
+        runner = runtime.runner(
             module.app.jobs, module.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history="brief"
         )
         jobs = Jobs(named=module.app.jobs, of=module.app.job_of, history="brief")
-        world = World(module.app, clock, driver, recorder)
+        world = World(module.app, clock, runner, recorder)
         month = Month(module.app, module, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs), recorder)
         if start_ms < DUE_MS:
             month.scheduler.catch_up()

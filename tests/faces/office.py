@@ -69,11 +69,11 @@ class Office:
         """Open it on an engine."""
         clock, recorder = ManualClock(START_MS), Recorder()
         with self.app.reopened(url, clock, SeededEntropy(7)) as runtime:
-            driver = runtime.driver(
+            runner = runtime.runner(
                 self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history=history
             )
             jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=history)
-            world = World(self.app, clock, driver, recorder)
+            world = World(self.app, clock, runner, recorder)
             yield Open(self, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs))
 
 

@@ -55,7 +55,7 @@ def lost(shop: Shop, world: World, *keys: str) -> AdminSession:
     shop.app.deliver([shop.schedule.outgoing(DUE_MS)])
     if shop.schedule.dispatches:
         queue = world._runtime.backend.open_queue("shop-schedules")
-        world._perform(world._driver.begin(queue.receive(10)))
+        world._perform(world._runner.begin(queue.receive(10)))
     session = shop.session()
     for key in keys:
         session.engine.queues.remove([one.message_id for one in session.engine.queues.find_key(key)])

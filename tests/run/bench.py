@@ -21,10 +21,10 @@ from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.runner.driver import Driver
 from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 from onefold.runtime.wiring import Runtime
 
@@ -92,7 +92,7 @@ class Apart:
 
 
 class Process:
-    """One process: a driver with an owner id of its own.
+    """One process: a runner with an owner id of its own.
 
     Attributes:
         events: what it told. calls: the verbs it called.
@@ -124,8 +124,8 @@ class Process:
             open_queue=lambda name: wrapped(real.open_queue(name), "queue"),
             effects=commit.effects if commit is not None else None,
         )
-        self.driver: Driver = bench.driver(self.backend, owner, Sinks([self]), history)
-        self.grouper = Grouper(self.driver, self.backend, bench.clock, SeededEntropy(1))
+        self.runner: Runner = bench.runner(self.backend, owner, Sinks([self]), history)
+        self.grouper = Grouper(self.runner, self.backend, bench.clock, SeededEntropy(1))
 
     def emit(self, event: Event) -> None:
         """Keep what is told."""
@@ -142,15 +142,15 @@ class Process:
 
     def begin(self, deliveries: Sequence[Delivery] | None = None) -> list[Execution]:
         """Begin these deliveries, or whatever is visible now."""
-        return self.driver.begin(self._bench.receive() if deliveries is None else deliveries)
+        return self.runner.begin(self._bench.receive() if deliveries is None else deliveries)
 
     def perform(self, ready: list[Execution]) -> None:
         """Perform and finish runs, and whatever waited behind them."""
         while ready:
             run, *rest = ready
             if run.job.policy.effect == "external":
-                self.driver.perform(run)
-                ready = rest + self.driver.finish([run])
+                self.runner.perform(run)
+                ready = rest + self.runner.finish([run])
             else:
                 ready = self.grouper.perform([one for one in ready if one.job.policy.effect != "external"])
                 ready = [one for one in rest if one.job.policy.effect == "external"] + ready
@@ -192,11 +192,11 @@ class Bench:
         self._processes += 1
         return Process(self, f"p{self._processes}", **options)
 
-    def driver(self, backend: Backend, owner: str, sinks: Sinks, history: History = "brief") -> Driver:
-        """A driver of another owner, on a backend made of this one's."""
+    def runner(self, backend: Backend, owner: str, sinks: Sinks, history: History = "brief") -> Runner:
+        """A runner of another owner, on a backend made of this one's."""
         self.runtime.backend, self.runtime.owner = backend, owner
         try:
-            return self.runtime.driver(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history)
+            return self.runtime.runner(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history)
         finally:
             self.runtime.backend, self.runtime.owner = self.backend, self.owner
 

@@ -1,4 +1,4 @@
-"""A shop for tests of the driver: one job whose handler does what it is told to, and what to look at afterwards.
+"""A shop for tests of the runner: one job whose handler does what it is told to, and what to look at afterwards.
 
 Never here: expectations. Invariant: a handler notes that it was called before it does anything else.
 """

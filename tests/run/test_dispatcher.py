@@ -47,7 +47,7 @@ def test_messages_carry_the_run_and_each_has_a_row(billing: Billing, world: Worl
     billing.before = lambda customer: seen.append(billing.waiting())
     billing.tick.send(Tick())
     delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
-    world._perform(world._driver.begin(delivered))
+    world._perform(world._runner.begin(delivered))
     assert [len(waiting) for waiting in seen] == [0] * 10 + [10] * 2  # enqueued while it yields, ten at a time
     messages = billing.runtime.engine.queues.peek("bills", limit=100)
     assert [message.key for message in messages] == billing.told("dispatched") == customers(12)
@@ -96,14 +96,14 @@ def test_a_generator_that_raises_after_10000_items_goes_on_where_it_stopped() ->
     with inline(billing.app) as world:
         billing.tick.send(Tick())
         delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
-        world._perform(world._driver.begin(delivered))
+        world._perform(world._runner.begin(delivered))
         run = billing.run()
         assert (run.dispatched, run.expected) == (10_000, None)
         assert run.failure == "ConnectionError: the database went away"
         assert billing.runtime.engine.queues.depth("bills").visible == 10_000  # what was sent stays
         world.clock.advance(1_000)
         delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
-        world._perform(world._driver.begin(delivered))
+        world._perform(world._runner.begin(delivered))
         run = billing.run()
         assert (run.dispatched, run.expected, run.failure) == (10_700, 10_700, None)
         assert billing.told("dispatched") == customers(10_700)  # none twice, none missing, in order
@@ -320,7 +320,7 @@ def test_a_dispatch_that_has_run_out_of_time_stops_between_batches(billing: Bill
     billing.before = lose
     billing.tick.send(Tick())
     delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
-    world._perform(world._driver.begin(delivered))
+    world._perform(world._runner.begin(delivered))
     run = billing.run()
     assert run.dispatched == 10
     assert run.failure is not None

@@ -158,11 +158,11 @@ def test_a_group_does_not_go_on_past_a_run_that_lost_its_lease() -> None:
         shop.ship.send_many(group(1, 2))
         slow = bench.process()
         (run,) = slow.begin()
-        slow.driver.perform(run)
+        slow.runner.perform(run)
         bench.clock.advance(30_000)
         quick = bench.process()
         (again,) = quick.begin()
-        assert slow.driver.finish([run]) == []  # o-2 is not begun here
+        assert slow.runner.finish([run]) == []  # o-2 is not begun here
         assert "lease-lost" in slow.names()
         quick.perform([again])
         assert shop.calls == [("o-1", 1), ("o-1", 2), ("o-2", 1)]
@@ -174,13 +174,13 @@ def test_a_group_that_is_not_done_takes_back_what_lies_in_the_buffer() -> None:
         shop.ship.send_many([*group(1, 2, 3, 4), *group(5, customer="d")])
         process = bench.process()
         received = bench.receive()
-        hand = process.driver.in_flight
+        hand = process.runner.in_flight
         hand.take(received, 0)
         by_key = {one.key: one for one in received}
         first, chosen, buffered, other = (by_key[key] for key in ("o-1", "o-3", "o-4", "o-5"))
         (run,) = process.begin([first, by_key["o-2"]])
-        process.driver.perform(run)
-        assert process.driver.finish([run]) == []
+        process.runner.perform(run)
+        assert process.runner.finish([run]) == []
         # o-2 waited behind o-1, o-3 is about to be begun, o-4 lies in the buffer: all of them are the queue's again.
         assert process.begin([chosen]) == []
         assert not hand.keeps(buffered)
@@ -200,8 +200,8 @@ def test_nothing_slips_in_between_the_end_of_a_run_and_who_waited_behind_it() ->
         process = bench.process()
         received = bench.receive()
         (run,) = process.begin(received[:2])
-        process.driver.perform(run)
-        free = process.driver.finisher.free
+        process.runner.perform(run)
+        free = process.runner._free
         begun: list[Any] = []
         later = threading.Thread(target=lambda: begun.extend(process.begin(received[2:])))
 
@@ -213,8 +213,8 @@ def test_nothing_slips_in_between_the_end_of_a_run_and_who_waited_behind_it() ->
                 assert later.is_alive()
             return followers
 
-        process.driver.finisher.free = free_and_look  # type: ignore[method-assign]  # a look into the gap
-        ready = process.driver.finish([run])
+        process.runner._free = free_and_look  # type: ignore[method-assign]  # a look into the gap
+        ready = process.runner.finish([run])
         later.join(20)
         assert begun == []
         process.perform(ready)

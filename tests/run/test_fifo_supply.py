@@ -85,19 +85,19 @@ class AtOnce(LongPoll):
 
 
 class Process:
-    """One worker's supply, driver and heartbeat, without its threads."""
+    """One worker's supply, runner and heartbeat, without its threads."""
 
     def __init__(self, bench: Bench, faults: Faults) -> None:
         process = bench.process(fault=faults, one_transaction=False)
         backend = replace(process.backend, open_queue=lambda name: Torn(process.backend.open_queue(name), faults))
-        self.driver = bench.driver(backend, process.owner, Sinks([process]))
+        self.runner = bench.runner(backend, process.owner, Sinks([process]))
         waiting = Waiting(backend.open_queue("orders.fifo"))
         poll = AtOnce(waiting, clock=bench.clock, wake=lambda: None)  # type: ignore[arg-type]
         waiting.poll = poll
-        self.poller = Poller([poll], {}, visible_ms=LEASE_MS, in_flight=self.driver.in_flight, clock=bench.clock)  # type: ignore[list-item]
+        self.poller = Poller([poll], {}, visible_ms=LEASE_MS, in_flight=self.runner.in_flight, clock=bench.clock)  # type: ignore[list-item]
         self.heartbeat = Heartbeat(
-            self.driver.in_flight, backend, clock=bench.clock, lease_ms=LEASE_MS, also=lambda: None,
-            stop=lambda *_: None, lost=self.driver.finisher.lose, busy=lambda _: None,
+            self.runner.in_flight, backend, clock=bench.clock, lease_ms=LEASE_MS, also=lambda: None,
+            stop=lambda *_: None, lost=self.runner.reports.lease_lost, busy=lambda _: None,
         )  # fmt: skip
         self.ready: list[Execution] = []
 
@@ -105,7 +105,7 @@ class Process:
         for feed in self.poller.feeds.values():
             feed.due_at_ms = feed.gathers_until_ms = 0
         with suppress(errors.TransientError):
-            self.poller.put_back(self.driver.in_flight.dropped())
+            self.poller.put_back(self.runner.in_flight.dropped())
             self.poller.refill(lambda _: room)
 
     def begin(self, count: int) -> None:
@@ -115,13 +115,13 @@ class Process:
             batch.append(one)
             feed.buffer.popleft()
         with suppress(errors.TransientError):
-            self.ready += self.driver.begin(batch)
+            self.ready += self.runner.begin(batch)
 
     def finish(self, number: int) -> None:
         if self.ready:
             run = self.ready.pop(number % len(self.ready))
-            self.driver.perform(run)
-            self.ready += self.driver.finish([run])
+            self.runner.perform(run)
+            self.ready += self.runner.finish([run])
 
 
 class Faults:

@@ -1,6 +1,6 @@
 """Groups: rows, record, outbox and message of each handler together or not at all, and one handler's failure its own.
 
-Everything runs on the real driver and the real transaction of the engine (`:memory:`); rows are counted by plain SQL.
+Everything runs on the real runner and the real transaction of the engine (`:memory:`); rows are counted by plain SQL.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
-from onefold.runner.driver import Driver
 from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.heartbeat import Bell, Heartbeat, Periodic, Watchdog
+from onefold.runner.runner import Runner
 from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
@@ -42,23 +42,23 @@ class Ward:
         runtime = app.runtime()
         self.backend = runtime.backend
         self.queue = runtime.backend.open_queue("orders")
-        self.driver = self.new_driver()
-        self.in_flight = self.driver.in_flight
+        self.runner = self.new_runner()
+        self.in_flight = self.runner.in_flight
         self.stopped: list[tuple[Execution, Outcome]] = []
         self.busy: list[errors.TransientError] = []
         self.overran: list[Execution] = []
         self.heartbeat = self.new_heartbeat(self.backend)
         self.watchdog = Watchdog(self.in_flight, clock=clock, stop=self.stop, told=self.overran.append)
 
-    def new_driver(self) -> Driver:
-        return self.app.runtime().driver(
+    def new_runner(self) -> Runner:
+        return self.app.runtime().runner(
             self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self.told]), history="off"
         )
 
     def new_heartbeat(self, backend: Any) -> Heartbeat:
         return Heartbeat(
             self.in_flight, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
-            lost=self.driver.finisher.lose, busy=self.busy.append,
+            lost=self.runner.reports.lease_lost, busy=self.busy.append,
         )  # fmt: skip
 
     def stop(self, run: Execution, outcome: Outcome) -> None:
@@ -101,7 +101,7 @@ def ward() -> Iterator[Ward]:
 
 
 def test_prefetched_and_running_messages_stay_ours_far_beyond_one_lease(ward: Ward) -> None:
-    running = ward.driver.begin(ward.receive(2))
+    running = ward.runner.begin(ward.receive(2))
     ward.receive(4)
 
     ward.beat_for(10 * LEASE_MS)
@@ -131,10 +131,10 @@ def test_what_is_due_soon_is_extended_together(ward: Ward) -> None:
 
 def test_what_is_settled_or_given_back_is_not_in_hand_any_more(ward: Ward) -> None:
     first, second, *rest = ward.receive(6)
-    run, other = ward.driver.begin([first, second])
-    ward.driver.perform(run)
-    ward.driver.finish([run])
-    ward.driver.give_back(rest, "a test")
+    run, other = ward.runner.begin([first, second])
+    ward.runner.perform(run)
+    ward.runner.finish([run])
+    ward.runner.release(rest, "a test")
 
     assert [held.run for held in ward.in_flight.all()] == [other]
     assert ward.in_flight.counts() == {"received": 6, "completed": 1, "released": 4}
@@ -144,10 +144,10 @@ def test_what_is_settled_or_given_back_is_not_in_hand_any_more(ward: Ward) -> No
 
 
 def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
-    (run,) = ward.driver.begin(ward.receive(1))
-    context = ward.driver.open_context(run, 1)
+    (run,) = ward.runner.begin(ward.receive(1))
+    context = ward.runner.open_context(run, 1)
     ward.clock.advance(LEASE_MS)  # nobody beat: the lease is over, and another takes the run
-    taken = ward.new_driver()
+    taken = ward.new_runner()
     taken._owner = "another"
     (other,) = taken.begin(ward.queue.receive(1))
     ward.in_flight.all()[0].asked_at_ms = ward.clock.monotonic_ms() - LEASE_MS // 2  # it thinks it has time
@@ -160,8 +160,8 @@ def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
     with pytest.raises(errors.LeaseLost):
         context.check()
 
-    ward.driver.perform(run)
-    ward.driver.finish([run])
+    ward.runner.perform(run)
+    ward.runner.finish([run])
     assert len(ward.told.of("lease-lost")) == 1
     assert len(ward.in_flight) == 0
     taken.perform(other)
@@ -173,7 +173,7 @@ def test_a_lease_that_cannot_be_extended_in_time_is_not_trusted(ward: Ward) -> N
         def renew(self, *_: object) -> list[bool]:
             raise errors.StorageBusy("locked")
 
-    (run,) = ward.driver.begin(ward.receive(1))
+    (run,) = ward.runner.begin(ward.receive(1))
     (waiting,) = ward.receive(1)
     ward.heartbeat = ward.new_heartbeat(msgspec.structs.replace(ward.backend, store=Busy()))
 
@@ -188,7 +188,7 @@ def test_a_lease_that_cannot_be_extended_in_time_is_not_trusted(ward: Ward) -> N
 
 
 def test_visibility_ends_at_twelve_hours_whatever_the_handler_does(ward: Ward) -> None:
-    (run,) = ward.driver.begin(ward.receive(1))
+    (run,) = ward.runner.begin(ward.receive(1))
     step_ms = 9_000
     ward.beat_for(limits.VISIBILITY_MS_MAX - 60_000, step_ms)
     assert ward.stopped == []
@@ -198,8 +198,8 @@ def test_visibility_ends_at_twelve_hours_whatever_the_handler_does(ward: Ward) -
 
 
 def test_a_run_that_was_just_settled_is_not_taken_for_lost(ward: Ward) -> None:
-    (run,) = ward.driver.begin(ward.receive(1))
-    ward.driver.perform(run)
+    (run,) = ward.runner.begin(ward.receive(1))
+    ward.runner.perform(run)
     assert run.claimed is not None
     ward.backend.store.write([(run.claimed.hold, run.decided().write)], ward.clock.now_ms())  # type: ignore[list-item]
     ward.clock.advance(LEASE_MS // 3)
@@ -211,9 +211,9 @@ def test_a_run_that_was_just_settled_is_not_taken_for_lost(ward: Ward) -> None:
 
 
 def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: Ward) -> None:
-    (run,) = ward.driver.begin(ward.receive(1))
+    (run,) = ward.runner.begin(ward.receive(1))
     assert ward.watchdog.look() == 60_000  # not called yet: its time has not begun
-    context = ward.driver.open_context(run, 1)
+    context = ward.runner.open_context(run, 1)
     ward.clock.advance(59_999)
     assert ward.watchdog.look() == 1
     ward.clock.advance(1)
@@ -238,7 +238,7 @@ def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: War
 
 def test_the_watchdog_is_rung_only_for_an_earlier_deadline(ward: Ward) -> None:
     assert ward.watchdog.expects(1)
-    ward.driver.begin(ward.receive(1))
+    ward.runner.begin(ward.receive(1))
     ward.watchdog.look()
     assert ward.watchdog.expects(59_999)
     assert not ward.watchdog.expects(60_000)
@@ -324,7 +324,7 @@ def test_a_task_that_lost_its_lease_is_cancelled_and_settles_nothing(tmp_path: P
     shop = Workshop(app, WorkerSettings())
     shop.start()
     assert begun.wait(PATIENCE_S)
-    (held,) = shop.driver.in_flight.all()
+    (held,) = shop.runner.in_flight.all()
     assert held.run is not None
     shop.worker._stop(held.run, LeaseGone())
     assert cleaned.wait(PATIENCE_S)
@@ -378,7 +378,7 @@ def test_a_periodic_thread_that_fails_says_so() -> None:
 
 
 def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> None:
-    (run,) = ward.driver.begin(ward.receive(1))
+    (run,) = ward.runner.begin(ward.receive(1))
     (held,) = ward.in_flight.all()
     assert run.claimed is not None
     failure = Failure(kind="transient", error="E", summary="")

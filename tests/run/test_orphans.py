@@ -179,11 +179,11 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
         for shop in shops:
             runtime, recorder = shop.app.runtime(), Recorder()
             sinks = onefold.runner.events.Sinks([recorder])
-            driver = runtime.driver(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
+            runner = runtime.runner(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
             names.give(
                 AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True
             )  # their keys never meet
-            worlds.append(World(shop.app, clock, driver, recorder))
+            worlds.append(World(shop.app, clock, runner, recorder))
         for number in range(5):
             for shop in shops:
                 shop.book.send(Order(f"{shop.app.name}-{number}"))

@@ -161,7 +161,7 @@ def test_a_message_that_comes_twice_is_forwarded_once(town: Town) -> None:
         world.clock.advance(60_000)
         world.run()
         assert town.bodies() == ["x"]
-        assert world._driver.begin([zombie]) == []
+        assert world._runner.begin([zombie]) == []
         assert town.bodies() == ["x"]
         assert world.names()[-1] == "duplicate"
 

@@ -185,7 +185,7 @@ def test_probes_are_asked_in_children_too(shop: ModuleType) -> None:
     shop.ask.send(shop.Order("a", "found"))
     shop.ask.send(shop.Order("b", "lost"))
     first = Workshop(shop.app, WorkerSettings(lease_ms=1_000))
-    begun = first.driver.begin(runtime.backend.open_queue("orders").receive(2, 0))  # started, and never ended
+    begun = first.runner.begin(runtime.backend.open_queue("orders").receive(2, 0))  # started, and never ended
     assert len(begun) == 2
     first.waiter.close()
     runtime.backend.store.renew([run.claimed.hold for run in begun if run.claimed], runtime.clock.now_ms())
@@ -207,7 +207,7 @@ def test_a_lost_lease_kills_the_child_and_settles_nothing(shop: ModuleType, tmp_
     worker = hire(shop)
     worker.start()
     pid = int(fifo.read_text())
-    (held,) = worker.driver.in_flight.all()
+    (held,) = worker.runner.in_flight.all()
     assert held.run is not None
     worker.worker._stop(held.run, LeaseGone())
     assert has_ended(pid)
@@ -246,7 +246,7 @@ import sys
 from tests.run import child_app as shop
 from tests.run.test_processes import hire
 worker = hire(shop)
-print(worker.driver._owner, flush=True)
+print(worker.runner._owner, flush=True)
 worker.worker.run()
 """
 

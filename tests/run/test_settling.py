@@ -59,10 +59,10 @@ def walk_of(bench: Bench, process: Process) -> list[str]:
     """The verbs that settling what is visible now calls, after the claim."""
     ready = process.begin()
     for run in ready:
-        process.driver.perform(run)
+        process.runner.perform(run)
     if ready:
         del process.calls[:]
-        process.driver.finish(ready)
+        process.runner.finish(ready)
     elif "store.claim" in process.calls:
         del process.calls[: process.calls.index("store.claim") + 1]
     return [verb for verb in process.calls if verb != "state.get"]  # gates look, and settle nothing
@@ -124,9 +124,9 @@ def test_a_lost_lease_ends_its_settlement_and_no_other() -> None:
         slow = bench.process(one_transaction=False)
         runs = slow.begin()
         for run in runs:
-            slow.driver.perform(run)
+            slow.runner.perform(run)
         bench.write("UPDATE onefold_record SET fence = fence + 1 WHERE key = 'o-2'")
-        slow.driver.finish(runs)
+        slow.runner.finish(runs)
         assert slow.names() == ["completed", "lease-lost"]
         assert bench.backend.open_queue("letters").depth().visible == 0
         assert [message.key for message in bench.messages("orders")] == ["o-2"]
@@ -228,9 +228,9 @@ def test_a_settlement_that_can_never_be_written_does_not_stop_its_neighbours() -
         process = bench.process()
         runs = process.begin()
         for run in runs:
-            process.driver.perform(run)
+            process.runner.perform(run)
         bench.runtime.engine.queues.drop("letters")
-        process.driver.finish(runs)
+        process.runner.finish(runs)
         # o-2 had its effect, and where its letters go is gone: only a person can say what now.
         assert process.names() == ["completed", "unknown", "held", "dead-letter"]
         assert process.events[1].detail["error"] == "PayloadError"
@@ -247,9 +247,9 @@ def test_part_by_part_its_record_stands_and_its_messages_wait_in_it() -> None:
         process = bench.process(one_transaction=False)
         runs = process.begin()
         for run in runs:
-            process.driver.perform(run)
+            process.runner.perform(run)
         bench.runtime.engine.queues.drop("letters")
-        process.driver.finish(runs)
+        process.runner.finish(runs)
         assert process.names() == ["completed", "completion-failed"]
         stored = bench.record("o-2")
         assert stored is not None

@@ -77,7 +77,7 @@ def test_a_limit_per_key_holds_each_key_by_itself_and_keeps_nothing_of_those_tha
         process = bench.process()
         ready = process.begin(one_each(bench, 4))
         assert [run.payload["id"] for run in ready] == ["a1", "b1"]
-        gates: Any = process.driver.admission
+        gates: Any = process.runner.admission
         assert len(gates._slots) == 2
         process.perform(ready)
         assert len(gates._slots) == 0
@@ -109,7 +109,7 @@ def test_slots_hold_as_long_as_they_are_renewed_and_not_after_their_process_died
         assert len(slow.begin(one_each(bench, 1))) == 1
         waiting = one_each(bench, 1)
         bench.clock.advance(20_000)
-        slow.driver.admission.renew()
+        slow.runner.admission.renew()
         bench.clock.advance(20_000)
         assert other.begin(waiting) == []
         bench.clock.advance(10_000)  # 30 s after it was renewed last

@@ -465,7 +465,7 @@ def test_a_start_that_could_not_be_marked_comes_back(app: onefold.App) -> None:
     backend = app.runtime().backend
     delivery = backend.open_queue("orders").receive(1, 1_000)[0]
     runtime = app.runtime()
-    other = runtime.driver(app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runner.events.Sinks(), history="off")
+    other = runtime.runner(app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runner.events.Sinks(), history="off")
     assert other.begin([delivery])  # and then it dies
     clock.advance(2_000)
 

@@ -10,10 +10,10 @@ from typing import Any
 from onefold import App
 from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
-from onefold.runner.driver import Driver
 from onefold.runner.events import Event, Sinks
 from onefold.runner.grouping import Grouper
 from onefold.runner.processes import Spawn
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 from onefold.runner.worker import ExitReport, Worker, WorkerSettings
 
@@ -69,17 +69,17 @@ class Workshop:
         self.lease_ms = lease_ms or settings.lease_ms
         self.waiter = runtime.engine.waiter()
         backend = backend or runtime.backend
-        driver: Driver = runtime.driver(
+        runner: Runner = runtime.runner(
             app.jobs,
             app.job_of,
             lease_ms=self.lease_ms,
             sinks=Sinks([self.told]),
             history="off",
         )
-        driver = _on(driver, backend)
-        self.driver = driver
+        runner = _on(runner, backend)
+        self.runner = runner
         try:
-            self.worker = self._hire(app, driver, backend, queues, settings, maintain, spawn)
+            self.worker = self._hire(app, runner, backend, queues, settings, maintain, spawn)
         except BaseException:
             self.waiter.close()
             raise
@@ -92,7 +92,7 @@ class Workshop:
     def _hire(
         self,
         app: App,
-        driver: Driver,
+        runner: Runner,
         backend: Backend,
         queues: Sequence[Queue] | None,
         settings: WorkerSettings,
@@ -101,12 +101,12 @@ class Workshop:
     ) -> Worker:
         runtime = app.runtime()
         return Worker(
-            driver,
+            runner,
             backend,
             queues=queues or [backend.open_queue(name) for name in app.queues],
             jobs=list(app.jobs.values()),
             job_of=app.job_of,
-            grouper=Grouper(driver, backend, runtime.clock, runtime.entropy),
+            grouper=Grouper(runner, backend, runtime.clock, runtime.entropy),
             clock=runtime.clock,
             waiter=self.waiter,
             wake=self.waiter.wake,
@@ -147,7 +147,7 @@ class Workshop:
             due_ms = clock.monotonic_ms() - step_ms
             with self._beaten:
                 assert self._beaten.wait_for(
-                    lambda due_ms=due_ms: all(one.asked_at_ms > due_ms for one in self.driver.in_flight.all()),
+                    lambda due_ms=due_ms: all(one.asked_at_ms > due_ms for one in self.runner.in_flight.all()),
                     PATIENCE_S,
                 )
 
@@ -162,10 +162,13 @@ class Workshop:
         return self.report
 
 
-def _on(driver: Driver, backend: Backend) -> Driver:
-    driver._backend = backend
-    driver.finisher._backend = backend
-    return driver
+def _on(runner: Runner, backend: Backend) -> Runner:
+    runner._backend = backend
+    runner.settler._backend = backend
+    runner.reports._ledger = backend.ledger
+    runner._claims._store, runner._claims._ledger = backend.store, backend.ledger
+    runner._source = backend.source
+    return runner
 
 
 @contextmanager

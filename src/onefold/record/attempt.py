@@ -2,11 +2,11 @@
 
     Claim -> [Probe] -> [Start] -> Call -> Commit
 
-`runner/driver.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
+`runner/runner.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
 are loops around the same script. Every decision about a delivery is made here: also when a step is refused (a limit, a busy
 backend, no time left), and when a settlement turns out to be impossible and another takes its place. Every step, before and
 after, is a place to crash: the crash test walks them all. Scripts are flat: the rules are in `guard.py` and `fates.py`,
-what is done is in the driver.
+what is done is in the runner.
 Invariant: the last step is a Commit, whatever was found; another follows only one that can never be carried out.
 """
 
@@ -61,7 +61,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Step(Struct):
-    """One thing for the driver to do, with replies for it to fill in.
+    """One thing for the runner to do, with replies for it to fill in.
 
     Attributes:
         now_ms: when it was done.

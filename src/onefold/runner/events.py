@@ -1,4 +1,4 @@
-"""What drivers and workers report: one frozen event type, one table of names, one `Sink` to receive them.
+"""What runners and workers report: one frozen event type, one table of names, one `Sink` to receive them.
 
 An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
 ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept. What exceptions

@@ -195,7 +195,7 @@ class InFlightDelivery:
 
 
 class InFlight:
-    """Safe from any thread. What was never taken (inline runs, tests of the driver alone) is ignored."""
+    """Safe from any thread. What was never taken (inline runs, tests of the runner alone) is ignored."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -50,8 +50,8 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 if TYPE_CHECKING:  # for annotations only
-    from onefold.runner.driver import Driver
     from onefold.runner.execution import Execution
+    from onefold.runner.runner import Runner
 
     Report = Callable[[Done], None]
 
@@ -88,9 +88,9 @@ class Threads:
         perform_group: performs and finishes the runs of a group.
     """
 
-    def __init__(self, count: int, driver: Driver, perform_group: PerformGroup, report: Report) -> None:
+    def __init__(self, count: int, runner: Runner, perform_group: PerformGroup, report: Report) -> None:
         self.slots = count
-        self._driver = driver
+        self._runner = runner
         self._perform_group = perform_group
         self._report = report
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
@@ -128,7 +128,7 @@ class Threads:
             if unit.grouped:
                 return Done(lane=self, unit=unit, ready=self._perform_group(unit.runs))
             for run in unit.runs:
-                self._driver.perform(run)
+                self._runner.perform(run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
             return Done(lane=self, unit=unit, error=error)
         return Done(lane=self, unit=unit)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from onefold import errors
 from onefold.contracts.store import Complete
 from onefold.record.delivery import LeaseGone, Outcome
-from onefold.runner.driver import Driver
 from onefold.runner.execution import Execution
 from onefold.runner.executors import COMMIT_WITHIN_MS
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ EFFECT_LIMIT_MS = 1_000  # how long a handler's transaction may keep the file's 
 
 
 class Grouper:
-    """Performs groups with one driver.
+    """Performs groups with one runner.
 
     Args:
-        driver: performs the single runs.
+        runner: performs the single runs.
         backend: for the transaction that transactional handlers share.
     """
 
-    def __init__(self, driver: Driver, backend: Backend, clock: Clock, entropy: Entropy) -> None:
-        self._driver = driver
+    def __init__(self, runner: Runner, backend: Backend, clock: Clock, entropy: Entropy) -> None:
+        self._runner = runner
         self._backend = backend
         self._clock = clock
         self._entropy = entropy
@@ -61,7 +61,7 @@ class Grouper:
                 ready.extend(self._finish(waiting, effects))
                 waiting, since_ms = [], self._clock.monotonic_ms()
             run.effects = effects if run.job.policy.effect == "transactional" else None
-            self._driver.perform(run)
+            self._runner.perform(run)
             waiting.append(run)
             (self._quick.add if run.took_ms < COMMIT_WITHIN_MS else self._quick.discard)(run.job.name)
             if run.effects is not None:
@@ -84,7 +84,7 @@ class Grouper:
         if run.caught or not isinstance(run.decided().write, Complete):
             effects.undo()
             return
-        settlement, _ = self._driver.finisher.settlement(run)
+        settlement, _ = self._runner.settler.built(run)
         try:
             verdict = effects.finish(settlement, self._clock.now_ms())
         except errors.OnefoldError as error:
@@ -105,10 +105,10 @@ class Grouper:
                 for run in kept:
                     run.verdict = None
                     self._decide_again(run, error)
-        return self._driver.finish(runs)
+        return self._runner.finish(runs)
 
     def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
         """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
         assert run.claimed is not None
-        outcome: Outcome = LeaseGone() if error is None else self._driver.failed(run, error)
+        outcome: Outcome = LeaseGone() if error is None else self._runner.failed(run, error)
         run.decide_again(outcome, self._clock.now_ms(), self._entropy.fraction())

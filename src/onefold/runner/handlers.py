@@ -1,7 +1,7 @@
 """A declared job: its name, handler, payload type, key rule and policy; sending to it, and reading a delivery as it.
 
 `Job` is made by `App.job`. It turns a payload into a message (`outgoing.py`) and a message into `Facts`; it performs neither
-the sending (a `Sender` comes in) nor the run (the driver does). Never here: storage, threads, policy decisions.
+the sending (a `Sender` comes in) nor the run (the runner does). Never here: storage, threads, policy decisions.
 Invariant: a message that this job sent reads back as an equal payload with the same key and fingerprint.
 """
 
@@ -317,12 +317,12 @@ class Job(Generic[P, R]):
         )
 
     def invoke(self, payload: Any, ctx: Context) -> R | Awaitable[R]:
-        """Call the handler as the driver does."""
+        """Call the handler as the runner does."""
         answer: R | Awaitable[R] = self.handler(payload, ctx) if self.takes_context else self.handler(payload)
         return answer
 
     def ask(self, payload: Any, ctx: Context) -> Any:
-        """Call the probe as the driver does; the answer may have to be awaited."""
+        """Call the probe as the runner does; the answer may have to be awaited."""
         assert self.probe is not None
         return self.probe(payload, ctx) if self.probe_takes_context else self.probe(payload)
 

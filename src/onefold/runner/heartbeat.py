@@ -18,7 +18,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.contracts.queue import RetryIn
 from onefold.contracts.store import Hold
 from onefold.record import attempt as script
 from onefold.record import lease
@@ -170,7 +169,7 @@ class Heartbeat:
             refused = self._renew(claimed, lease_ms)
             # What was refused is settled, or another's: its message must not be hidden over its own retry, or for us.
             held = [one for one in held if one not in refused]
-            hidden = self._hide(held, lease_ms)
+            hidden = self._backend.source.extend([one.delivery for one in held], lease_ms)
             self._also()
         except errors.TransientError as error:
             for one in held:
@@ -199,17 +198,6 @@ class Heartbeat:
             else []
         )
         return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
-
-    def _hide(self, held: Sequence[InFlightDelivery], lease_ms: int) -> list[bool]:
-        answers = [False] * len(held)
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, one in enumerate(held):
-            places[one.delivery.queue].append(place)
-        for name, some in places.items():
-            changes = [(held[place].delivery.receipt, RetryIn(lease_ms)) for place in some]
-            for place, ok in zip(some, self._backend.open_queue(name).set_visible_in(changes), strict=True):
-                answers[place] = ok
-        return answers
 
     def _give_up(self, held: InFlightDelivery) -> None:
         """It could not be extended in time (or may not be): another may own it. Its own settlement will say who does."""

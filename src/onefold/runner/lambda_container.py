@@ -1,10 +1,10 @@
 """What a Lambda container keeps from one invocation to the next: executors, and queues whose messages Lambda holds.
 
-`ExecutorPool` is one driver, threads for plain functions and one event loop for coroutines: clients that a coroutine has
+`ExecutorPool` is one runner, threads for plain functions and one event loop for coroutines: clients that a coroutine has
 opened stay usable in the next invocation. With a concurrency of 1 plain functions are called in the invoking thread, as in
 any Lambda handler. A pool whose invocation ended with an exception is not used again.
 
-`MappedQueue` is the Queue contract for the driver, which settles here as everywhere. Deleting costs no call: what is done
+`MappedQueue` is the Queue contract for the runner, which settles here as everywhere. Deleting costs no call: what is done
 is noted in `Answered`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
 mapping does by itself; moving to the dead-letter queue is done here, and then the message is done. What cannot be hidden or
 moved now stays, and comes back when its visibility ends. Waiting costs receives here: a message that only waits and is
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import EffectTransaction, Queue
     from onefold.outside import Clock, Entropy
     from onefold.runner.completion import Closer
-    from onefold.runner.driver import Driver
     from onefold.runner.execution import Execution
     from onefold.runner.executors import Lane
     from onefold.runner.grouping import Grouper
     from onefold.runner.handlers import Job
+    from onefold.runner.runner import Runner
     from onefold.runner.settlement import Backend
     from onefold.runner.tasks import Tasks
 
@@ -304,10 +304,10 @@ class LateCloser:
 
 
 class ExecutorPool:
-    """Driver and lanes.
+    """Runner and lanes.
 
     Args:
-        backend: the engine's own. make_driver: a driver on a backend, with a lease.
+        backend: the engine's own. make_runner: a runner on a backend, with a lease.
         effects: opens transactions for handlers' own rows where records and messages live apart; None: there are none.
         receives_max: by queue, what its dead-letter policy allows.
         lease_ms: of what gates hold: as long as an invocation may last.
@@ -321,7 +321,7 @@ class ExecutorPool:
     def __init__(
         self,
         backend: Backend,
-        make_driver: Callable[[Backend, int], Driver],
+        make_runner: Callable[[Backend, int], Runner],
         effects: Effects | None,
         receives_max: Mapping[str, int | None],
         jobs: Sequence[Job[Any, Any]],
@@ -339,8 +339,8 @@ class ExecutorPool:
         self.backend = structs.replace(backend, commit=None, effects=None, open_queue=self._mapped)
         if effects is not None:
             self.backend = structs.replace(self.backend, effects=_joined(self.backend, effects))
-        self.driver = make_driver(self.backend, lease_ms)
-        self.driver.dropped_ms = FIFO_DROPPED_MS
+        self.runner = make_runner(self.backend, lease_ms)
+        self.runner.dropped_ms = FIFO_DROPPED_MS
         self.reports: deque[Done] = deque()
         self.bell = threading.Event()
         self._clock = clock
@@ -350,7 +350,7 @@ class ExecutorPool:
         has_plain = transactional or not all(job.is_async for job in jobs)
         self._here = not has_plain or (settings.concurrency == 1 and not has_tasks)  # in the invoking thread
         kind = Here if self._here else Threads
-        self.plain = kind(settings.concurrency, self.driver, self._perform_group, self._report)
+        self.plain = kind(settings.concurrency, self.runner, self._perform_group, self._report)
         self.tasks = self._make_tasks(settings.tasks) if has_tasks else None
         for lane in self.lanes():
             lane.start()
@@ -385,7 +385,7 @@ class ExecutorPool:
 
     def tell_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
         """Tell that something could not be done with so many messages of a queue."""
-        self.driver.finisher.announce(
+        self.runner.reports.of_process(
             "engine-busy", {"queue": queue, "messages": count, "error": error.code, "summary": str(error)[:500]}
         )
 
@@ -399,13 +399,13 @@ class ExecutorPool:
     def _make_tasks(self, count: int) -> Tasks:
         from onefold.runner.tasks import Tasks  # and asyncio: only where a job is a coroutine
 
-        return Tasks(count, self.driver, self._report)
+        return Tasks(count, self.runner, self._report)
 
     @functools.cached_property
     def _grouper(self) -> Grouper:
         from onefold.runner.grouping import Grouper  # for jobs whose runs go in groups
 
-        return Grouper(self.driver, self.backend, self._clock, self._entropy)
+        return Grouper(self.runner, self.backend, self._clock, self._entropy)
 
     def _perform_group(self, runs: Sequence[Execution]) -> Sequence[Execution]:
         return self._grouper.perform(runs)

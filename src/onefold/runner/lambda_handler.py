@@ -130,7 +130,7 @@ class LambdaAdapter:
 
     def _close_runs(self, pool: ExecutorPool, killed_at_ms: int) -> None:
         """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
-        closer = pool.driver.closer
+        closer = pool.runner.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
             with suppress(errors.OnefoldError):  # they stay open, and are looked at again
                 closer.look()
@@ -350,7 +350,7 @@ class IgnoredAnswers:
                 gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
                 self._respects[name] = not gone
                 if gone:
-                    pool.driver.finisher.announce("answer-ignored", {"queue": name, "messages": len(gone)})
+                    pool.runner.reports.of_process("answer-ignored", {"queue": name, "messages": len(gone)})
                     queue.bury([(one.receipt, _LOST) for one in gone])
             except errors.OnefoldError as error:
                 pool.tell_trouble(name, len(named), error)

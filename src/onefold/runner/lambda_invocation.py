@@ -1,4 +1,4 @@
-"""One invocation of a Lambda handler: the deliveries of a batch through the same driver as the worker's.
+"""One invocation of a Lambda handler: the deliveries of a batch through the same runner as the worker's.
 
     begin    as many as there are free slots and time for are claimed together; claiming marks them as started
     perform  plain functions in threads, coroutines on one event loop
@@ -62,8 +62,8 @@ class Invocation:
         clock: Clock,
     ) -> None:
         self._pool = pool
-        self._driver = pool.driver
-        self._in_flight = pool.driver.in_flight
+        self._runner = pool.runner
+        self._in_flight = pool.runner.in_flight
         self._job_of = job_of
         self._settings = settings
         self._longest = longest
@@ -74,7 +74,7 @@ class Invocation:
         self._whole_ms = remaining_ms - margin_ms
         self._end_ms = now_ms + self._whole_ms
         self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here, should a thread go on
-        self._driver.deadline_ms = self._end_ms
+        self._runner.deadline_ms = self._end_ms
         self._lease_end_ms = killed_at_ms + settings.margin_ms
         self._deliveries = deliveries
         self._todo = deque(deliveries)
@@ -115,13 +115,13 @@ class Invocation:
             if not batch:
                 return
             self._open.update((one.receipt, one) for one in batch)
-            self._driver.lease_ms = (
+            self._runner.lease_ms = (
                 HEARTBEAT_LEASE_MS
                 if self._settings.heartbeat
                 else max(self._lease_end_ms - self._clock.monotonic_ms(), 1)
             )
             try:
-                ready = self._driver.begin(batch)
+                ready = self._runner.begin(batch)
             except errors.OnefoldError as error:
                 self._note_trouble(error)
                 ready = []
@@ -165,7 +165,7 @@ class Invocation:
         try:
             return self._job_of(delivery)
         except errors.NotFoundError:
-            return None  # the driver gives it back
+            return None  # the runner gives it back
 
     def _left_ms(self) -> int:
         return self._end_ms - self._clock.monotonic_ms()
@@ -223,7 +223,7 @@ class Invocation:
         back = [one for one in deliveries if not self._in_flight.was_returned(one)]
         if back:
             self._pool.answered.note_unstarted(back)
-            self._driver.give_back(back, why)
+            self._runner.release(back, why)
 
     # -- waiting and settling ----------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Invocation:
                 continue
             ended = deadline_ms >= self._end_ms
             self._stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
-            self._driver.finisher.tell("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
+            self._runner.reports.of_run("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
         if now_ms >= self._last_ms:
             self._pool.delete_done()  # Lambda is about to kill the function, and would then delete nothing
         else:
@@ -292,7 +292,7 @@ class Invocation:
     def _turn_away(self, runs: list[Execution]) -> None:
         """Runs that were claimed are not started after all."""
         for run in runs:
-            self._driver.turn_away(run, _NO_TIME)
+            self._runner.turn_away(run, _NO_TIME)
         self._go_on(self._finish(runs))
 
     def _go_on(self, ready: Sequence[Execution]) -> None:
@@ -307,7 +307,7 @@ class Invocation:
         if not runs:
             return []
         try:
-            return self._driver.finish(runs)
+            return self._runner.finish(runs)
         except errors.OnefoldError as error:
             self._note_trouble(error)
             return []
@@ -333,7 +333,7 @@ class Invocation:
         for one in dropped:
             self._open.pop(one.receipt, None)
         if isinstance(error, errors.OnefoldError):
-            self._driver.finisher.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+            self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})
 
     # -- heartbeat ---------------------------------------------------------------------------------------------------
 
@@ -350,9 +350,9 @@ class Invocation:
             self._pool.backend,
             clock=self._clock,
             lease_ms=HEARTBEAT_LEASE_MS,
-            also=self._driver.admission.renew,
+            also=self._runner.admission.renew,
             stop=self._stop,
-            lost=self._driver.finisher.lose,
+            lost=self._runner.reports.lease_lost,
             busy=self._tell_busy,
         )
         thread = Periodic("heartbeat", heartbeat.beat, self._clock, self._note_beat_failed)
@@ -363,7 +363,7 @@ class Invocation:
             thread.end(wait=True)
 
     def _tell_busy(self, error: errors.OnefoldError) -> None:
-        self._driver.finisher.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+        self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})
 
     def _note_beat_failed(self, error: BaseException) -> None:
         self.trouble = error if isinstance(error, Exception) else errors.InvariantBroken(repr(error))

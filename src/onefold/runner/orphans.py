@@ -78,7 +78,7 @@ def patience_ms(settings: QueueSettings) -> int:
 
 
 class Orphans:
-    """Decides and reports for one driver. Safe from the threads that begin.
+    """Decides and reports for one runner. Safe from the threads that begin.
 
     Args:
         settings: of the app's queues. report: takes the event's queue and message and its detail.

@@ -241,7 +241,7 @@ class Allotment:
         try:
             return self.way_of(self._job_of(delivery))
         except errors.NotFoundError:
-            return self._threads, False  # the driver gives it back
+            return self._threads, False  # the runner gives it back
 
     def freed(self, lane: Lane, slots: int) -> None:
         """So many slots of a lane are free again, or for the first time."""

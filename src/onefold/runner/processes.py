@@ -26,9 +26,9 @@ from onefold.record.delivery import Failed, Outcome
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, wire
 from onefold.runner.context import Context
-from onefold.runner.driver import Driver
 from onefold.runner.execution import Execution
 from onefold.runner.executors import Done, Unit
+from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -226,7 +226,7 @@ class Slot:
                 if unit is None:
                     break
                 for run in unit.runs:
-                    self._lane.driver.perform(run, self)
+                    self._lane.runner.perform(run, self)
                 self._lane.report(Done(lane=self._lane, unit=unit, slots=0 if self._child is None else 1))
             if self._child is not None:
                 self._lane.dismiss(self._child)
@@ -271,10 +271,10 @@ class Children:
         count: child processes, 1 or more.
     """
 
-    def __init__(self, count: int, spawn: Spawn, driver: Driver, clock: Clock, report: Report) -> None:
+    def __init__(self, count: int, spawn: Spawn, runner: Runner, clock: Clock, report: Report) -> None:
         self.slots = count
         self.spawn = spawn
-        self.driver = driver
+        self.runner = runner
         self.report = report
         self.ended = False
         self.killing = False

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -29,11 +30,21 @@ from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import Ack, Attribute, Bury, Leave, RetryIn
+from onefold.contracts.state import Change, group_flag
+from onefold.record.delivery import Decision, Unstorable
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.contracts.entries import Entry
+    from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
+    from onefold.outside import Clock, Waiter
+    from onefold.runner.events import Event
+    from onefold.runner.execution import Execution
+    from onefold.runner.reports import Reports
+
+_WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
+_WRITE_PAUSE_MS = 50
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -50,6 +61,31 @@ class Backend(Struct, frozen=True, kw_only=True):
     commit: Commit | None
     open_queue: Callable[[str], Queue]
     effects: Callable[[int], EffectTransaction | None] | None = None
+
+    @property
+    def source(self) -> DeliverySource:
+        """The engine's queues, as what deliveries come from."""
+        return Queues(self.open_queue)
+
+
+class DeliverySource(Protocol):
+    """What makes deliveries for a runner."""
+
+    def receive(self, names: Sequence[str], room: int) -> list[Delivery]:
+        """What is to be done now, at most `room` from each of the queues."""
+        ...
+
+    def extend(self, deliveries: Sequence[Delivery], hidden_ms: int) -> list[bool]:
+        """Keep deliveries from others for so long from now; False: another may have it already."""
+        ...
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Carry out what was decided of each delivery, once its record is durable; False: it comes again."""
+        ...
+
+    def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
+        """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
+        ...
 
 
 def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False) -> list[Verdict]:
@@ -96,7 +132,7 @@ def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list
     changes = [change for one in settlements for change in one.changes]
     if changes:
         backend.state.put(changes)
-    return _settle_messages(backend, settlements)
+    return backend.source.settle(settlements)
 
 
 def _stands(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
@@ -148,20 +184,54 @@ def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
             )
 
 
-def _settle_messages(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
-    answers = [True] * len(settlements)
-    by_queue: dict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(settlements):
-        if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
-            by_queue[one.queue].append(place)
-    for name, places in by_queue.items():
-        queue = backend.open_queue(name)
-        for kind in (Ack, RetryIn, Bury):
-            chosen = [place for place in places if isinstance(settlements[place].settle, kind)]
-            if chosen:
-                for place, ok in zip(chosen, _verb(queue, kind, [settlements[p] for p in chosen]), strict=True):
-                    answers[place] = ok
-    return answers
+class Queues:
+    """The queues of one engine as a source: of a worker, of inline runs, and, with what Lambda deletes, of its events."""
+
+    def __init__(self, open_queue: Callable[[str], Queue]) -> None:
+        self._open_queue = open_queue
+
+    def receive(self, names: Sequence[str], room: int) -> list[Delivery]:
+        """As `DeliverySource.receive`."""
+        return [one for name in names for one in self._open_queue(name).receive(room)]
+
+    def extend(self, deliveries: Sequence[Delivery], hidden_ms: int) -> list[bool]:
+        """As `DeliverySource.extend`."""
+        answers = [False] * len(deliveries)
+        indexes: dict[str, list[int]] = defaultdict(list)
+        for index, one in enumerate(deliveries):
+            indexes[one.queue].append(index)
+        for name, some in indexes.items():
+            changes = [(deliveries[index].receipt, RetryIn(hidden_ms)) for index in some]
+            for index, ok in zip(some, self._open_queue(name).set_visible_in(changes), strict=True):
+                answers[index] = ok
+        return answers
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """As `DeliverySource.settle`."""
+        answers = [True] * len(settlements)
+        by_queue: dict[str, list[int]] = defaultdict(list)
+        for place, one in enumerate(settlements):
+            if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
+                by_queue[one.queue].append(place)
+        for name, places in by_queue.items():
+            queue = self._open_queue(name)
+            for kind in (Ack, RetryIn, Bury):
+                chosen = [place for place in places if isinstance(settlements[place].settle, kind)]
+                if chosen:
+                    for place, ok in zip(chosen, _verb(queue, kind, [settlements[p] for p in chosen]), strict=True):
+                        answers[place] = ok
+        return answers
+
+    def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
+        """As `DeliverySource.close`."""
+        changes: dict[str, list[str]] = {}
+        for one in reversed(deliveries):
+            changes.setdefault(one.queue, []).append(one.receipt)
+        for name, receipts in changes.items():
+            queue = self._open_queue(name)
+            back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
+            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+                queue.set_visible_in([(receipt, back) for receipt in receipts])
 
 
 def _verb(queue: Queue, kind: type[Ack | RetryIn | Bury], settlements: list[Settlement]) -> list[bool]:
@@ -194,6 +264,122 @@ def entry_of(item: records.OutboxItem) -> Entry:
         dedup_id=item.dedup_id,
         key=item.key,
     )
+
+
+class Settler:
+    """Builds settlements of decided runs and carries them out, again for a while when that fails.
+
+    When the effect had happened and its record still cannot be written, that is the loudest event there is
+    (`completion-failed`), and the message is left alone: its redelivery meets the unknown outcome.
+
+    Attributes:
+        last_try_ms: monotonic instant after which nothing is tried again; None: the process is not to end.
+    """
+
+    def __init__(self, backend: Backend, reports: Reports, *, clock: Clock, never: Waiter) -> None:
+        self._backend = backend
+        self._reports = reports
+        self._clock = clock
+        self._never = never
+        self.last_try_ms: int | None = None
+
+    def built(self, run: Execution) -> tuple[Settlement, list[Event]]:
+        """Everything that happens to a run's delivery, and what is reported once it is written."""
+        decision = run.decided()
+        events, rows = self._reports.of_decision(run)
+        hold = run.claimed.hold if run.claimed is not None else None
+        built = Settlement(
+            write=(hold, decision.write) if hold is not None and decision.write is not None else None,
+            queue=run.delivery.queue,
+            receipt=run.delivery.receipt,
+            settle=decision.settle,
+            rows=tuple(rows),
+            clear=decision.clear,
+            outbox=decision.outbox,
+            changes=(*_group_changes(run, decision), *self._dispatch_changes(run, decision)),
+        )
+        return built, events
+
+    def write(self, settling: list[Settlement], runs: list[Execution]) -> list[Verdict | None]:
+        """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written."""
+        if not settling:
+            return []
+        for number in range(_WRITE_TRIES):
+            try:
+                return list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
+            except errors.TransientError:
+                if not self._pause(number):
+                    break
+            except errors.UsageError as error:
+                if len(settling) == 1:
+                    return [self._write_as_unknown(settling[0], runs[0], error)]
+                return [self.write([one], [run])[0] for one, run in zip(settling, runs, strict=True)]
+        return [None] * len(settling)
+
+    def _pause(self, number: int) -> bool:
+        """After a try that failed: wait before the next; False: there is none."""
+        pause_ms = _WRITE_PAUSE_MS << number
+        if number + 1 == _WRITE_TRIES:
+            return False
+        if self.last_try_ms is not None:
+            pause_ms = min(pause_ms, self.last_try_ms - self._clock.monotonic_ms())
+            if pause_ms <= 0:
+                return False
+        self._clock.wait(self._never, pause_ms)
+        return True
+
+    def _write_as_unknown(self, settlement: Settlement, run: Execution, error: errors.UsageError) -> Verdict | None:
+        """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
+        if not effect_happened(settlement) or run.claimed is None:
+            return None
+        run.decide_again(Unstorable(summary=str(error)[:500]), self._clock.now_ms(), 0.0)
+        verdict = self.write([self.built(run)[0]], [run])[0]
+        return verdict if verdict is not None and verdict.written else None
+
+    def _dispatch_changes(self, run: Execution, decision: Decision) -> tuple[Change, ...]:
+        """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it.
+
+        A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
+        """
+        key, settle = run.facts.key, decision.settle
+        if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
+            return ()
+        from onefold.runner.runs import stopped  # only a dispatch that ends like this; the cold start is measured
+
+        reason = settle.reason
+        why = ": ".join(filter(None, (reason.error, reason.summary)))
+        for number in range(_WRITE_TRIES):
+            try:
+                return stopped(self._backend.state, key.key, why)
+            except errors.TransientError:  # after the last, the settlement meets the same backend
+                if not self._pause(number):
+                    break
+            except (errors.UsageError, msgspec.DecodeError):  # not allowed, or written by a version that knows more
+                break
+        return ()
+
+
+def _group_changes(run: Execution, decision: Decision) -> tuple[Change, ...]:
+    """A message that is buried stops its group; the one that the group waits for lets it go on when it no longer does."""
+    delivery, policy = run.delivery, run.job.policy
+    if not policy.fifo or delivery.group is None:
+        return ()
+    flag = group_flag(delivery.queue, delivery.group)
+    stops = policy.after_failure == "stop"
+    if stops and isinstance(decision.settle, Bury) and run.facts.stopped is None:
+        return (_change(flag, delivery.message_id.encode(), 0),)
+    if run.stopping is not None and isinstance(decision.settle, Ack if stops else (Ack, Bury)):
+        return (_change(flag, None, run.stopping),)
+    return ()
+
+
+def _change(name: str, value: bytes | None, expected: int) -> Change:
+    return Change(name, value, expected)
+
+
+def effect_happened(settlement: Settlement) -> bool:
+    """Whether it records that the handler has completed."""
+    return settlement.write is not None and isinstance(settlement.write[1], records.Complete)
 
 
 class JointTransaction:

@@ -1,6 +1,6 @@
 """The lane for coroutines: one event loop in one thread, a task for each run. Imported only where a job is a coroutine.
 
-`perform` is `Driver.perform`, `calling.call` and `probing.probe`, awaited: what the backend has to do, and a probe that is a
+`perform` is `Runner.perform`, `calling.call` and `probing.probe`, awaited: what the backend has to do, and a probe that is a
 plain function, happen in a thread, so that they do not hold up the loop.
 Never here: which run comes next, settling. Invariant: every run that was submitted is answered by exactly one `Done`, and a
 task that is cancelled still comes to an outcome: what its run was cut for, or what it raised.
@@ -19,29 +19,29 @@ from onefold.record.delivery import Outcome
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, context
 from onefold.runner.context import Context
-from onefold.runner.driver import Driver
 from onefold.runner.execution import Execution
 from onefold.runner.executors import Done, Unit
 from onefold.runner.handlers import Job
+from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.runner.executors import Report
 
 
-async def perform(driver: Driver, run: Execution) -> None:
+async def perform(runner: Runner, run: Execution) -> None:
     """Perform one run up to its Commit."""
-    clock = driver.clock
+    clock = runner.clock
     since_ms = clock.monotonic_ms()
     while not isinstance(run.step, script.Commit):
         match run.step:
             case script.Probe() as probe:
-                probe.answer = await _probe(run.job, run.payload, driver.open_context(run, run.attempt), clock)
+                probe.answer = await _probe(run.job, run.payload, runner.open_context(run, run.attempt), clock)
             case script.Start():
-                await asyncio.to_thread(driver.start, run)
+                await asyncio.to_thread(runner.start, run)
             case script.Call() as call:
-                ctx = driver.open_context(run, call.attempt)
-                driver.answer(run, call, run.cut or await _call(run, ctx, clock))
+                ctx = runner.open_context(run, call.attempt)
+                runner.answer(run, call, run.cut or await _call(run, ctx, clock))
             case _:
                 raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
         run.advance(clock.now_ms())
@@ -84,9 +84,9 @@ class Tasks:
         count: tasks at one time, 1 or more.
     """
 
-    def __init__(self, count: int, driver: Driver, report: Report) -> None:
+    def __init__(self, count: int, runner: Runner, report: Report) -> None:
         self.slots = count
-        self._driver = driver
+        self._runner = runner
         self._report = report
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,7 +136,7 @@ class Tasks:
     async def _perform(self, run: Execution) -> None:
         unit = Unit([run])
         try:
-            await perform(self._driver, run)
+            await perform(self._runner, run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
             self._report(Done(lane=self, unit=unit, error=error))
         else:

@@ -28,7 +28,6 @@ from onefold import errors, forks
 from onefold.contracts.queue import Delivery
 from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner.context import watch_pools
-from onefold.runner.driver import Driver
 from onefold.runner.execution import Execution
 from onefold.runner.executors import Done, Threads, Unit
 from onefold.runner.grouping import Grouper
@@ -37,6 +36,7 @@ from onefold.runner.heartbeat import Heartbeat, Periodic, Watchdog
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.poll import Allotment, Poller
 from onefold.runner.processes import Children, Spawn
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Worker:
     """One worker process.
 
     Args:
-        driver: begins and finishes. backend: what it works on.
+        runner: begins and finishes. backend: what it works on.
         queues: to receive from. jobs: all that may come from them. job_of: the job a delivery is for.
         waiter: woken by senders of any process and by `wake`, which must be safe to call from a signal handler.
         maintain: what the backend wants done every 500 ms; answers how much was done.
@@ -226,7 +226,7 @@ class Worker:
 
     def __init__(
         self,
-        driver: Driver,
+        runner: Runner,
         backend: Backend,
         *,
         queues: Sequence[Queue],
@@ -242,10 +242,10 @@ class Worker:
         spawn: Spawn | None = None,
     ) -> None:
         settings.check([queue.name for queue in queues])
-        self._driver = driver
+        self._runner = runner
         watch_pools(load=True)
         self._generation = forks.generation()
-        self._in_flight = driver.in_flight
+        self._in_flight = runner.in_flight
         self._clock = clock
         self._waiter = waiter
         self._wake = wake
@@ -257,7 +257,7 @@ class Worker:
         self._poller = Poller(
             queues, dict(settings.weights), visible_ms=settings.lease_ms, in_flight=self._in_flight, clock=clock
         )
-        self._threads = Threads(settings.threads, driver, grouper.perform, self._report)
+        self._threads = Threads(settings.threads, runner, grouper.perform, self._report)
         self._allotment = Allotment(
             jobs,
             job_of,
@@ -282,8 +282,8 @@ class Worker:
         self._not_taken: dict[str, int] = {}
         self._watchdog = Watchdog(self._in_flight, clock=clock, stop=self._stop, told=self._tell_overrun)
         heartbeat = Heartbeat(
-            self._in_flight, backend, clock=clock, lease_ms=settings.lease_ms, also=driver.admission.renew, stop=self._stop,
-            lost=driver.finisher.lose, busy=self._tell_busy,
+            self._in_flight, backend, clock=clock, lease_ms=settings.lease_ms, also=runner.admission.renew, stop=self._stop,
+            lost=runner.reports.lease_lost, busy=self._tell_busy,
         )  # fmt: skip
         self._watching = Periodic("watchdog", self._watchdog.look, clock, self._fail)
         self._beside = [self._watching, Periodic("heartbeat", heartbeat.beat, clock, self._fail)]
@@ -294,7 +294,7 @@ class Worker:
     def _make_tasks(self) -> Tasks:
         from onefold.runner.tasks import Tasks  # and asyncio: only where a job is a coroutine
 
-        return Tasks(self._settings.tasks, self._driver, self._report)
+        return Tasks(self._settings.tasks, self._runner, self._report)
 
     def _children(self, spawn: Spawn | None) -> Children | None:
         count = self._settings.processes
@@ -305,7 +305,7 @@ class Worker:
                 f"processes={count}, but the app's name for child processes is not known.",
                 todo="Start the worker with the app as module:attribute.",
             )
-        return Children(count, spawn, self._driver, self._clock, self._report)
+        return Children(count, spawn, self._runner, self._clock, self._report)
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Worker:
     def _end_within(self, left_ms: int) -> None:
         """See to it that no call waits for others much longer than until then."""
         self._grace_end_ms = self._clock.monotonic_ms() + left_ms
-        self._driver.finisher.last_try_ms = self._grace_end_ms + _LAST_MS
+        self._runner.settler.last_try_ms = self._grace_end_ms + _LAST_MS
         if self._hurry is not None:
             self._hurry(left_ms + _LAST_MS)
 
@@ -347,7 +347,7 @@ class Worker:
             in_hand=len(self._in_flight),
             running=len(self._running),
             per_second=self._rate.per_second(self._clock.monotonic_ms(), counts.get("completed", 0)),
-            sink_failures=self._driver.finisher.sink_failures,
+            sink_failures=self._runner.reports.sink_failures,
         )
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ class Worker:
                 meaning="Its owner id, connections and threads are the parent's.",
                 todo="Make the worker in the process that runs it.",
             )
-        finisher = self._driver.finisher
-        finisher.announce("worker-started", {"queues": ", ".join(self._poller.feeds)})
+        reports = self._runner.reports
+        reports.of_process("worker-started", {"queues": ", ".join(self._poller.feeds)})
         in_good_order = False
         try:
             for thread in self._beside:
@@ -376,7 +376,7 @@ class Worker:
             while not self._stopping and not (self._gave_back and not self._running and not self._done):
                 if not self._turn():
                     self._pause()
-            self._driver.withdraw()
+            self._runner.withdraw()
             self._finish()  # what was performed by now is recorded, however sudden the end
             in_good_order = not self._running
         finally:
@@ -391,7 +391,7 @@ class Worker:
                 receiver.end(until_ms)
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in self._running)
             with suppress(errors.OnefoldError):  # an engine that failed must not hide why
-                finisher.announce("worker-stopped", {"left": len(left)})
+                reports.of_process("worker-stopped", {"left": len(left)})
             if self._hurry is not None:
                 self._hurry(None)  # the program may go on without this worker
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._not_taken)
@@ -411,7 +411,7 @@ class Worker:
                 busy = self._poller.refill(self._allotment.wanted) > 0 or busy
                 if self._settings.until_empty and not busy and self._is_empty():
                     # Closing a run may send what waits for it. This process does, or its maintenance did meanwhile.
-                    closed = self._driver.closer.look(turns=False)
+                    closed = self._runner.closer.look(turns=False)
                     self._draining = not closed and self._is_empty()
                     busy = True
                 self._failures = 0
@@ -437,7 +437,7 @@ class Worker:
                 if not done.unit.grouped:
                     performed.extend(done.unit.runs)
         if performed:
-            ready.extend(self._driver.finish(performed))
+            ready.extend(self._runner.finish(performed))
         if failures:
             raise failures[0]
         self._submit(ready)
@@ -453,7 +453,7 @@ class Worker:
         batch = self._allotment.choose(self._poller)
         if not batch:
             return False
-        self._submit(self._driver.begin(batch))
+        self._submit(self._runner.begin(batch))
         return True
 
     def _submit(self, ready: Sequence[Execution]) -> None:
@@ -490,7 +490,7 @@ class Worker:
         blocked = False
         for feed in self._poller.feeds.values():
             depth = feed.queue.depth()
-            hidden = self._driver.orphans(feed.queue.name)  # after the depth: what is hidden still was hidden then
+            hidden = self._runner.orphans(feed.queue.name)  # after the depth: what is hidden still was hidden then
             if hidden:
                 not_taken[feed.queue.name] = hidden
             if depth.in_flight > hidden or (depth.delayed and self._settings.wait_for_delayed):
@@ -513,14 +513,14 @@ class Worker:
         first = not self._gave_back
         for receiver in self._receivers if first else ():
             receiver.stop()
-        unbegun = [*self._driver.withdraw(), *self._poller.withdraw()]
+        unbegun = [*self._runner.withdraw(), *self._poller.withdraw()]
         if first:
             self._gave_back = True
-            self._driver.finisher.announce(
+            self._runner.reports.of_process(
                 "worker-draining", {"running": len(self._running), "given_back": len(unbegun)}
             )
         if unbegun:
-            self._driver.give_back(unbegun, "the worker drains")
+            self._runner.release(unbegun, "the worker drains")
         return first
 
     def _end_grace(self, now_ms: int) -> None:
@@ -563,7 +563,7 @@ class Worker:
         return MAINTAIN_MS
 
     def _tell_overrun(self, run: Execution) -> None:
-        self._driver.finisher.tell("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
+        self._runner.reports.of_run("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
 
     def _tell_busy(self, error: errors.TransientError) -> None:
-        self._driver.finisher.announce("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+        self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})

@@ -21,10 +21,10 @@ from onefold import errors, maps, observe, redact
 from onefold.backends import urls
 from onefold.clock import Never
 from onefold.runner.admission import Admission
-from onefold.runner.driver import Driver
 from onefold.runner.events import Sinks
 from onefold.runner.lambda_container import ExecutorPool, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter
+from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -190,7 +190,7 @@ class _Wired:
         runtime = self._runtime
         return ExecutorPool(
             backend,
-            functools.partial(self._make_driver, job_of),
+            functools.partial(self._make_runner, job_of),
             runtime.engine.effects,
             {name: queue.settings.receives_max for name, queue in self._app.queues.items()},
             list(self._app.jobs.values()),
@@ -200,7 +200,7 @@ class _Wired:
             lease_ms=lease_ms,
         )
 
-    def _make_driver(self, job_of: Callable[[Delivery], Job[Any, Any]], backend: Backend, lease_ms: int) -> Driver:
+    def _make_runner(self, job_of: Callable[[Delivery], Job[Any, Any]], backend: Backend, lease_ms: int) -> Runner:
         runtime = self._runtime
         admission = Admission(
             backend.state,
@@ -209,7 +209,7 @@ class _Wired:
             lease_ms=lease_ms,
             cache_ms=BREAKER_CACHE_MS,
         )
-        return Driver(
+        return Runner(
             backend,
             job_of,
             clock=runtime.steady,

@@ -17,8 +17,8 @@ from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
 from onefold.contracts.state import group_flag
 from onefold.runner.admission import Admission
-from onefold.runner.driver import Driver
 from onefold.runner.names import take
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, JointTransaction
 from onefold.steady_clock import SteadyClock, steady
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def backend_of(engine: Engine) -> Backend:
-    """What a driver needs of an engine."""
+    """What a runner needs of an engine."""
     commit, opened = engine.commit, engine.effects
 
     def open_queue(name: str) -> Queue:
@@ -112,8 +112,8 @@ class Runtime:
         self.entropy = entropy
         self.owner: str = entropy.token()
         self.settings: dict[str, QueueSettings] = {one.name: one for one in queues}
-        self.closer: Closing | None = None  # of this process's driver
-        self.sinks: Sinks | None = None  # of this process's driver: they also get what is emitted outside of deliveries
+        self.closer: Closing | None = None  # of this process's runner
+        self.sinks: Sinks | None = None  # of this process's runner: they also get what is emitted outside of deliveries
         self.engine: Engine = urls.open_engine(
             url, clock=self.steady, entropy=entropy, owner=self.owner, records_alone=records_alone, looks=looks
         )
@@ -137,7 +137,7 @@ class Runtime:
             self.settings[settings.name] = stored
             self.warnings.append(differing(stored, settings))
 
-    def driver(
+    def runner(
         self,
         jobs: Mapping[str, Job[Any, Any]],
         job_of: Callable[[Delivery], Job[Any, Any]],
@@ -145,8 +145,8 @@ class Runtime:
         lease_ms: int,
         sinks: Sinks,
         history: History,
-    ) -> Driver:
-        """A driver for these jobs on this engine.
+    ) -> Runner:
+        """A runner for these jobs on this engine.
 
         Raises:
             ConflictError: another app's job on this engine has the name of one.
@@ -159,7 +159,7 @@ class Runtime:
 
         self.closer = Closer(self.engine, jobs, self.steady)
         self.engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
-        return Driver(
+        return Runner(
             self.backend,
             job_of,
             clock=self.steady,

@@ -1,4 +1,4 @@
-"""Builds a worker for an app: driver, grouper, waiter, presence, child processes.
+"""Builds a worker for an app: runner, grouper, waiter, presence, child processes.
 
 The command line, the benchmark and the demo call this. Never here: the loop (`runner/worker.py`), signals (cli).
 Invariant: the presence lock is taken before the first receive.
@@ -22,8 +22,8 @@ from onefold.runtime.wiring import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
-    from onefold.runner.driver import Driver
     from onefold.runner.events import Sink
+    from onefold.runner.runner import Runner
 
 
 def make_worker(
@@ -59,12 +59,12 @@ def make_worker(
         raise errors.UsageError("Child processes need to know the app.", todo='Name it as "module:attribute".')
     lock_file = runtime.engine.appear()
     heard = Sinks(sinks)
-    driver = runtime.driver(jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history)
+    runner = runtime.runner(jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history)
 
     def dead(owner: str) -> None:
         heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
 
-    expiring = _Expiring(runtime, driver, names)
+    expiring = _Expiring(runtime, runner, names)
     steps_told = len(runtime.steady.steps)
 
     def maintain() -> int:
@@ -75,17 +75,17 @@ def make_worker(
                 Event(at_ms=runtime.clock.now_ms(), name="clock-set", actor=runtime.owner, detail={"by_ms": by_ms})
             )
             steps_told += 1
-        return runtime.engine.maintain(dead) + driver.closer.look() + expiring.look()
+        return runtime.engine.maintain(dead) + runner.closer.look() + expiring.look()
 
     waiter = runtime.engine.waiter()
     mine = [job for job in jobs.values() if job.policy.queue in names]
     return Worker(
-        driver,
+        runner,
         runtime.backend,
         queues=[_polled(runtime.backend.open_queue(name), runtime, waiter.wake) for name in names],
         jobs=mine,
         job_of=job_of,
-        grouper=Grouper(driver, runtime.backend, runtime.steady, runtime.entropy),
+        grouper=Grouper(runner, runtime.backend, runtime.steady, runtime.entropy),
         clock=runtime.steady,
         waiter=waiter,
         wake=waiter.wake,
@@ -99,9 +99,9 @@ def make_worker(
 class _Expiring:
     """Warns of dead letters and held messages before they are gone: looks once an hour, where looking receives nothing."""
 
-    def __init__(self, runtime: Runtime, driver: Driver, names: Sequence[str]) -> None:
+    def __init__(self, runtime: Runtime, runner: Runner, names: Sequence[str]) -> None:
         self._runtime = runtime
-        self._driver = driver
+        self._runner = runner
         found = [runtime.settings[name] for name in names if name in runtime.settings]
         self._queues = sorted({one for each in found for one in (each.dead_letter, each.held) if one is not None})
         self._due_ms = 0
@@ -118,7 +118,7 @@ class _Expiring:
             page = engine.queues.peek(name, limit=1)
             left_ms = page[0].expires_at_ms - clock.now_ms() if page else limits.DAY_MS
             if left_ms < limits.DAY_MS:
-                self._driver.finisher.announce(
+                self._runner.reports.of_process(
                     "dead-letters-expire",
                     {"in": name, "message": page[0].message_id, "expires_in_ms": left_ms},
                 )

@@ -23,10 +23,10 @@ from onefold.app import App
 from onefold.contracts.queue import Depth
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.driver import Driver
 from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
+from onefold.runner.runner import Runner
 from onefold.schedules.scheduler import Scheduler
 
 
@@ -49,13 +49,13 @@ class World:
         events: everything that was told so far.
     """
 
-    def __init__(self, app: App, clock: ManualClock, driver: Driver, recorder: Recorder) -> None:
+    def __init__(self, app: App, clock: ManualClock, runner: Runner, recorder: Recorder) -> None:
         self.app = app
         self.clock = clock
-        self._driver = driver
+        self._runner = runner
         self._recorder = recorder
         self._runtime = app.runtime()
-        self._grouper = Grouper(driver, self._runtime.backend, clock, self._runtime.entropy)
+        self._grouper = Grouper(runner, self._runtime.backend, clock, self._runtime.entropy)
         self._scheduler = Scheduler(app, app.schedules, Sinks([*app.sinks, recorder]))
         if app.schedules:
             self._scheduler.start()
@@ -81,11 +81,11 @@ class World:
                 delivery for name in self.app.queues for delivery in self._runtime.backend.open_queue(name).receive(10)
             ]
             if not some:
-                if self._driver.closer.look():
+                if self._runner.closer.look():
                     continue  # a job that starts when a run is complete
                 return count
             count += len(some)
-            self._perform(self._driver.begin(some))
+            self._perform(self._runner.begin(some))
         raise RuntimeError(f"The queues were not empty after {rounds_max} receives; does a job send to itself?")
 
     def run_for(self, total_ms: int, step_ms: int = 1_000) -> int:
@@ -133,8 +133,8 @@ class World:
             if run.job.policy.effect == "transactional":
                 ready = ready + self._grouper.perform([run])
             else:
-                self._driver.perform(run)
-                ready = ready + self._driver.finish([run])
+                self._runner.perform(run)
+                ready = ready + self._runner.finish([run])
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
     """
     clock, recorder = ManualClock(start_ms), Recorder()
     with app.reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:
-        driver = runtime.driver(
+        runner = runtime.runner(
             app.jobs, app.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
         )
-        yield World(app, clock, driver, recorder)
+        yield World(app, clock, runner, recorder)

@@ -1,4 +1,4 @@
-"""What becomes of a delivery, on the production path: driver, SQLite in memory, a clock that the test moves.
+"""What becomes of a delivery, on the production path: runner, SQLite in memory, a clock that the test moves.
 
 Most tests use `onefold.testing.inline`, as a user would; those with several processes or a failing backend use `bench`.
 Message groups have a file of their own (test_fifo.py).
@@ -367,11 +367,11 @@ def test_a_run_that_is_taken_over_is_refused_and_told() -> None:
         shop.ship.send({"id": "o-1"})
         slow, quick = bench.process(), bench.process()
         (run,) = slow.begin()
-        slow.driver.perform(run)
+        slow.runner.perform(run)
         bench.clock.advance(30_000)
         quick.run()
         assert quick.names() == ["takeover", "unknown", "completed"]
-        assert slow.driver.finish([run]) == []
+        assert slow.runner.finish([run]) == []
         assert slow.names() == ["lease-lost"]
         stored = bench.record("o-1")
         assert stored is not None
@@ -522,15 +522,15 @@ def test_a_claim_that_fails_leaves_what_is_ready_to_be_performed() -> None:
         fault = Fault("store.claim", times=0)
         process = bench.process(fault=fault)
         deliveries = bench.receive()
-        original = process.driver.finisher.settle
+        original = process.runner._settle
 
         def settle_then_break(runs: Any) -> Any:
             fault.left = 1
             return original(runs)
 
-        process.driver.finisher.settle = settle_then_break  # type: ignore[method-assign]  # the second claim fails
+        process.runner._settle = settle_then_break  # type: ignore[method-assign]  # the second claim fails
         ready = process.begin(deliveries)
-        process.driver.finisher.settle = original  # type: ignore[method-assign]
+        process.runner._settle = original  # type: ignore[method-assign]
         assert [run.facts.key and run.facts.key.key for run in ready] == ["o-2"]
         process.perform(ready)
         bench.clock.advance(30_000)
@@ -565,7 +565,7 @@ def test_runs_given_back_at_a_drain_can_be_claimed_at_once() -> None:
     with opened(shop.app) as bench:
         shop.ship.send_many([{"id": "o-1"}, {"id": "o-2"}])
         first = bench.process()
-        first.driver.give_back(bench.receive(), "drain")
+        first.runner.release(bench.receive(), "drain")
         assert first.names() == ["released", "released"]
         second = bench.process()
         assert second.run() == 2

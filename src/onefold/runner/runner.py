@@ -1,12 +1,17 @@
-"""The one path of a delivery: begin a batch, perform each run, finish the batch.
+"""The way of every delivery: begin a batch, perform each run, finish the batch.
 
-    begin    read messages, claim them together; what needs no handler is settled at once; the rest is ready to run
-    perform  one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
-    finish   settle runs together: record, outbox, history and message; answers runs that were waiting behind them
+    begin    open     read the message, find its job; a stopped group, a malformed message are decided here, by the script
+             admit    limits and breakers; the others are decided as "not now"
+             claim    one store call for all; crashes that it shows are in the history before any handler is called
+             settle   what needs no handler: duplicates, conflicts, waits; the rest is ready to be performed
+    perform  call     one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
+    finish   decide   by the script of `record/attempt.py`, which is told what its step came to
+             settle   record, outbox, history and message of all of them together, then events
+             begin    the deliveries that waited behind these
 
-The worker, the Lambda handler and inline runs are loops around these three. Steps come from the script in
-`record/attempt.py`; equal steps of a batch go to the backend together. Deliveries of one key, and of one FIFO group, are
-chained: the second begins when the first has been settled, so nobody waits out a lease that ends a moment later.
+Who makes deliveries is a source (`settlement.DeliverySource`): a worker's queues, a Lambda event, a queue on a manual clock.
+Their loops call these three. Deliveries of one key, and of one FIFO group, are chained: the second begins when the first
+has been settled, so nobody waits out a lease that ends a moment later.
 Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
 left alone because its lease was lost.
 """
@@ -14,41 +19,48 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from onefold import errors
-from onefold.contracts.queue import Delivery
+from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import group_flag
-from onefold.contracts.store import Ask, Claimed
+from onefold.contracts.store import Ask, Claimed, Conflict
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
 from onefold.record.delivery import Failed
 from onefold.runner import calling
+from onefold.runner.claims import Claims
 from onefold.runner.context import Context, watch_threads
 from onefold.runner.events import kept_text
 from onefold.runner.execution import Execution, InFlight, KeyOrder
-from onefold.runner.finishing import Finisher
 from onefold.runner.handlers import run_of
+from onefold.runner.reports import Reports
+from onefold.runner.settlement import Settler, effect_happened
 from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onefold.contracts.ledger import History
+    from onefold.contracts.commit import Verdict
+    from onefold.contracts.ledger import History, Row
     from onefold.contracts.settings import QueueSettings
     from onefold.contracts.state import Versioned
+    from onefold.contracts.store import Answer
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.record.delivery import Outcome
     from onefold.record.fates import ProbeAnswer
     from onefold.runner.admission import Admission
     from onefold.runner.completion import Closing
-    from onefold.runner.events import Sinks
-    from onefold.runner.finishing import Settled
+    from onefold.runner.events import Event, Sinks
     from onefold.runner.handlers import Job
     from onefold.runner.orphans import Orphans
-    from onefold.runner.settlement import Backend
+    from onefold.runner.settlement import Backend, DeliverySource
+
+    Settled = Sequence[tuple[Execution, Verdict | None]]
+    """Runs whose settlement was tried, each with what became of it; None: it could not be written."""
 
     class Caller(Protocol):
         """Where handlers and probes run; unless told otherwise, in the thread that performs."""
@@ -65,7 +77,7 @@ if TYPE_CHECKING:
 _START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
 
 
-class Driver:
+class Runner:
     """Performs scripts against one backend on behalf of one owner (process).
 
     Args:
@@ -117,18 +129,10 @@ class Driver:
         self._key_order = KeyOrder()
         self.in_flight: InFlight = in_flight or InFlight()
         self._made: dict[str, Orphans] = {}
-        self.finisher: Finisher = Finisher(
-            backend,
-            clock=clock,
-            never=never,
-            owner=owner,
-            sinks=sinks,
-            history=history,
-            admission=admission,
-            closer=closer,
-            key_order=self._key_order,
-            in_flight=self.in_flight,
-        )
+        self.reports: Reports = Reports(sinks, backend.ledger, history=history, clock=clock, owner=owner)
+        self.settler: Settler = Settler(backend, self.reports, clock=clock, never=never)
+        self._claims = Claims(backend.store, backend.ledger, records_with_history=backend.commit is not None)
+        self._source: DeliverySource = backend.source
 
     @property
     def _orphans(self) -> Orphans:
@@ -136,12 +140,12 @@ class Driver:
         if not self._made:
             from onefold.runner.orphans import Orphans  # most messages have a job; the cold start is measured
 
-            made = Orphans(self._settings, self._backend.state, self.clock, self.finisher.tell_orphan)
+            made = Orphans(self._settings, self._backend.state, self.clock, self.reports.waits_for_job)
             self._made.setdefault("orphans", made)
         return self._made["orphans"]
 
     def orphans(self, queue: str) -> int:
-        """How many messages of a queue this driver hides now, since no job here takes them."""
+        """How many messages of a queue this runner hides now, since no job here takes them."""
         return self._orphans.hidden(queue) if self._made else 0
 
     # -- begin -------------------------------------------------------------------------------------------------------
@@ -172,10 +176,10 @@ class Driver:
                     continue
                 until_ms = self.clock.monotonic_ms() + given_up
                 if delivery.sequence is None:
-                    self.give_back([delivery], str(error), given_up)
+                    self.release([delivery], str(error), given_up)
                     held = {delivery.receipt}
                 else:
-                    held = self.finisher.hold_up(deliveries[place:], str(error), given_up)
+                    held = self._hold_up(deliveries[place:], str(error), given_up)
                     back |= held
                 self._orphans.hide(delivery.queue, held, until_ms)
                 continue
@@ -223,7 +227,7 @@ class Driver:
         while deliveries or settled:
             try:
                 with self._key_order.order:
-                    waiting = [*self.finisher.free(settled), *deliveries]
+                    waiting = [*self._free(settled), *deliveries]
                     try:
                         runs = self._key_order.enter(self._open(waiting))
                     except errors.TransientError:
@@ -240,7 +244,7 @@ class Driver:
                 if not ready:
                     raise
                 return ready  # these must be performed; the next call meets the backend again
-            deliveries, settled = [], self.finisher.settle(over)
+            deliveries, settled = [], self._settle(over)
         return ready
 
     def _drop(self, deliveries: Sequence[Delivery]) -> None:
@@ -249,7 +253,7 @@ class Driver:
         back: set[str] = set()
         for place, one in enumerate(deliveries):
             if one.sequence is not None and one.receipt not in back:
-                back |= self.finisher.hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
+                back |= self._hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
 
     def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
         """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
@@ -284,7 +288,7 @@ class Driver:
                     sent_at_ms=facts.sent_at_ms,
                 )
             )
-        answers, refused = self.finisher.claim(runs, asks, now_ms)
+        answers, refused = self._claim_alike(runs, asks, now_ms)
         for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
             step = run.step
             assert isinstance(step, script.Claim)
@@ -296,7 +300,43 @@ class Driver:
             else:
                 run.advance(now_ms)
         self.in_flight.claimed(runs)
-        self.finisher.tell_begun(runs)
+        self.reports.begun(runs)
+
+    def _claim_alike(
+        self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
+    ) -> tuple[Sequence[Answer], Mapping[int, str]]:
+        """Claim; once more, under the payload that came first, what differs from it only in defaults."""
+        answers, refused = self._claim_all(runs, asks, now_ms)
+        same = {
+            place: found.fingerprint
+            for place, (run, found) in enumerate(zip(runs, answers, strict=True))
+            if isinstance(found, Conflict) and _is_alike(run, found)
+        }
+        if same:
+            again = [msgspec.structs.replace(asks[place], fingerprint=first) for place, first in same.items()]
+            found_again, refused_again = self._claim_all([runs[place] for place in same], again, now_ms)
+            known = dict(zip(same, found_again, strict=True))
+            answers = [known.get(place, found) for place, found in enumerate(answers)]
+            refused = {**refused, **{list(same)[number]: why for number, why in refused_again.items()}}
+        return answers, refused
+
+    def _claim_all(
+        self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
+    ) -> tuple[Sequence[Answer], Mapping[int, str]]:
+        """Claim; the answers, and the indexes of runs that must not be performed, with why."""
+
+        def event_of(place: int, note: fate.Note) -> Event:
+            return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
+
+        answers, events, failed = self._claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
+        for event in events:
+            self.reports.emit(event)
+        refused = {
+            place: f"the history could not be written before the handler: {error}"[:500]
+            for place, error in failed.items()
+            if isinstance(found := answers[place], Claimed) and found.doubt  # else it may be a start already
+        }
+        return answers, refused
 
     # -- perform -----------------------------------------------------------------------------------------------------
 
@@ -339,7 +379,7 @@ class Driver:
         try:
             step.held = run.started = self._backend.store.start([step.hold], self.clock.now_ms())[0]
             if run.started:
-                self.finisher.tell("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
+                self.reports.of_run("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
         except errors.TransientError as error:
             step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
@@ -395,7 +435,7 @@ class Driver:
     def finish(self, runs: Sequence[Execution]) -> list[Execution]:
         """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
         try:
-            return self._advance([], self.finisher.settle(list(runs)))
+            return self._advance([], self._settle(list(runs)))
         except errors.TransientError:
             return []  # the runs are settled; who waited behind them was dropped
 
@@ -403,9 +443,77 @@ class Driver:
         """Take back the deliveries that wait behind others, in order; for a worker that is to end."""
         return self._key_order.withdraw()
 
-    def give_back(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
-        """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
-        self.finisher.give_back(deliveries, why, delay_ms)
+    def release(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
+        """Return deliveries that were not begun to their source."""
+        self._source.close(deliveries, delay_ms)
+        self.in_flight.over(deliveries, ["released"] * len(deliveries))
+        self.reports.released(deliveries, why)
+
+    def _settle(self, runs: list[Execution]) -> Settled:
+        """Write what was decided, and report it. Keys and groups stay taken until `_free`."""
+        built = [self.settler.built(run) for run in runs]
+        open_places = [place for place, run in enumerate(runs) if run.verdict is None]
+        verdicts: list[Verdict | None] = [run.verdict for run in runs]
+        done = self.settler.write([built[place][0] for place in open_places], [runs[place] for place in open_places])
+        for place, verdict in zip(open_places, done, strict=True):
+            verdicts[place] = verdict
+        names: list[str] = []
+        unwritten: list[Row] = []
+        for run, (built_one, events), verdict in zip(runs, built, verdicts, strict=True):
+            if verdict is None:
+                name = "completion-failed" if effect_happened(built_one) else "unsettled"
+                event = self.reports.event(name, run.delivery, run, {"attempt": run.attempt})
+                self.reports.emit(event)
+                unwritten.append(event.row())
+                names.append(name)
+            elif not verdict.written or isinstance(run.decided().settle, Leave):
+                self.reports.lease_lost(run)
+                names.append("lease-lost")
+            else:
+                as_built = run.decided().settle is built_one.settle  # else decided again by `Settler`
+                for event in events if as_built else self.settler.built(run)[1]:
+                    self.reports.emit(event)
+                names.extend(note.event for note in run.decided().notes)
+                belongs = run.facts.run
+                if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
+                    self.closer.touch(belongs)
+            with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
+                self.admission.settled(run, run.decided(), self.reports.of_run)
+        self.reports.append(unwritten)
+        self.in_flight.over([run.delivery for run in runs], names)
+        return list(zip(runs, verdicts, strict=True))
+
+    def _free(self, settled: Settled) -> list[Delivery]:
+        """Free keys and groups; what waited behind them, in order. What is behind in a group that is not done goes back."""
+        followers: list[Delivery] = []
+        for run, verdict in settled:
+            behind_key, behind_group = self._key_order.free(run)
+            followers += behind_key
+            over = verdict is not None and verdict.settled and not isinstance(run.decided().settle, RetryIn | Leave)
+            if over:
+                followers += behind_group
+            elif run.job.policy.fifo and run.delivery.group is not None:
+                self._hold_up([run.delivery, *behind_group], "an earlier message of its group is not done", besides=1)
+        return followers
+
+    def _hold_up(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0) -> set[str]:
+        """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in flight.
+
+        Args:
+            besides: how many at the head are not to be given back, because they are settled.
+
+        Returns:
+            The receipts that were given back.
+        """
+        queue, group = deliveries[0].queue, deliveries[0].group
+        known = {one.receipt for one in deliveries}
+        elsewhere = [one for one in self.in_flight.unbegun() if one.receipt not in known]
+        behind = [one for one in (*deliveries[besides:], *elsewhere) if (one.queue, one.group) == (queue, group)]
+        behind.sort(key=lambda one: one.sequence or "")
+        if behind:
+            self.release(behind, why, delay_ms)
+            self.in_flight.mark_returned(one for one in behind if one.receipt not in known)
+        return {one.receipt for one in behind}
 
 
 def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
@@ -419,3 +527,9 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
             receive_count=delivery.receive_count,
         )  # fmt: skip
         return facts, None
+
+
+def _is_alike(run: Execution, found: Conflict) -> bool:
+    from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
+
+    return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)

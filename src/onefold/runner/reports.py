@@ -1,0 +1,137 @@
+"""Reporting what a runner does: to the sinks at once, and into the history as much of it as its level keeps.
+
+Rows that belong to a settlement are only made here; they are written with it. All others are appended at once, and a history
+that cannot be written does not stop the work: the sinks have had the event.
+Never here: what the events mean (`events.py`), decisions. Invariant: a lost lease is reported once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from onefold import errors
+from onefold.runner.events import EVENTS, Event, kept
+from onefold.runner.handlers import run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onefold.contracts.ledger import History, Row
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.verbs import Ledger
+    from onefold.outside import Clock
+    from onefold.record.delivery import Detail
+    from onefold.runner.events import Sinks
+    from onefold.runner.execution import Execution
+
+
+class Reports:
+    """Reports what one owner does to sinks and ledger.
+
+    Args:
+        ledger: the history. history: what it keeps.
+        owner: id of the process, which each event names.
+    """
+
+    def __init__(self, sinks: Sinks, ledger: Ledger, *, history: History, clock: Clock, owner: str) -> None:
+        self._sinks = sinks
+        self._ledger = ledger
+        self._history = history
+        self._clock = clock
+        self._owner = owner
+
+    def of_decision(self, run: Execution) -> tuple[list[Event], list[Row]]:
+        """What a run's decision reports once it is written, and the rows to be written with it."""
+        events, rows = [], []
+        for note in run.decided().notes:
+            if note.event == "lease-lost":
+                continue  # reported by `lease_lost`: at once, and once
+            keep = kept(note.event, self._history, run=run.facts.run)
+            if keep or self._sinks:
+                event = self.event(note.event, run.delivery, run, note.detail)
+                events.append(event)
+                if keep:
+                    rows.append(event.row())
+        return events, rows
+
+    def released(self, deliveries: Sequence[Delivery], why: str) -> None:
+        """Deliveries were returned that were not begun."""
+        if self._sinks:
+            for one in deliveries:
+                self._sinks.emit(self.event("released", one, None, {"why": why}))
+
+    def event(self, name: str, delivery: Delivery, run: Execution | None, detail: Detail) -> Event:
+        """One fact about a delivery."""
+        return Event(
+            at_ms=self._clock.now_ms(),
+            name=name,
+            key=run.facts.key if run is not None else None,
+            queue=delivery.queue,
+            message_id=delivery.message_id,
+            group=delivery.group,
+            receive_count=delivery.receive_count,
+            run=run.facts.run if run is not None else run_of(delivery),
+            actor=self._owner,
+            detail=detail,
+        )
+
+    def emit(self, event: Event) -> None:
+        """To the sinks; a lost lease also into the history, as no settlement says so."""
+        self._sinks.emit(event)
+        if event.name == "lease-lost":
+            self.append([event.row()])
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Into the history, where any is kept and can be written."""
+        if rows and self._history != "off":
+            with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
+                self._ledger.append(rows)
+
+    def lease_lost(self, run: Execution) -> None:
+        """A run lost its lease: its handler can see it from now on, which is reported once."""
+        if run.ctx is not None:
+            run.ctx.lease_lost = True
+        if not run.lost:
+            run.lost = True
+            self.emit(self.event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
+
+    def begun(self, runs: Sequence[Execution]) -> None:
+        """At history `full`: that messages were received, and which of their handlers are called now."""
+        if not kept("started", self._history):
+            return
+        events = []
+        for run in runs:
+            events.append(self.event("received", run.delivery, run, {}))
+            if run.claimed is not None and run.claimed.started:
+                detail: Detail = {"attempt": run.attempt, "fence": run.claimed.hold.fence}
+                events.append(self.event("started", run.delivery, run, detail))
+        for event in events:
+            self._sinks.emit(event)
+        with suppress(errors.TransientError):
+            self._ledger.append([event.row() for event in events])
+
+    def of_run(self, name: str, run: Execution, detail: Detail) -> None:
+        """Report something of a run that is no part of its settlement; what only `full` keeps, only at `full`."""
+        if EVENTS[name].kept == "full" and not kept(name, self._history):
+            return
+        self._keep(self.event(name, run.delivery, run, detail))
+
+    def waits_for_job(self, delivery: Delivery, detail: Detail) -> None:
+        """Report that a message waits for somebody who takes it."""
+        self._keep(self.event("waits-for-job", delivery, None, detail))
+
+    @property
+    def sink_failures(self) -> int:
+        """How many times a sink raised."""
+        return self._sinks.failures
+
+    def of_process(self, name: str, detail: Detail) -> None:
+        """Report something of this process."""
+        self._keep(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))
+
+    def _keep(self, event: Event) -> None:
+        self._sinks.emit(event)
+        if kept(event.name, self._history):
+            with suppress(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
+                self._ledger.append([event.row()])
