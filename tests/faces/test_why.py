@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 import pytest
 
 import onefold
+from onefold import limits
 from onefold.admin import editing, held, queues, redrive, status, why
 from onefold.admin.dead_letters import Select, find, one_of
 from onefold.contracts.ledger import History
+from onefold.contracts.state import Change
 from onefold.contracts.store import Failure, RecordKey, Release
+from onefold.runner import runs
 from tests.faces.office import START_MS, Office, Open, Order
 
 
@@ -442,6 +445,7 @@ def test_a_key_that_nobody_knows(there: Open) -> None:
     assert answer.stories == ()
     assert len(answer.meanings) == 5
     assert answer.near[0] == "order-17"
+    assert why.explain(there.session, "ORDER-17").near[0] == "order-17"
     assert why.explain(there.session, "something else").near == ()
 
 
@@ -502,3 +506,47 @@ def test_a_released_record_without_a_message_says_so(there: Open) -> None:
         "gone",
         "Not done; the record says released (Drain: given back); the next call with this key runs it.",
     )
+
+
+# -- what is no key ------------------------------------------------------------------------------------------------
+
+
+def test_the_id_of_a_message_that_is_gone_leads_to_its_key(there: Open) -> None:
+    receipt = there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.book.send_many(Order(f"o-{number}") for number in range(5))
+    there.clock.advance(limits.HOUR_MS)
+    assert receipt.message_id is not None
+    assert there.session.engine.queues.find([receipt.message_id]) == [None]
+    assert story(there, receipt.message_id) == story(there, "a")
+    no_such = why.explain(there.session, "0123456789abcdef-99")
+    assert no_such.stories == ()
+    assert "ask by its key" in no_such.meanings[-1]
+
+
+def test_the_id_of_a_message_that_only_the_history_names_leads_to_its_key(there: Open) -> None:
+    receipt = there.office.book.send(Order("a"))
+    there.world.run()
+    again = there.office.book.send(Order("a"))  # answered from the record, which names the first
+    there.world.run()
+    assert again.message_id not in (None, receipt.message_id)
+    assert [story(there, str(one.message_id)).key for one in (receipt, again)] == ["a", "a"]
+
+
+def test_the_name_of_a_schedule_or_a_run_is_no_unseen_key(there: Open) -> None:
+    state, session = there.session.engine.state, there.session
+    run = runs.RunState(name="n/bad", kind="map", title="n", started_at_ms=START_MS)
+    tick = runs.RunState(name="settle/2023-11", kind="tick", title="settle", started_at_ms=START_MS)
+    state.put([Change(runs.place(one.name), runs.encode(one), 0) for one in (run, tick)])
+    state.put([Change("map/n/bad", b"{}", 0), Change("schedule/settle", b"{}", 0)])
+    asked = {name: why.explain(session, name).instead for name in ("n/bad", "settle/2023-11", "settle", "other")}
+    assert {name: one and (one.kind, one.todo) for name, one in asked.items()} == {
+        "n/bad": ("map-run", ("onefold map show n/bad",)),
+        "settle/2023-11": ("run", ("onefold runs show settle/2023-11",)),
+        "settle": ("schedule", ("onefold why settle 2023-11-14", "onefold runs list")),
+        "other": None,
+    }
+    declared = why.explain(session, "nightly", schedules=["nightly"]).instead
+    assert declared is not None
+    assert declared.text == "'nightly' is a schedule: ask about it on a date."
+    assert why.explain(session, "x" * 400).instead is None

@@ -8,12 +8,15 @@ Invariant: asking changes nothing.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
 
-from onefold import owner_process
+from onefold import limits, owner_process
 from onefold.admin import groups, jobs, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
@@ -21,10 +24,14 @@ from onefold.contracts.store import Record, RecordKey
 from onefold.observe.operation_state import StateName, state_of
 from onefold.observe.timeline import Evidence, Line, alone, left_out, lines
 from onefold.observe.wording import instant
+from onefold.runner import runs
 
 _MESSAGES_MAX = 50  # of one key that are shown
 _NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
 _NEAR_MESSAGES = 200  # per queue
+_MESSAGE_ID = r"[0-9a-f]{16}-[0-9]{1,19}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a file's, SQS's
+_LOOKED_BACK_MS = (limits.MINUTE_MS, 10 * limits.MINUTE_MS, limits.HOUR_MS, limits.DAY_MS, 14 * limits.DAY_MS)
+"""From when on the history is looked through for a message: the first rows of each."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -51,6 +58,18 @@ class Explanation(Struct, frozen=True, kw_only=True):
     messages: tuple[str, ...]
 
 
+class Instead(Struct, frozen=True, kw_only=True):
+    """What a name is that was asked for as a key.
+
+    Args:
+        kind: `schedule`, `run` or `map-run`. text: the same in words. todo: the commands that answer about it.
+    """
+
+    kind: Literal["schedule", "run", "map-run"]
+    text: str
+    todo: tuple[str, ...]
+
+
 class WhyAnswer(Struct, frozen=True, kw_only=True):
     """What is known of a key.
 
@@ -59,6 +78,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
         stories: one per operation; none when the key is unseen.
         meanings: what it can mean that it is unseen; empty otherwise.
         near: keys that look like it.
+        instead: what else has this name; None where nothing has.
     """
 
     key: str
@@ -66,6 +86,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
     stories: tuple[Explanation, ...]
     meanings: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+    instead: Instead | None = None
 
 
 def explain(
@@ -74,6 +95,7 @@ def explain(
     *,
     job: str | None = None,
     tenant: str | None = None,
+    schedules: Collection[str] = (),
     say: Callable[[int], str] = instant,
 ) -> WhyAnswer:
     """The story of every operation with this key.
@@ -81,6 +103,7 @@ def explain(
     Args:
         key: the business key, or a message id.
         job, tenant: only that job's, that tenant's.
+        schedules: names of those that the app declares.
         say: how instants are said inside sentences.
     """
     found = _of_key(session, key)
@@ -90,12 +113,18 @@ def explain(
         (one, messages) for one, messages in found.items() if job in (None, one.job) and tenant in (None, one.scope)
     ]
     if not chosen:
+        meanings = _meanings(list(found), job, tenant, has_queues=session.has_queues)
+        if not found and re.fullmatch(_MESSAGE_ID, key):
+            meanings += (
+                "It is the id of a message that is gone, and not of one of the latest operations: ask by its key.",
+            )
         return WhyAnswer(
             key=key,
             url=session.url,
             stories=(),
-            meanings=_meanings(list(found), job, tenant, has_queues=session.has_queues),
+            meanings=meanings,
             near=_near(session, key),
+            instead=None if found else _instead(session, key, schedules),
         )
     keys = [one for one, _ in chosen]
     records = session.engine.store.read(keys, session.now_ms())
@@ -178,12 +207,44 @@ def _of_message(session: AdminSession, message_id: str) -> dict[RecordKey, list[
     """The operation of a message, when what was asked for is a message id."""
     message = session.engine.queues.find([message_id])[0]
     if message is None:
-        return {}
+        key = _key_of_message(session, message_id)
+        return {one: messages for one, messages in _of_key(session, key.key).items() if one == key} if key else {}
     known_as = reading.read(session, message)
     if known_as.key is None:
         return {RecordKey("", known_as.job or "?", message.key or message_id): [message]}
     found = _of_key(session, known_as.key.key)
     return {one: messages for one, messages in found.items() if one == known_as.key} or {known_as.key: [message]}
+
+
+def _key_of_message(session: AdminSession, message_id: str) -> RecordKey | None:
+    """The operation of a message that is gone, where one of the latest records or rows of the history names it."""
+    if re.fullmatch(_MESSAGE_ID, message_id) is None:
+        return None
+    records = session.engine.records.scan(limit=_NEAR_RECORDS)
+    if key := next((record.key for record in records if record.message_id == message_id), None):
+        return key
+    now_ms = session.now_ms()
+    for since_ms in _LOOKED_BACK_MS:
+        for row in session.engine.ledger.between(now_ms - since_ms, now_ms + 1):
+            if row.key is not None and (row.message_id == message_id or row.detail.get("message_id") == message_id):
+                return row.key
+    return None
+
+
+def _instead(session: AdminSession, name: str, schedules: Collection[str]) -> Instead | None:
+    """The schedule or run of this name."""
+    state, shown = session.engine.state, shlex.quote(name)
+    places = [f"schedule/{name}", runs.place(name), f"{runs.MAP_PREFIX}{name}"]
+    of_schedule, run, of_map = state.get(places) if len(name) <= runs.NAME_CHARS_MAX else (None, None, None)
+    if of_map is not None:
+        return Instead(kind="map-run", text=f"{name!r} is a map run.", todo=(f"onefold map show {shown}",))
+    if run is not None:
+        return Instead(kind="run", text=f"{name!r} is a run.", todo=(f"onefold runs show {shown}",))
+    if name in schedules or of_schedule is not None:
+        date = instant(session.now_ms())[:10]
+        todo = (f"onefold why {shown} {date}", "onefold runs list")
+        return Instead(kind="schedule", text=f"{name!r} is a schedule: ask about it on a date.", todo=todo)
+    return None
 
 
 def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *, has_queues: bool) -> tuple[str, ...]:
@@ -211,4 +272,8 @@ def _near(session: AdminSession, key: str) -> tuple[str, ...]:
     keys = dict.fromkeys(record.key.key for record in session.engine.records.scan(limit=_NEAR_RECORDS))
     for queue in session.settings():
         keys |= dict.fromkeys(one.key for one in islice(session.every(queue), _NEAR_MESSAGES) if one.key is not None)
-    return tuple(difflib.get_close_matches(key, keys, n=5, cutoff=0.6))
+    alike: dict[str, list[str]] = {}
+    for one in keys:
+        alike.setdefault(one.casefold(), []).append(one)
+    near = difflib.get_close_matches(key.casefold(), alike, n=5, cutoff=0.6)
+    return tuple(one for each in near for one in alike[each])[:5]

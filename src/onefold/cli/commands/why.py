@@ -49,7 +49,8 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     app, (key,) = target.split(words, 1, names="KEY", url=url)
     found = target.find(app, url, records=True)
     say = instant if render.is_quiet() else render.local
-    answer = why.explain(found.session, key, job=job, tenant=tenant, say=say)
+    schedules = found.app.schedules if found.app is not None else ()
+    answer = why.explain(found.session, key, job=job, tenant=tenant, schedules=schedules, say=say)
     return Answer(answer, draw=lambda: _draw(answer, found.words))
 
 
@@ -97,6 +98,10 @@ def _draw_story(story: why.Explanation, words: str) -> None:
 
 
 def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
+    if answer.instead is not None:
+        line(answer.instead.text, "bold")
+        render.todo(answer.instead.todo, words)
+        return
     line(f"{answer.key!r} has never been seen in {answer.url}.", "bold")
     line("  No message, no record and no history of it. That can mean:")
     for meaning in answer.meanings:
