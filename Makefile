@@ -155,6 +155,10 @@ release: $(RELEASE)/.ready ## Build sdist and wheel into dist/, look into both, 
 pictures: $(READY) browser ## Make the README's and the docs' pictures again, from real runs
 	$(BIN)/python -m tools.pictures $(ARGS)
 
+.PHONY: reference
+reference: $(READY) ## Write docs/reference from the code: public names, commands, settings, errors
+	$(BIN)/python -m tools.reference
+
 .PHONY: conformance
 conformance: $(READY) ## Run what shows AWS's answers, case by case, and write docs/conformance.md
 	$(PYTEST) -m conformance --conformance tests $(ARGS)
