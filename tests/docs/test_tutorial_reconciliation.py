@@ -59,7 +59,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert f"{LOOKS_MAX} looks at most" in text
+    assert f"at most {LOOKS_MAX} times in all" in re.sub(r"\s+", " ", text)
     assert f"{MISSING_MAX:,} missing operations at a time" in text
     for place in ("running", "waiting", "stuck", "dead", "held", "missing"):
         assert place in ReconcileOutcome.__struct_fields__
