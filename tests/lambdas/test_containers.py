@@ -377,6 +377,30 @@ def test_what_a_handler_starts_counts_together_with_it() -> None:
     assert int(lines[-1].text.split("Max Memory Used: ")[1].split()[0]) >= 128
 
 
+@pytest.mark.parametrize("what", ["thread", "process"])
+def test_memory_is_looked_at_between_two_invocations_too(what: str) -> None:
+    async def body() -> None:
+        async with rig("naughty:grows_when_idle") as made:
+            assert await made.answer(what) == "answered"
+            line = await made.heard(lambda one: "between two invocations" in one.text)
+            assert re.fullmatch(
+                r"RequestId: \S+ Error: Runtime exited with error: signal: killed \(between two invocations it used \d+ MB; "
+                r"it has 128 MB and \d+ MB for the interpreter\)",
+                line.text,
+            )
+            await until(lambda: not made.function.stats().idle)
+            assert await made.answer("none") == "answered", "and the next one begins in a new container"
+
+    run(body())
+
+
+@pytest.mark.parametrize("what", ["memfd", "shm"])
+def test_memory_that_no_process_has_mapped_counts(what: str) -> None:
+    outcome, _ = outcome_of("naughty:fills_memory_files", what, timeout_ms=20_000)
+    assert isinstance(outcome, Crashed)
+    assert re.fullmatch(r"it used \d+ MB; it has 128 MB and \d+ MB for the interpreter", outcome.detail)
+
+
 def test_pages_that_children_share_count_once() -> None:
     async def body() -> None:
         async with rig("naughty:shares_with_children", timeout_ms=20_000) as made:

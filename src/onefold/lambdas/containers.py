@@ -5,8 +5,9 @@ handler does ends in one outcome: at the deadline, above its memory, after a fau
 of its processes are killed from outside, and an outcome that is a killing is told only when they are gone.
 
 Time is real here, also where queues stand on a clock that a test moves: a process runs on the machine's time.
-Memory is what is resident beside the interpreter's own, looked at every 50 ms and at the end, as Lambda kills for it;
-between two looks the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks of 32 threads.
+Memory is what is resident beside the interpreter's own, and open files in memory. It is looked at every 50 ms and at the
+end, as Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this one is not.
+Between two looks the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks of 32 threads.
 Measured: 32 idle threads are 1.2 GB of address space, 265 MiB of data and 0.5 MiB resident, so the first two are no limit.
 Never here: which container runs an invocation (`functions.py`). Invariant: one pending answer at most, resolved once.
 """
@@ -51,9 +52,12 @@ Kill = Literal["before", "during", "after"]
 BOOTSTRAP: Final = Path(bootstrap.__file__)
 STACKS_MIB: Final = 256
 _LOOK_MS = 50
+_IDLE_LOOK_MS = 500  # after an invocation; then twice as long each time, up to
+_IDLE_LOOK_MS_MAX = 8_000
 _OWN_KIB = 12 * 1024  # what an interpreter needs, until it has said so itself
 _STATUS_BYTES = 4_096
 _GROUP_LOOKS = 5  # every so many looks the memory of what the process has started is summed up: /proc has to be read
+_MEMORY_FILES = ("/memfd:", "/dev/shm/")  # noqa: S108 - looked at, not written
 _SERVERS_OWN = frozenset({"ONEFOLD_ADMIN_TOKEN", "ONEFOLD_SECRET_KEY", "ONEFOLD_ACCESS_KEY"})
 _ENDING_MS = 50  # how long a process that is ending may take from closing its descriptors to its end
 
@@ -241,6 +245,8 @@ class Container:
         self._pending = self._loop.create_future()
         if self._gone.done():
             self._settle(self._crashed())
+        if self._look is not None:
+            self._look.cancel()
         self._look = self._loop.call_later(min(_LOOK_MS, timeout_ms) / 1000, self._look_after)
         try:
             return await self._pending
@@ -250,6 +256,8 @@ class Container:
         finally:
             self._pending = None
             self._look.cancel()
+            if self.alive:
+                self._look = self._loop.call_later(_IDLE_LOOK_MS / 1000, self._look_at_idle, _IDLE_LOOK_MS)
             if self._took_ms is None:
                 self._took_ms = float(self._clock.monotonic_ms() - began_ms)
 
@@ -265,7 +273,20 @@ class Container:
         else:
             self._look = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._look_after)
 
-    def _over_memory(self) -> bool:
+    def _look_at_idle(self, after_ms: int) -> None:
+        """The memory between two invocations: a thread or a process that the handler left behind may take some."""
+        if not self.alive or self._pending is not None:
+            return
+        if self._over_memory(whole=True):
+            self._condemn(self._out_of_memory("between two invocations it"))
+            for line in self._error_lines(self._crashed()):
+                self._log("platform", line)
+        else:
+            next_ms = min(2 * after_ms, _IDLE_LOOK_MS_MAX)
+            self._look = self._loop.call_later(next_ms / 1000, self._look_at_idle, next_ms)
+
+    def _over_memory(self, *, whole: bool = False) -> bool:
+        """Whether the handler's process uses too much, or, now and then and with `whole`, all of its processes together."""
         if self._status_fd is not None:
             try:
                 _, _, rest = os.pread(self._status_fd, _STATUS_BYTES, 0).partition(b"VmHWM:")
@@ -274,14 +295,14 @@ class Container:
             if rest:  # a process that is ending has no memory any more
                 self._peak_kib = int(rest.split(None, 1)[0])
         self._looks += 1
-        if self._looks % _GROUP_LOOKS == 0:
+        if whole or self._looks % _GROUP_LOOKS == 0:
             self._peak_kib = max(self._peak_kib, memory_below(self._process.pid))
         return self._peak_kib - self.own_kib > self.settings.memory_mib * 1024
 
-    def _out_of_memory(self) -> Crashed:
+    def _out_of_memory(self, what: str = "it") -> Crashed:
         used, own = (math.ceil(kib / 1024) for kib in (self._peak_kib, self.own_kib))
         most = self.settings.memory_mib
-        return Crashed("signal: killed", f"it used {used} MB; it has {most} MB and {own} MB for the interpreter")
+        return Crashed("signal: killed", f"{what} used {used} MB; it has {most} MB and {own} MB for the interpreter")
 
     def _framed(self, head: dict[str, Any], payload: bytes) -> None:
         kind = head.get("kind")
@@ -356,6 +377,8 @@ class Container:
     def _exited(self) -> None:
         """All of its processes have ended: hear what was said last."""
         self._loop.remove_reader(self._exit_fd)
+        if self._look is not None:
+            self._look.cancel()
         self._channel.pump()
         if self._pid_fd is not None and not self._has_ended():  # it has killed its supervisor
             for pid in [*bootstrap.descendants(self._pid), self._pid]:
@@ -430,22 +453,42 @@ class Container:
 
 
 def memory_below(supervisor: int) -> int:
-    """Memory in KiB of a handler's process and of all it has started, shared pages counted once; 0 while it is alone.
+    """Memory in KiB of a handler's process and of all it has started, shared pages and files in memory counted once.
 
-    RLIMIT_DATA bounds each process by itself; what a handler starts counts together with it, as in Lambda.
+    RLIMIT_DATA bounds each process by itself; what a handler starts counts together with it, as in Lambda. 0 while it is
+    alone and keeps nothing in files in memory: its own status says the rest.
     """
     below = bootstrap.descendants(supervisor)
-    return sum(map(_proportional_kib, below)) if len(below) > 1 else 0
+    files: dict[tuple[int, int], int] = {}
+    for process in below:
+        _add_memory_files(process, files)
+    if len(below) < 2 and not files:
+        return 0
+    parts = [_proportional_kib(process) for process in below]
+    mapped_kib = sum(shared for _, shared in parts)  # also of files that are open: they count once
+    return sum(private for private, _ in parts) + max(mapped_kib, sum(files.values()) // 1024)
 
 
-def _proportional_kib(process: int) -> int:
-    """Of one process, a page that several share counted in parts."""
+def _proportional_kib(process: int) -> tuple[int, int]:
+    """Of one process, a page that several share counted in parts: its own memory, and files in memory that it has mapped."""
     try:
         with open(f"/proc/{process}/smaps_rollup", "rb") as file:
-            _, _, rest = file.read().partition(b"\nPss:")
+            rows = dict(row.split(b":", 1) for row in file.read().splitlines()[1:])
     except OSError:
-        return 0
-    return int(rest.split(None, 1)[0]) if rest else 0
+        return 0, 0
+    whole, shared = (int(rows.get(name, b"0 kB").split(None, 1)[0]) for name in (b"Pss", b"Pss_Shmem"))
+    return whole - shared, shared
+
+
+def _add_memory_files(process: int, files: dict[tuple[int, int], int]) -> None:
+    """Add the bytes of each file in memory that a process has open, by device and inode."""
+    folder = f"/proc/{process}/fd"
+    with suppress(OSError):  # the process has ended
+        for name in os.listdir(folder):
+            with suppress(OSError):  # closed meanwhile
+                if os.readlink(f"{folder}/{name}").startswith(_MEMORY_FILES):
+                    state = os.stat(f"{folder}/{name}")
+                    files[state.st_dev, state.st_ino] = state.st_blocks * 512
 
 
 def _error(head: dict[str, Any]) -> FunctionError:

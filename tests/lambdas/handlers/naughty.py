@@ -230,3 +230,32 @@ def stops_itself(event: Any, context: Any) -> None:
 def any_of(event: Any, context: Any) -> Any:
     """Misbehave in the way the event names."""
     return globals()[event["how"]](event.get("event"), context)
+
+
+def grows_when_idle(event: Any, context: Any) -> str:
+    """Answers, and then a thread of it, or a process it has started, takes more memory than the function has."""
+
+    def grows() -> None:
+        select.select([], [], [], 0.5)  # the answer is out by then
+        kept.append(b"x" * (300 << 20))
+        threading.Event().wait()
+
+    if event == "thread":
+        threading.Thread(target=grows, daemon=True).start()
+    elif event == "process" and not os.fork():
+        grows()
+    return "answered"
+
+
+def fills_memory_files(event: Any, context: Any) -> str:
+    """Memory that no process has mapped: in a file that has no name, or one of /dev/shm that was removed."""
+    if event == "memfd":
+        file = os.memfd_create("kept")
+    else:
+        path = f"/dev/shm/onefold-test-{os.getpid()}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.unlink(path)
+    for _ in range(300):
+        os.write(file, b"x" * (1 << 20))
+    threading.Event().wait()
+    return "never"
