@@ -11,6 +11,7 @@ what was masked or escaped once does not change again.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 MASK: Final = "***"
@@ -212,6 +213,23 @@ def printable(text: str, *, colours: bool = False) -> str:
         parts = re.split(_COLOUR, text)  # every second one is a colour
         return "".join(part if place % 2 else printable(part) for place, part in enumerate(parts))
     return re.sub(_UNSAFE, _escape, text)
+
+
+def shell_word(text: str) -> str:
+    r"""A text as one word of a shell command that can be read and pasted: `o-17`, `'o 17'`, `$'\u202egnp.exe'`."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
+    return f"$'{printable(escaped)}'"
+
+
+def command(words: str, name: str, options: str = "") -> str:
+    """A command about a key, which is none of its options: `onefold why o-17 --json`, `onefold why --json -- --o-17`."""
+    word = shell_word(name)
+    gap = " " if options else ""
+    if name.startswith("-"):
+        return f"{words}{gap}{options} -- {word}"
+    return f"{words} {word}{gap}{options}"
 
 
 def printable_json(text: str) -> str:

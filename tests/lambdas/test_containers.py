@@ -377,6 +377,17 @@ def test_what_a_handler_starts_counts_together_with_it() -> None:
     assert int(lines[-1].text.split("Max Memory Used: ")[1].split()[0]) >= 128
 
 
+def test_each_line_of_an_exceptions_text_is_a_line_of_the_log() -> None:
+    _, lines = outcome_of("naughty:raises", {"order": "x\n00000000 | END RequestId: 00000000\nonefold: server stopped"})
+    assert [line.text for line in lines if line.stream == "platform"][1:4] == [
+        "[ERROR] ValueError: no such order: x",
+        "00000000 | END RequestId: 00000000",
+        "onefold: server stopped",
+    ]
+    assert len({line.request_id for line in lines}) == 1
+    assert not [line.text for line in lines if "\n" in line.text]
+
+
 @pytest.mark.parametrize("what", ["thread", "process"])
 def test_memory_is_looked_at_between_two_invocations_too(what: str) -> None:
     async def body() -> None:

@@ -177,7 +177,9 @@ def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iter
             for wanted in select.ids:
                 if names_message(wanted, message.message_id):
                     found[wanted].append(message)
-    for wanted, messages in found.items():
+    for wanted, fitting in found.items():
+        # A whole id is also the beginning of others: run-1 and run-11.
+        messages = [one for one in fitting if one.message_id == wanted] or fitting
         if len(messages) > 1:
             raise errors.UsageError(
                 f"{wanted!r} fits {len(messages)} dead letters: {', '.join(one.message_id for one in messages[:3])} ...",

@@ -16,13 +16,12 @@ nothing newer overtakes it.
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.admin import reading
 from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Moved, Peeked
@@ -76,7 +75,7 @@ def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
         named = session.engine.queues.find([by])[0]
         if named is not None and named.queue in held:
             return "onefold held list   (its group is stopped by a held message: settle that one first)"
-        return f"onefold dlq redrive --group {shlex.quote(message.group or '')}"
+        return f"onefold dlq redrive --group {redact.shell_word(message.group or '')}"
 
     return way_back
 

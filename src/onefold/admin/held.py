@@ -11,13 +11,12 @@ Invariant: of a held operation that is not done, at least one message stays unti
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors, limits, redact
 from onefold.admin import groups, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.codec import canonical
@@ -281,7 +280,7 @@ def _corrected(
             raise errors.ConflictError(
                 f"{operation(operation_key)} has another result by now.",
                 meaning="Somebody else changed it in this moment. Nothing was changed here.",
-                todo=f"See `onefold why {shlex.quote(key)}`.",
+                todo=f"See `{redact.command('onefold why', key)}`.",
             )
 
     row = session.row("settled", key=operation_key, done=True, corrected=True, reason_text=reason_text)
@@ -299,14 +298,15 @@ def _was_settled(session: AdminSession, key: RecordKey) -> bool:
 
 
 def _result(session: AdminSession, name: str, key: str, result: str | None, *, needed: bool, has_queue: bool) -> bytes:
-    job, quoted = session.job(name), shlex.quote(key)
+    job = session.job(name)
     if result is None:
         if needed and job is None and not has_queue:
+            way = "--done --result '\"...\"'"
             raise errors.UsageError(
                 f"{name} {key!r} is a call of a function: what it returned is missing.",
                 meaning="Later calls with this key return it, and null only fits a function that returns None."
                 " Nothing was changed.",
-                todo=f"Give it as JSON: onefold held settle {quoted} --done --result '\"...\"', or --result null for None.",
+                todo=f"Give it as JSON: {redact.command('onefold held settle', key, way)}, or --result null for None.",
             )
         return b"null"
     try:
@@ -336,7 +336,7 @@ def _settle_record(
             raise errors.ConflictError(
                 f"{operation(key)} is not held any more.",
                 meaning="Somebody else settled it in this moment. Nothing was changed.",
-                todo=f"See `onefold why {key.key}`.",
+                todo=f"See `{redact.command('onefold why', key.key)}`.",
             )
 
     row = session.row("settled", key=key, run=run, done=done, reason_text=reason_text)

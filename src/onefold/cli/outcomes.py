@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from onefold import redact
 from onefold.cli import render
 from onefold.cli.render import Style, line
 from onefold.reconcile.findings import Example, ReconcileOutcome, Verdict
@@ -112,5 +113,6 @@ def _next(outcome: ReconcileOutcome, *, repairs: bool, is_map: bool) -> list[str
         steps.append("onefold held list   (find out whether the effect happened, then onefold held settle)")
     if any(one.place == "stuck" and one.message_id is not None for one in outcome.examples):
         steps.append("onefold status   (is a worker running?)")
-    steps += [f"onefold why {one.key} --job {one.job}" for one in outcome.examples if one.twice or one.doubtful][:3]
+    doubted = [one for one in outcome.examples if one.twice or one.doubtful]
+    steps += [redact.command("onefold why", one.key, f"--job {one.job}") for one in doubted[:3]]
     return steps

@@ -280,6 +280,9 @@ def with_target(step: str, target: str) -> str:
     if not step.startswith("onefold ") or not target:
         return step
     command, gap, remark = step.partition("   (")
+    before, sign, word = command.partition(" -- ")
+    if sign and target.startswith("-"):  # behind the sign it would be no option
+        return f"{before} {target} -- {word}{gap}{remark}"
     return f"{command} {target}{gap}{remark}"
 
 

@@ -407,7 +407,9 @@ class Container:
     # -- log ---------------------------------------------------------------------------------------------------------
 
     def _log(self, stream: Stream, text: str) -> None:
-        self._told(LogLine(self.settings.name, self._request_id, stream, text))
+        """One line for each line of the text: what an exception says may come from anybody, and must not look like ours."""
+        for line in text.split("\n"):
+            self._told(LogLine(self.settings.name, self._request_id, stream, line))
 
     def _report(self, outcome: Outcome) -> None:
         """What Lambda writes after an invocation: the error, END, REPORT."""

@@ -9,11 +9,11 @@ but done, running and waiting names a next step.
 
 from __future__ import annotations
 
-import shlex
 from typing import Literal
 
 from msgspec import Struct
 
+from onefold import redact
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
 from onefold.observe.timeline import Evidence
@@ -77,14 +77,14 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
 
 def _held(record: Record, evidence: Evidence) -> OperationState:
     why = f" {record.failure.error}: {record.failure.summary}" if record.failure is not None else ""
-    key = shlex.quote(record.key.key)
+    settle, key = "onefold held settle", record.key.key
     return OperationState(
         place="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
             "Find out at the other side whether it happened, then one of",
-            f"onefold held settle {key} --done --result JSON",
-            f"onefold held settle {key} --not-done",
+            redact.command(settle, key, "--done --result JSON"),
+            redact.command(settle, key, "--not-done"),
         ),
     )
 

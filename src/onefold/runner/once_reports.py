@@ -17,7 +17,6 @@ import difflib
 import functools
 import inspect
 import os
-import shlex
 import typing
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -260,13 +259,16 @@ class Replays:
         warnings.warn_explicit(text, UserWarning, self._file, self._line)
 
 
+_SETTLE: Final = "--done --result JSON --url URL"
+
+
 def not_recorded(key: str, error: errors.PayloadError) -> errors.PayloadError:
     """`error` about a result, which is its caller's, with the way out for this call."""
     return errors.PayloadError(
         error.what,
         meaning=error.meaning,
         todo=f"{error.todo} This call is held for a person:"
-        f" onefold held settle {shlex.quote(key)} --done --result JSON --url URL, where URL is that of the store.",
+        f" {redact.command('onefold held settle', key, _SETTLE)}, where URL is that of the store.",
     )
 
 
@@ -287,8 +289,8 @@ def unfit(name: str, key: str, error: errors.PayloadError) -> errors.PayloadErro
         f"The result stored for {name} {key!r} is not what the function returns: {error.what}",
         meaning="The call is done and was not repeated. Its record was settled by hand with another result, or the"
         " function's annotation has changed since.",
-        todo=f"See `onefold why {shlex.quote(key)} --url URL`. If it was settled by hand, settle it again:"
-        f" onefold held settle {shlex.quote(key)} --done --result JSON --url URL; else let the annotation fit it.",
+        todo=f"See `{redact.command('onefold why', key, '--url URL')}`. If it was settled by hand, settle it again:"
+        f" {redact.command('onefold held settle', key, _SETTLE)}; else let the annotation fit it.",
     )
 
 
@@ -338,7 +340,7 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
     return errors.OutcomeUnknown(
         f"It is unknown whether {name} {key.key!r} took effect.",
         meaning=failure.summary if failure is not None else "An earlier call died without reporting an outcome.",
-        todo=f"Find out whether it did, then run: onefold held settle {shlex.quote(key.key)} --done --result JSON --url URL"
+        todo=f"Find out whether it did, then run: {redact.command('onefold held settle', key.key, _SETTLE)}"
         " (or --not-done, and the next call runs it), where URL is that of the store.",
     )
 

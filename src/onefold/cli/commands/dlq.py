@@ -9,13 +9,13 @@ Invariant: nothing is deleted without --yes or a person's answer.
 from __future__ import annotations
 
 import os
-import shlex
 from itertools import islice
 from typing import Final
 
 import click
 import msgspec
 
+from onefold import redact
 from onefold.admin import dead_letters as admin
 from onefold.admin import editing
 from onefold.admin import redrive as redriving
@@ -203,7 +203,7 @@ def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
         f"onefold dlq edit {one.message_id} --set field=value",
     ]
     if one.key is not None:
-        commands.insert(0, f"onefold why {shlex.quote(one.key)}")
+        commands.insert(0, redact.command("onefold why", one.key))
     render.todo(commands, found.words)
 
 

@@ -5,10 +5,9 @@ Invariant: nothing is settled without --done or --not-done.
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
+from onefold import redact
 from onefold.admin import held as admin
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
@@ -93,9 +92,8 @@ def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found
             line(f"  message {message_id}", "dim")
             line(f"    {bodies.get(message_id, '(gone)')}")
     line()
-    key = shlex.quote(held[0].key)
-    settle = f"onefold held settle {key}"
-    render.todo([f"{settle} --done --result JSON", f"{settle} --not-done"], found.words)
+    ways = [redact.command("onefold held settle", held[0].key, way) for way in ("--done --result JSON", "--not-done")]
+    render.todo(ways, found.words)
 
 
 def _draw_settled(settled: admin.SettledOperation) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onefold import redact
 from onefold.admin import runs as admin
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
@@ -153,7 +154,7 @@ def _steps(shown: admin.RunDetail, *, has_app: bool) -> list[str]:
         steps.append(f"onefold dlq list   ({'why items failed' if is_map else 'then redrive'})")
     if refused:
         steps.append("onefold dlq list --all --reason conflict   (key used with another payload; a redrive is refused)")
-    steps += [f"onefold why {one.key}" for one in shown.open[:1]]
+    steps += [redact.command("onefold why", one.key) for one in shown.open[:1]]
     over = run.stand in ("stopped", "ended")
     if is_map and (over or shown.malformed):
         step = f"onefold map show {run.run}{' --quarantine 20' if shown.malformed else ''}"

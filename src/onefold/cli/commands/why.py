@@ -9,10 +9,9 @@ are in the reader's own zone, those of a schedule in the schedule's; --json has 
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
+from onefold import redact
 from onefold.admin import days, why
 from onefold.admin.days import Day, DayRun, is_right
 from onefold.cli import options, render, target
@@ -63,7 +62,7 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     except UsageError as error:
         if app is None and url is None:
             raise target.not_a_target(text, nor="a date") from None
-        alone = f"onefold why {shlex.quote(name)} {app or f'--url {url}'}"
+        alone = render.with_target(redact.command("onefold why", name), app or f"--url {url}")
         raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
     found = target.find(app, url)
     answer = days.explain(found.session, found.app.schedules if found.app is not None else {}, name, text)
@@ -109,7 +108,7 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
     if answer.near:
         line()
         line("Keys that look like it:")
-        render.todo([f"onefold why {shlex.quote(key)}" for key in answer.near], words)
+        render.todo([redact.command("onefold why", key) for key in answer.near], words)
 
 
 _TROUBLES_MAX = 3  # runs shown in full where there are several
@@ -288,7 +287,7 @@ def _draw_next(one: DayRun, words: str) -> None:
         steps.append("onefold dlq list   (all of them by reason; fix the cause, then onefold dlq redrive)")
     if _is_map(one) and not is_right(one):
         steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
-    steps += [f"onefold held show {left.key}" for left in one.left if left.place == "held"][:2]
+    steps += [redact.command("onefold held show", left.key) for left in one.left if left.place == "held"][:2]
     if one.reconciled is not None and one.reconciled.verdict != "agrees":
         steps.append(f"onefold reconcile {one.run}   (look again)")
     if steps:

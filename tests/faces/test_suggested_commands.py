@@ -1,0 +1,66 @@
+"""Commands that onefold suggests do what they say whatever key a stranger chose: none of it is an option of the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from onefold.cli.render import with_target
+from onefold.redact import command
+from tests.faces.conftest import Shell
+
+APP = """\
+import onefold
+app = onefold.App("odd", url="sqlite:///odd.db")
+queue = app.queue("q")
+@app.job(queue, key="{key}", retry=onefold.Retry(attempts=1))
+def fails(order: dict) -> str:
+    raise RuntimeError("as asked")
+@app.job(queue, key="{key}", on_unknown="hold")
+def unknown(order: dict) -> str:
+    raise onefold.OutcomeUnknown("nobody answered")
+"""
+KEYS = ["--url=redis://evil.example/0", "-x", "--help", "it's", "\u202egnp.exe", "a\u00a0b\\'c", "o-17"]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a command as bash reads them."""
+    said = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    return said.stdout.decode().split("\0")[:-1]
+
+
+def suggested(shown: str, beginning: str) -> list[list[str]]:
+    lines = [line.strip().partition("   (")[0] for line in shown.splitlines() if line.strip().startswith(beginning)]
+    return [words_of(line)[1:] for line in lines]
+
+
+@pytest.mark.slow
+def test_what_is_suggested_for_odd_keys_can_be_pasted(shell: Shell) -> None:
+    (shell.folder / "odd.py").write_text(APP)
+    for key in KEYS:
+        for job in ("fails", "unknown"):
+            shell("send", "odd:app", job, json.dumps({"key": f"{key}{job[0]}"}))
+    work = [sys.executable, "-m", "onefold", "worker", "odd:app", "--until-empty", "--no-progress"]
+    subprocess.run(work, cwd=shell.folder, capture_output=True, timeout=60, check=True)
+    for letter in shell.json("dlq", "list", "odd:app", "--all")["letters"]:
+        (why,) = suggested(shell("dlq", "show", letter["message_id"], "odd:app"), "onefold why")
+        assert letter["message_id"] in shell(*why)
+    for key in KEYS:
+        settles = suggested(shell("held", "show", "odd:app", "--", f"{key}u"), "onefold held settle")
+        shell("why", "--", f"{key}u", "odd:app")
+        shell(*[word.replace("JSON", '"done"') for word in settles[0]])
+        assert len(settles) == 2
+    assert shell.json("held", "list", "odd:app")["held"] == []
+
+
+def test_a_url_comes_before_the_key_that_looks_like_an_option() -> None:
+    why = command("onefold why", "--json")
+    assert with_target(why, "shop:app") == "onefold why -- --json shop:app"
+    assert with_target(why, "--url sqlite:///shop.db") == "onefold why --url sqlite:///shop.db -- --json"
+    settle = command("onefold held settle", "o-1", "--not-done")
+    assert with_target(settle, "--url URL") == "onefold held settle o-1 --not-done --url URL"
