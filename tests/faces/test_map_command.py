@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -101,6 +102,53 @@ def test_watching_ends_with_the_run(shell: Shell) -> None:
         assert shell.json("map", "resume", RUN, "mill:app")["status"] == "succeeded"
     finally:
         worker.join()
+
+
+def interrupted_at(look: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send SIGINT when a run is looked at for the n-th time."""
+    looks, progress = iter(range(1, 1_000)), maps.progress
+
+    def then(app: Any, run: str) -> Any:
+        if next(looks) == look:
+            signal.raise_signal(signal.SIGINT)
+        return progress(app, run)
+
+    monkeypatch.setattr(maps, "progress", then)
+
+
+def test_an_interrupt_ends_the_watching_and_not_the_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.items(10)
+    with monkeypatch.context() as patch:
+        interrupted_at(3, patch)
+        said = shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, code=130)
+    assert said.splitlines() == [
+        f"{RUN}: no longer watched. It goes on, and workers do its items.",
+        f"  onefold map show {RUN} mill:app   (to look again)",
+        f"  onefold map stop {RUN} mill:app   (to send no more items)",
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(maps, "start", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        said = shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", "never", code=130)
+        assert said.strip() == "interrupted", "nothing of it has begun"
+        interrupted_at(1, patch)
+        assert shell.json("map", "resume", RUN, "mill:app", code=130)["ended_at_ms"] is None
+    shell.work()
+    assert shell.json("map", "show", RUN, "mill:app")["status"] == "succeeded"
+
+
+def test_an_interrupt_of_who_drives_it_says_how_it_goes_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.items(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(maps, "drive", lambda *_: signal.raise_signal(signal.SIGINT))
+        words = ("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--here")
+        said = shell(*words, code=130)
+    assert f"{RUN}: no longer driven here. Items that were sent are still done; no more are sent." in said
+    assert f"  onefold map resume {RUN} mill:app   (to go on)" in said
+    shell.work()
+    assert not (shell.folder / "done.txt").exists()
+    shell("map", "resume", RUN, "mill:app", "--detach")
+    shell.work()
+    assert shell.json("map", "show", RUN, "mill:app")["status"] == "succeeded"
 
 
 def test_a_driver_that_is_killed_and_a_file_that_has_changed(shell: Shell) -> None:

@@ -46,16 +46,21 @@ def test_each_schedule_whose_unsent_ticks_wait_is_named(capsys: pytest.CaptureFi
 
 def test_progress_goes_on_with_the_last_number_while_the_engine_cannot_be_asked() -> None:
     app = onefold.App("shop")
-    orders = app.queue("orders")
+    orders, other = app.queue("orders"), app.queue("other")
 
     @app.job(orders, key="{id}")
     def ship(order: dict[str, str]) -> None: ...
 
+    @app.job(other, key="{id}")
+    def bill(order: dict[str, str]) -> None: ...
+
     with inline(app) as world:
         ship.send_many([{"id": "1"}, {"id": "2"}])
+        bill.send({"id": "1"})
         session = AdminSession(app.runtime(), actor="person:me")
-        waits = Waits(session)
-        assert waits.now() == 2
+        waits = Waits(session, ["orders"])
+        assert waits.now() == 2, "what waits in queues of other workers is not counted"
+        assert Waits(session, ["orders", "other"]).now() == 3
         queues: Any = session.engine.queues
 
         def depth(_queue: str) -> Any:

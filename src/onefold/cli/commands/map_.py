@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 command = Group("map", help="Map runs: start, list, show, resume, redrive, stop.", no_args_is_help=True)
 
 _LOOK_MS = 250
+_INTERRUPTED = 130
 _IDLE_MS = 5_000  # so long nothing has begun: perhaps no worker runs
 
 _HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers do its items all the same.")
@@ -56,8 +57,11 @@ def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detac
     before anything is sent: what is wrong with it as a whole is found then, and nothing has changed.
     """
     app, name, again = _app(words, "MAP")
-    admin.start(app, name, run=run, items=items, turns=not here)
-    return _watched(app, run, again, here=here, detach=detach)
+
+    def begin() -> MapProgress:
+        return admin.start(app, name, run=run, items=items, turns=not here)
+
+    return _watched(app, run, again, begin, here=here, detach=detach)
 
 
 @declared("resume", example="onefold map resume nightly/2026-06-01 shop:app")
@@ -70,8 +74,7 @@ def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
     Its file is compared with what it was; one that has changed is refused.
     """
     app, run, again = _app(words, "RUN")
-    admin.resume(app, run, turns=not here)
-    return _watched(app, run, again, here=here, detach=detach)
+    return _watched(app, run, again, lambda: admin.resume(app, run, turns=not here), here=here, detach=detach)
 
 
 @declared(
@@ -89,8 +92,11 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
     With a repaired file, rows that were malformed become items, and items that failed are done with their new contents.
     """
     app, run, again = _app(words, "RUN")
-    admin.redrive(app, run, items=items, turns=not here)
-    return _watched(app, run, again, here=here, detach=detach)
+
+    def begin() -> MapProgress:
+        return admin.redrive(app, run, items=items, turns=not here)
+
+    return _watched(app, run, again, begin, here=here, detach=detach)
 
 
 @declared("list", example="onefold map list shop:app")
@@ -135,14 +141,36 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 
-def _watched(app: MapApp, run: str, again: str, *, here: bool, detach: bool) -> Answer:
-    """The answer when the run is over, or at once."""
-    found = admin.progress(app, run)
-    if not detach or here:
-        with _bar() as report:
-            found = _driven(app, run, report) if here else _followed(app, run, report, again)
+def _watched(
+    app: MapApp, run: str, again: str, begin: Callable[[], MapProgress], *, here: bool, detach: bool
+) -> Answer:
+    """The answer when the run that `begin` lets go on is over, or at once."""
+    try:
+        begin()
+        found = admin.progress(app, run)
+        if not detach or here:
+            with _bar() as report:
+                found = _driven(app, run, report) if here else _followed(app, run, report, again)
+    except KeyboardInterrupt:
+        try:
+            found = admin.progress(app, run)
+        except errors.NotFoundError:
+            raise KeyboardInterrupt from None  # before it had begun
+        if not found.over:
+            return Answer(found, draw=lambda: _draw_left(run, again, here=here), code=_INTERRUPTED)
     code = 0 if not found.over or found.status == "succeeded" else 1
     return Answer(found, draw=lambda: _draw(found, [], again), code=code)
+
+
+def _draw_left(run: str, again: str, *, here: bool) -> None:
+    """Where a run is left by whoever looked at it, or drove it."""
+    if here:
+        line(render.joined(f"{run}: ", "no longer driven here. Items that were sent are still done; no more are sent."))
+        steps = [f"onefold map resume {run}   (to go on)"]
+    else:
+        line(render.joined(f"{run}: ", "no longer watched. It goes on, and workers do its items."))
+        steps = [f"onefold map show {run}   (to look again)", f"onefold map stop {run}   (to send no more items)"]
+    render.todo(steps, again)
 
 
 def _driven(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapProgress:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onefold import errors, limits
-from onefold.admin.session import AdminSession, roles
+from onefold.admin.session import AdminSession
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
@@ -153,8 +153,8 @@ def command(
     else:
         sinks.append(Trouble())
     quiet = no_progress or log is not None or render.is_quiet()
+    received = [one.strip() for one in queues.split(",")] if queues is not None else _declared_queues(found.app)
     if not quiet:
-        received = [one.strip() for one in queues.split(",")] if queues is not None else _declared_queues(found.app)
         sinks.append(Failures(_work(found.app, received, settings)))
     for warning in found.app.runtime().engine.check():
         render.note(f"warning: {warning}")
@@ -165,15 +165,14 @@ def command(
         settings=settings,
         history=found.app.history,
         sinks=sinks,
-        queues=[one.strip() for one in queues.split(",")] if queues is not None else None,
+        queues=received if queues is not None else None,
         target=name or os.environ.get("ONEFOLD_APP"),
     )
-    progress = nullcontext() if quiet else _progress(worker, found.session)
+    progress = nullcontext() if quiet else _progress(worker, found.session, received)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
-    names = queues.split(",") if queues is not None else _declared_queues(found.app)
     says = until_empty and log != "json"
-    waiting = _delayed(worker, found.session, sorted({one.strip() for one in names})) if says else nullcontext()
+    waiting = _delayed(worker, found.session, sorted(set(received))) if says else nullcontext()
     with _signals(worker), progress, ticking, waiting:
         report = worker.run()
     found.unfinished = bool(report.left)
@@ -284,16 +283,16 @@ class Failures:
 # -- progress --------------------------------------------------------------------------------------------------------
 
 
-def _progress(worker: Worker, session: AdminSession) -> AbstractContextManager[None]:
-    """A live picture on a terminal, else a plain line every few seconds."""
-    return (_live if render.console(stderr=True).is_terminal else _plain)(worker, session)
+def _progress(worker: Worker, session: AdminSession, queues: list[str]) -> AbstractContextManager[None]:
+    """A live picture on a terminal, else a plain line every few seconds; `queues` are those that it receives from."""
+    return (_live if render.console(stderr=True).is_terminal else _plain)(worker, session, queues)
 
 
 @contextmanager
-def _live(worker: Worker, session: AdminSession) -> Iterator[None]:
+def _live(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator[None]:
     from rich.live import Live
 
-    waits = Waits(session)
+    waits = Waits(session, queues)
     live = Live(
         get_renderable=lambda: _Wrapped(_picture(worker.snapshot(), waits.now(), draining=worker.draining)),
         console=render.console(stderr=True, folds=False),  # lines above the picture can be copied whole
@@ -318,16 +317,16 @@ class _Wrapped:
 
 
 class Waits:
-    """How many messages wait, looked up at most once a second."""
+    """How many messages wait in these queues, looked up at most once a second."""
 
-    def __init__(self, session: AdminSession) -> None:
+    def __init__(self, session: AdminSession, queues: Iterable[str]) -> None:
         self._session = session
-        self._names = list(roles(session.settings()).sources)
+        self._names = sorted(set(queues))
         self._at_ms = -_DEPTH_MS
         self._count = 0
 
     def now(self) -> int:
-        """Visible and delayed messages of all queues."""
+        """Visible and delayed messages of all of them."""
         now_ms = self._session.clock.monotonic_ms()
         if now_ms - self._at_ms >= _DEPTH_MS:
             self._at_ms = now_ms
@@ -361,9 +360,9 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
 
 
 @contextmanager
-def _plain(worker: Worker, session: AdminSession) -> Iterator[None]:
+def _plain(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator[None]:
     ended = threading.Event()
-    waits = Waits(session)
+    waits = Waits(session, queues)
 
     def write() -> None:
         before = ""
