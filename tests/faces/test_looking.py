@@ -12,16 +12,22 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import Attribute
 from tests.faces.conftest import Shell
 
 NOBODY = 65534
-LOOKS = ("status", "why o-1", "held list", "stuck", "dlq list", "queue list", "queue peek orders --bodies", "runs list")
+LOOKS = (
+    "status", "why o-1", "held list", "stuck", "dlq list", "queue list", "queue peek orders --bodies", "runs list",
+    "names list", "dlq redrive --all --dry-run", "dlq edit --key o-2 --set id=o-3 --dry-run",
+)  # fmt: skip
 # As another user where this one may do everything; what the command imports is there before rights are given up.
 AS_READER = f"""
 import os, sys
 import onefold.cli.main as main, rich.table, rich.live, onefold.backends.sqlite.engine
 from onefold.cli.program import program
-[program.get_command(None, name) for name in ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume")]
+commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile")
+[program.get_command(None, name) for name in commands]
 if os.getuid() == 0:
     os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(main.run(sys.argv[1:]))
@@ -46,6 +52,8 @@ def app(folder: Path) -> Iterator[onefold.App]:
     def book(order: dict[str, str]) -> None: ...
 
     book.send({"id": "o-1"})
+    letter = Entry(body='{"id": "o-2"}', attributes={"onefold.job": Attribute("book")}, key="o-2")
+    made.runtime().backend.open_queue("orders-dead").send([letter])
     yield made
     made.close()
 
@@ -95,6 +103,30 @@ def test_who_may_only_read_is_told_so_when_something_is_to_be_written(folder: Pa
     done = look(folder, "resume book")
     assert done.returncode == 1
     assert "cannot be opened for writing" in done.stderr
+    done = look(folder, "reconcile nightly/2026-06-01")
+    assert done.returncode == 1
+    assert "A reconciliation writes down what it found, so that reading alone is not enough." in done.stderr
+
+
+@pytest.mark.slow
+def test_reading_is_enough_to_see_that_queues_are_as_declared(folder: Path, app: onefold.App) -> None:
+    text = f"import onefold\napp = onefold.App('shop', url='sqlite:///{folder}/shop.db')\nqueue = app.queue('orders')\n"
+    for name, more in (("same", ""), ("other", ", visibility='9m'")):
+        (folder / f"{name}.py").write_text(text.replace("('orders'", f"('orders'{more}"))
+    app.close()
+    protect(folder)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD")}
+    done = []
+    for name in ("same", "other"):
+        command = [sys.executable, "-c", AS_READER, "queue", "apply", f"{name}:app", "--yes"]
+        done.append(
+            subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment
+            )
+        )
+    assert (done[0].returncode, done[0].stdout) == (0, "All queues are as declared.\n"), done[0].stderr
+    assert done[1].returncode == 1
+    assert "cannot be opened for writing" in done[1].stderr
 
 
 @pytest.mark.slow

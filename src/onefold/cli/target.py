@@ -182,7 +182,7 @@ class Target:
         """The engine, opened at first use."""
         if self._session is None:
             context = click.get_current_context()
-            looks = bool(getattr(context.command, "looks", False))
+            looks = bool(getattr(context.command, "looks", False) or context.params.get("dry_run"))
             jobs = None
             if self.app is not None:
                 jobs = Jobs(
@@ -284,14 +284,17 @@ def declared_queues(app: App) -> list[QueueSettings]:
     return [one for queue in app.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
 
 
-def session_without_queues(found: Target) -> AdminSession:
+def session_without_queues(found: Target, *, looks: bool = False) -> AdminSession:
     """A session on the app's engine whose queues are left as they are, to compare them with what is declared.
+
+    Args:
+        looks: nothing is going to be changed: reading is enough.
 
     Raises:
         NotFoundError: the engine is not there yet.
     """
     assert found.app is not None
-    session = open_session(found.app.url, actor=actor())
+    session = open_session(found.app.url, actor=actor(), looks=looks)
     click.get_current_context().call_on_close(session.close)
     return session
 

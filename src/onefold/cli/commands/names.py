@@ -16,7 +16,7 @@ from onefold.runner.names import Taken
 command = Group("names", help="Whose the names of operations are: list, give.", no_args_is_help=True)
 
 
-@declared("list", example="onefold names list shop:app")
+@declared("list", looks=True, example="onefold names list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_names(words: tuple[str, ...], url: str | None) -> Answer:

@@ -128,15 +128,16 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
     app, _ = target.split(words, 0, names="")
     found = target.find_app(app)
     assert found.app is not None
-    session = target.session_without_queues(found)
     declared_queues = target.declared_queues(found.app)
-    differing = admin.drift(session, declared_queues)
-    if differing and not yes:
+    differing = admin.drift(target.session_without_queues(found, looks=True), declared_queues)
+    if not differing:
+        return Answer({"changed": []}, draw=lambda: _draw_drift([]))
+    if not yes:
         for one in differing:
             for difference in one.differences:
                 render.note(render.joined(f"{one.queue}: ", difference))
         render.confirm("Change these settings?")
-    changed = admin.apply(session, declared_queues, reason_text=reason_text)
+    changed = admin.apply(target.session_without_queues(found), declared_queues, reason_text=reason_text)
     return Answer({"changed": changed}, draw=lambda: _draw_drift(changed))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from onefold import errors
 from onefold.admin import reconcile as admin
 from onefold.admin import runs
 from onefold.admin.repair import Repair, RepairPlan
@@ -48,7 +49,11 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
         raise click.UsageError(
             "--repair needs the app, whose dispatcher makes the messages: name it as module:attribute."
         )
-    run = runs.find_run(found.session, text)
+    try:
+        run = runs.find_run(found.session, text)
+    except errors.StorageError as error:
+        meaning = "A reconciliation writes down what it found, so that reading alone is not enough."
+        raise errors.StorageError(error.what, meaning=meaning, todo=error.todo) from None
     looks = admin.reconcile(found.session, found.app, run)
     code = int(any(one.verdict != "agrees" for one in looks))
     if not repair:
