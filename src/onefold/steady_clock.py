@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Waiter
 
 STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
-HOLD_MS: Final = 120_000  # who is at work extends every third of a lease: leases of up to six minutes
+HOLD_MS: Final = 120_000  # in which who is at work extends its leases, however long they last
 _LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth
 _ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms

@@ -22,9 +22,10 @@ from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
 from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
-from onefold.runner.heartbeat import Bell, Heartbeat, Periodic, Watchdog
+from onefold.runner.heartbeat import REST_MS_MAX, Bell, Heartbeat, Periodic, Watchdog
 from onefold.runner.runner import Runner
 from onefold.runner.worker import WorkerSettings
+from onefold.steady_clock import HOLD_MS, SteadyClock
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
 LEASE_MS = 30_000
@@ -94,6 +95,41 @@ def ward() -> Iterator[Ward]:
 
     ship.send_many([Order(f"o-{number}") for number in range(6)])
     yield Ward(app, clock)
+    app.close()
+
+
+@pytest.mark.parametrize("lease_ms", [LEASE_MS, 10 * limits.MINUTE_MS, 2 * limits.HOUR_MS])
+def test_a_clock_set_forward_ends_no_lease_of_a_process_that_is_at_work(lease_ms: int) -> None:
+    """However rarely a lease of that length is due: others follow the clock after two minutes."""
+    wall = ManualClock()
+    app = onefold.App("shop", url="sqlite://:memory:", clock=wall, entropy=SeededEntropy(1))
+
+    @app.job(app.queue("orders"), key="{id}", timeout="1h")
+    def ship(order: Order) -> None: ...
+
+    ship.send_many([Order("o-1"), Order("o-2")])
+    runtime = app.runtime()
+    queue, store = runtime.backend.open_queue("orders"), runtime.backend.store
+    runner = runtime.runner(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
+    heartbeat = Heartbeat(
+        runner.in_flight, runtime.backend, clock=runtime.steady, lease_ms=lease_ms, also=lambda: None,
+        stop=lambda *_: None, lost=lambda _: None, busy=lambda _: None,
+    )  # fmt: skip
+    runner.in_flight.take(deliveries := queue.receive(2, lease_ms), wall.monotonic_ms())
+    (run,) = runner.begin(deliveries[:1])
+    heartbeat.beat()
+    wall.jump(9 * limits.HOUR_MS)
+    other = SteadyClock(wall)  # another process, which has noticed when it happened
+    other.stepped(9 * limits.HOUR_MS)
+    until_ms, beat_at_ms = wall.monotonic_ms() + HOLD_MS + limits.MINUTE_MS, wall.monotonic_ms()
+    while (now_ms := wall.monotonic_ms()) < until_ms:
+        if now_ms >= beat_at_ms:
+            beat_at_ms = now_ms + min(heartbeat.beat(), REST_MS_MAX)
+        wall.advance(1_000)
+        record = store.read([run.facts.key], other.now_ms())[0]
+        assert record.lease_until_ms > other.now_ms(), f"over {(now_ms - until_ms) // 1_000} s before the end"
+        assert queue.receive(2) == [], now_ms
+    assert other.now_ms() == wall.now_ms()
     app.close()
 
 

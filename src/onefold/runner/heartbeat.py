@@ -25,13 +25,16 @@ from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner import calling
 from onefold.runner.execution import Execution, InFlight, InFlightDelivery
 from onefold.runner.settlement import Backend
-from onefold.steady_clock import lease_from_ms, until_ms
+from onefold.steady_clock import HOLD_MS, SteadyClock, lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
 
 REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
 TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due
+_STEP_LOOK_MS = (
+    HOLD_MS // 4
+)  # whether the clock was set is looked at so often, and leases older than that are extended then
 _LATER_MS = 1 << 62  # after any instant
 
 Stop = Callable[[Execution, Outcome], None]
@@ -130,6 +133,7 @@ class Heartbeat:
     def beat(self) -> int:
         """Extend what is due, stop what is lost; milliseconds until the next beat."""
         now_ms = self._clock.monotonic_ms()
+        is_set = self._is_set_forward()
         due: dict[int, list[InFlightDelivery]] = defaultdict(list)
         soon: dict[int, list[InFlightDelivery]] = defaultdict(list)
         for held in self._in_flight.all():
@@ -140,14 +144,22 @@ class Heartbeat:
                     self._give_up(held)
                 case lease.Extend(lease_ms):
                     due[lease_ms].append(held)
-                case lease.Rest():
-                    ahead = self._step(held, now_ms + self._lease_ms // TOGETHER_SHARE)
-                    if isinstance(ahead, lease.Extend):
+                case lease.Rest(due_ms):
+                    before = is_set and now_ms - held.asked_at_ms >= _STEP_LOOK_MS
+                    ahead = self._step(held, due_ms if before else now_ms + self._lease_ms // TOGETHER_SHARE)
+                    if isinstance(ahead, lease.Extend) and before:
+                        due[ahead.lease_ms].append(held)
+                    elif isinstance(ahead, lease.Extend):
                         soon[ahead.lease_ms].append(held)
         if due:
             for lease_ms in due.keys() | soon.keys():
                 self._extend(due[lease_ms] + soon[lease_ms], lease_ms, now_ms)
         return self._next_in_ms()
+
+    def _is_set_forward(self) -> bool:
+        """Whether the wall clock was set forward a moment ago: leases from before end when others follow it."""
+        lease_from_ms(self._clock)  # notices a step
+        return isinstance(self._clock, SteadyClock) and self._clock.behind_ms > 0
 
     def _step(self, held: InFlightDelivery, now_ms: int) -> lease.Step:
         return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
@@ -155,7 +167,7 @@ class Heartbeat:
     def _next_in_ms(self) -> int:
         """Until the earliest lease is due. With nothing in flight: what is received from now on is due after a third."""
         now_ms = self._clock.monotonic_ms()
-        next_ms = now_ms + self._lease_ms // 3
+        next_ms = now_ms + min(self._lease_ms // 3, _STEP_LOOK_MS)
         for held in self._in_flight.all():
             step = self._step(held, now_ms)
             if not held.let_go:
