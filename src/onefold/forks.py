@@ -24,7 +24,7 @@ from types import MethodType
 from typing import Final, Protocol
 
 from onefold import errors
-from onefold.interrupts import Deferred
+from onefold.interrupts import Deferred, ignored
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
 _LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that keep a lock of theirs for the whole of a fork
@@ -149,7 +149,7 @@ def refuse_inherited(path: str, place: str) -> None:
     """
     if not _here.inherited:
         return
-    with suppress(OSError):
+    with ignored(OSError):
         found = os.stat(place)
         if (found.st_dev, found.st_ino) in _here.inherited:
             raise errors.StorageError(
@@ -257,9 +257,9 @@ def _open_files() -> frozenset[tuple[int, int]]:
     """Device and inode of every file that is open here."""
     found: set[tuple[int, int]] = set()
     for folder in ("/proc/self/fd", "/dev/fd"):
-        with suppress(OSError):
+        with ignored(OSError):
             for name in os.listdir(folder):
-                with suppress(OSError):
+                with ignored(OSError):
                     one = os.fstat(int(name))
                     if stat.S_ISREG(one.st_mode):
                         found.add((one.st_dev, one.st_ino))

@@ -1,8 +1,9 @@
 """Exceptions that are nobody's own: those that the handler of a signal raises in the middle of something else.
 
 Python runs such a handler between any two calls of the main thread, so its exception seems to come from whatever runs there:
-a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Who gives each piece of work its own
-error must not give one of them that.
+a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Most limits are a TimeoutError, which
+is an OSError; so an `except` of the disk's or a server's own errors begins with `let_through`, and `ignored` takes the place
+of `suppress` (tests/architecture/test_interrupts.py).
 While this process forks they come later (`Deferred`): Python prints and forgets what is raised in a hook of a fork.
 Never here: handlers of ours that stay. Invariant: an exception that no handler of a signal raised is never taken for one.
 """
@@ -13,10 +14,11 @@ import _signal  # type: ignore[import-not-found]  # what `signal` is made of
 import _thread
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import CodeType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 _SIGNALS: Final = tuple(int(number) for number in signal.valid_signals())
@@ -31,15 +33,67 @@ def is_of_a_signal(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return True
+    place = error.__traceback__
+    if (
+        place is None or place.tb_next is None
+    ):  # raised in the function that has caught it: mostly by a call to the system
+        return False
     if threading.current_thread() is not threading.main_thread():
         return False
-    return bool(_raised_by(error, {number: signal.getsignal(number) for number in signal.valid_signals()}))
+    return bool(_raised_by(error, {number: _signal.getsignal(number) for number in _SIGNALS}))
+
+
+def let_through(error: BaseException) -> None:
+    """Raise the exception of a signal's handler that this error is, or that a library has made this error of.
+
+    One that the program is dealing with while it calls us led to nothing: it was caught further out than here.
+
+    Args:
+        error: just caught.
+
+    Raises:
+        BaseException: that of the handler.
+    """
+    found: BaseException | None = None
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:
+        if is_of_a_signal(one) and (one is error or not _is_dealt_with(one)):
+            found = one  # the last counts: urllib3 gives its own errors the traceback of what led to them
+        seen.add(id(one))
+        one = one.__cause__ or one.__context__
+    if found is not None:
+        raise found
+
+
+class ignored(suppress):  # noqa: N801 - as `suppress`
+    """As `contextlib.suppress`, but for what the handler of a signal has raised."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> bool:
+        """Whether it is ignored."""
+        if error is None or not super().__exit__(kind, error, place):
+            return False
+        let_through(error)
+        return True
+
+
+def _is_dealt_with(error: BaseException) -> bool:
+    """Whether a function that is still running has caught it."""
+    place = error.__traceback__
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None and place is not None:
+        if frame is place.tb_frame:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int]:
-    """The signals whose handler raised it."""
+    """The signals whose handler raised it, and did not catch it."""
     codes = {number: _codes(handler) for number, handler in handlers.items()}
-    place, found = error.__traceback__, list[int]()
+    place, found = error.__traceback__ and error.__traceback__.tb_next, list[int]()
     while place is not None:
         found += [number for number, known in codes.items() if place.tb_frame.f_code in known]
         place = place.tb_next

@@ -12,11 +12,11 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from onefold import errors
+from onefold.interrupts import ignored, let_through
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -47,18 +47,19 @@ def make_file(path: str) -> None:
     make_folder(target.parent)
     try:
         os.mknod(target, FILE_MODE | stat.S_IFREG)
-    except FileExistsError:
-        return  # another process was faster
-    except (
-        AttributeError,
-        PermissionError,
-    ):  # a system where only root may: made under another name, opened there alone
+    except (AttributeError, OSError) as error:
+        let_through(error)
+        if isinstance(error, FileExistsError):
+            return  # another process was faster
+        if not isinstance(error, AttributeError | PermissionError):
+            raise
+        # A system where only root may: made under another name, opened there alone.
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")  # 0600
         os.close(file)
         try:
             os.link(name, target)
-        except FileExistsError:
-            pass
+        except FileExistsError as exists:
+            let_through(exists)
         finally:
             os.unlink(name)
 
@@ -78,14 +79,14 @@ def strangers(paths: Iterable[str], database: str) -> list[str]:
         database: the file, or where it will be.
     """
     trusted = {0, os.geteuid()}
-    with suppress(OSError):
+    with ignored(OSError):
         own = os.stat(database)
         if own.st_mode & 0o022:
             return []
         trusted.add(own.st_uid)
     found = []
     for path in paths:
-        with suppress(OSError):
+        with ignored(OSError):
             if os.lstat(path).st_uid not in trusted:
                 found.append(path)
     return found
@@ -110,7 +111,8 @@ def mode_beside(path: str) -> int:
     """The mode of a lock file or folder beside a database: the owner's alone, and whom the database's own mode lets in."""
     try:
         shared = stat.S_IMODE(os.stat(path).st_mode) & 0o066
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return FILE_MODE
     return FILE_MODE | shared
 
@@ -124,7 +126,8 @@ def warning_of(path: str) -> str | None:
     """What to say of a file that every user of the machine can read or write; None when none can, or there is no file."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return None
     if not mode & 0o006:
         return None

@@ -22,6 +22,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors, forks
+from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,8 @@ class ServerTime:
         self._due_ms = before_ms + _ASK_AGAIN_FAILED_MS
         try:
             server_ms = self._ask()
-        except errors.OnefoldError:
+        except errors.OnefoldError as error:
+            let_through(error)
             return  # whoever needs the server hears of it from the call that needs it
         after_ms = self._clock.monotonic_ms()
         if self._base_ms is None or after_ms - before_ms <= _ANSWER_MS_MAX:

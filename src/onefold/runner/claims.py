@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.store import Claimed
+from onefold.interrupts import let_through
 from onefold.record import guard
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Claims:
                 if late:
                     self._ledger.append([event.row() for event in late])
             except errors.OnefoldError as error:
+                let_through(error)
                 refused[place] = error
             else:
                 events[place] = [*late, *events.get(place, ())]

@@ -13,7 +13,6 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
@@ -39,6 +38,7 @@ from onefold.contracts.store import (
 )
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
+from onefold.interrupts import ignored, is_of_a_signal, let_through
 from onefold.options import check_choice, checked_options
 from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction, key_rule
@@ -125,7 +125,7 @@ class LeaseKeeper:
         self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
         try:
             kept = self._store.renew(holds, ends_ms)
-        except errors.OnefoldError as error:  # tried again a third of a lease later
+        except errors.OnefoldError as error:  # tried again a third of a lease later; no signal comes in this thread
             for hold in holds:
                 if self._ends[hold] <= now_ms:
                     text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
@@ -250,11 +250,9 @@ class Guard:
             if isinstance(found, Claimed):
                 found = self._claimed(found, now_ms)
             self._asking.pop(call)
-        except errors.OnefoldError:
-            self._asking.pop(call, None)
-            raise
-        except BaseException:  # out of a signal's handler: nobody will run what was claimed
-            self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
+        except BaseException as error:
+            if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # nobody will run what was claimed
+                self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
             self._asking.pop(call, None)
             raise
         match found:
@@ -360,6 +358,7 @@ class Guard:
             try:
                 return self.store.write(((claimed.hold, outcome),), self.clock.now_ms())[0]
             except errors.TransientError as error:
+                let_through(error)
                 if number + 1 == _WRITE_TRIES:
                     raise errors.OutcomeUnknown(
                         f"{self.name} {claimed.hold.key.key!r} took effect, but its record could not be written: {error}",
@@ -388,7 +387,7 @@ class Guard:
         outcome: records.Outcome = Fail(failure=failure, expires_at_ms=expires_at_ms)
         if told.kind == "unknown":
             outcome = Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=self._on_unknown == "hold")
-        with suppress(errors.TransientError):
+        with ignored(errors.TransientError):
             if self.store.write(((claimed.hold, outcome),), now_ms)[0]:
                 self._history.note(claimed, now_ms, "unknown" if told.kind == "unknown" else "failed", failure, told)
                 if isinstance(outcome, Unknown) and outcome.parked:
@@ -403,7 +402,7 @@ class Guard:
             self._keeper.remove(found.hold)
             now_ms = self.clock.now_ms()
             release = Release(expires_at_ms=now_ms + self._keep_ms, refund=True)
-            with suppress(errors.TransientError):  # then it is free when its lease is over
+            with ignored(errors.TransientError):  # then it is free when its lease is over
                 self.store.write(((found.hold, release),), now_ms)
 
     def ended(self, found: Claimed, values: list[Any], error: BaseException, *, runs: bool) -> None:
@@ -416,9 +415,9 @@ class Guard:
                     self.failed(found, error)
                 else:
                     self.give_back(found)
-            except errors.OnefoldError:
-                return  # the first error counts
-            except BaseException:
+            except BaseException as torn:
+                if isinstance(torn, errors.OnefoldError) and not is_of_a_signal(torn):
+                    return  # the first error counts
                 if is_last:
                     raise
             else:
@@ -569,7 +568,8 @@ def _synchronous(function: Callable[A, R], guard: Guard) -> Callable[A, R]:
             if guard.generation != generation:
                 raise
             # What `finished` raised itself is all that is to be said; anything else came between two steps.
-            if isinstance(found, Claimed) and not (values and isinstance(error, errors.OnefoldError)):
+            is_said = bool(values) and isinstance(error, errors.OnefoldError) and not is_of_a_signal(error)
+            if isinstance(found, Claimed) and not is_said:
                 guard.ended(found, values, error, runs=runs)
             raise
         finally:

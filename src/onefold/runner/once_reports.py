@@ -26,6 +26,7 @@ from onefold import codec, duration, errors, payload_errors, redact
 from onefold.codec import outline
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Answer, Ask, Claimed, Failure, Record, RecordKey, Running
+from onefold.interrupts import let_through
 from onefold.record.delivery import Backoff, Note, Policy
 from onefold.runner.claims import Claims
 from onefold.runner.events import Event
@@ -409,6 +410,7 @@ class CallHistory:
         try:
             self._ledger.append([self._row(claimed, now_ms, event, detail)])
         except errors.OnefoldError as error:
+            let_through(error)
             self._warn(error)
 
     def _warn(self, error: errors.OnefoldError) -> None:

@@ -27,6 +27,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from onefold import errors, forks
+from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,12 +111,14 @@ class Session:
             s3={"addressing_style": "path"} if self._endpoint("s3") else {},
         )
         try:
-            return self._session.client(service, endpoint_url=self._endpoint(service), config=config)
+            client = self._session.client(service, endpoint_url=self._endpoint(service), config=config)
         except (ValueError, failures.BotoCoreError) as error:
             raise errors.UsageError(
                 f"No client for {service} in region {self.region!r}: {error}",
                 todo="Check the region and the endpoint in the engine's URL.",
             ) from error
+        client.meta.events.register("needs-retry", _not_of_a_signal)  # botocore takes any exception for the network's
+        return client
 
     def _endpoint(self, service: Service) -> str | None:
         return self.endpoints.get(service) or self.endpoints.get("*")
@@ -126,6 +129,12 @@ class Session:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             client.close()
+
+
+def _not_of_a_signal(caught_exception: BaseException | None = None, **_: object) -> None:
+    """Before botocore tries again: what the handler of a signal has raised goes to the caller."""
+    if caught_exception is not None:
+        let_through(caught_exception)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from onefold import errors, forks
+from onefold.interrupts import let_through
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 REPEATABLE: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock: nothing was applied, try again
@@ -281,6 +282,7 @@ class Pool(Generic[C]):
                 connection.close()
                 raise
         except psycopg.Error as error:
+            let_through(error)
             raise unreachable(error, self._address.shown) from error
         return connection
 
@@ -349,6 +351,7 @@ class PostgresServer:
         try:
             yield
         except psycopg.Error as error:
+            let_through(error)
             raise translate(error, self.address.shown, self.address.schema) from error
 
     def close(self) -> None:
@@ -362,6 +365,7 @@ def ask(connection: Link, statement: bytes, values: tuple[object, ...] = ()) -> 
         try:
             return connection.cursor(binary=True).execute(statement, values).fetchall()
         except psycopg.Error as error:
+            let_through(error)
             if error.sqlstate not in REPEATABLE or tries_left == 0 or not connection.autocommit:
                 raise
     raise AssertionError("unreachable")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -23,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from onefold import errors, forks, settings
+from onefold.interrupts import is_of_a_signal, let_through
 
 
 class _Cause(Struct, frozen=True, kw_only=True, gc=False):
@@ -291,17 +291,23 @@ class RedisServer:
     def ask(self, call: Callable[[Any], Any], *, repeatable: bool) -> Any:
         """Make one call on the client; errors of redis-py become ours."""
         try:
-            if repeatable:
-                with suppress(*_ANSWER_LOST):  # the second try is not the first one's consequence in a traceback
-                    return call(self._connected())
-            return call(self._connected())
-        except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-            raise translate(error, self._address.shown) from error
-        except BaseException:
+            return self._made(call, 2 if repeatable else 1)
+        except BaseException as error:
             # Out of a signal's handler: the answer to this call may come yet, on a connection that is free again, and the
             # next call would take it for its own. Calls of other threads end on the old client's connections.
-            self._client, self._scripts = None, {}
+            if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):
+                self._client, self._scripts = None, {}
             raise
+
+    def _made(self, call: Callable[[Any], Any], tries: int) -> Any:
+        while True:
+            try:
+                return call(self._connected())
+            except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+                let_through(error)  # redis-py takes one that is an OSError for the server's
+                tries -= 1
+                if tries == 0 or not isinstance(error, _ANSWER_LOST):
+                    raise translate(error, self._address.shown) from error
 
     def node(self, tag: str) -> Any:
         """The client of the one server that keeps the names with this hash tag."""

@@ -21,7 +21,6 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors, forks
@@ -35,7 +34,7 @@ from onefold.backends.sqlite.refusals import DiskFull, kept_turn, translate
 from onefold.backends.sqlite.space import Space
 from onefold.backends.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.contracts.admin import Transferred
-from onefold.interrupts import is_of_a_signal
+from onefold.interrupts import ignored, is_of_a_signal
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ class Engine:
         except BaseException as error:
             del self._writer.transferred[told:]  # that did not happen
             if self._writer.in_transaction:
-                with suppress(sqlite3.OperationalError):  # it was not made yet, or is released already
+                with ignored(sqlite3.OperationalError):  # it was not made yet, or is released already
                     self._writer.execute(f"ROLLBACK TO {name}")
                     self._writer.execute(f"RELEASE {name}")
             if isinstance(error, sqlite3.Error):
@@ -449,7 +448,7 @@ class Engine:
                 run(writer)
                 writer.execute(_COMMIT)
 
-        with suppress(sqlite3.Error, errors.OnefoldError):
+        with ignored(sqlite3.Error, errors.OnefoldError):
             self._with_writer(undo)
 
     def _written(self, call: Callable[[], object]) -> object:
@@ -510,7 +509,7 @@ class Engine:
             elif self._turn.lock.acquire(timeout=wait_s):
                 self._fork_takes = "turn"
                 if self._opened is not None and not self.in_memory:
-                    with suppress(sqlite3.Error):  # a full disk: it is closed, only not written into the file
+                    with ignored(sqlite3.Error):  # a full disk: it is closed, only not written into the file
                         self._opened.close()
                     self._opened = None
         return self._readers.hold(wait_s) and self._fork_takes is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from onefold import errors, forks, owner_process, private_files
@@ -27,6 +26,7 @@ from onefold.backends.sqlite.store import SqliteStore, dead_owners
 from onefold.backends.sqlite.sweep import sweep_in
 from onefold.backends.sqlite.wakeup import SocketWaiter, Wakeup
 from onefold.contracts.engine import WakeableWaiter
+from onefold.interrupts import ignored
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -105,7 +105,7 @@ class SqliteEngine:
         """See to it that who opens the file later can see whether the machine's clock was set meanwhile."""
         self._noted_ms = self._clock.monotonic_ms()
         if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
-            with suppress(errors.TransientError):  # busy, or full: another process does it, or this one later
+            with ignored(errors.TransientError):  # busy, or full: another process does it, or this one later
                 self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
 
     def _start_anew(self) -> None:

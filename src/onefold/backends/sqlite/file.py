@@ -12,12 +12,12 @@ their own.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec import Struct
 
 from onefold import errors
+from onefold.interrupts import ignored, let_through
 
 if TYPE_CHECKING:
     import sqlite3
@@ -96,10 +96,13 @@ class OpenFile:
         """
         try:
             main, log, index = os.stat(self._name), os.stat(self.log), os.stat(self._index)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            let_through(error)
+            if isinstance(error, PermissionError):  # this process has given up rights since it opened them
+                return True
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
             return False
-        except PermissionError:  # this process has given up rights since it opened them
-            return True
         seen = [(main.st_dev, main.st_ino), (log.st_dev, log.st_ino), (index.st_dev, index.st_ino)]
         return seen == self._seen and main.st_size > 0
 
@@ -121,14 +124,15 @@ class OpenFile:
         if _inode(self.place) == self._seen[0]:
             return None
         if _inode(self._index) == self._seen[2]:
-            with suppress(OSError):
+            with ignored(OSError):
                 os.unlink(self._index)
         if _inode(self.log) != self._seen[1]:
             return None
         target = f"{self.log}-of-replaced-{os.getpid()}"
         try:
             os.rename(self.log, target)
-        except OSError:  # another process of the old file has done it
+        except OSError as error:  # another process of the old file has done it
+            let_through(error)
             return None
         return target
 
@@ -175,6 +179,7 @@ class OpenFile:
 def _inode(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        let_through(error)
         return None
     return found.st_dev, found.st_ino

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ import msgspec
 
 from onefold import limits
 from onefold.clock import SystemClock
+from onefold.interrupts import ignored
 from onefold.steady_clock import STEP_MS, Offset, SteadyClock, is_step
 
 _NAME: Final = "onefold/clock"
@@ -92,7 +92,7 @@ def written_at_ms(place: str) -> int:
     """When the file or its log was written last, by the clock of then, in milliseconds since the epoch; 0 for a new one."""
     found = 0
     for name in (place, f"{place}-wal"):
-        with suppress(OSError):
+        with ignored(OSError):
             status = os.stat(name)
             found = max(found, status.st_mtime_ns // 1_000_000 if status.st_size else 0)
     return found
@@ -116,6 +116,6 @@ def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -
 
 
 def _boot() -> str:
-    with suppress(OSError):
+    with ignored(OSError):
         return Path(_BOOT).read_text().strip()
     return ""

@@ -16,12 +16,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from contextlib import suppress
 from itertools import count
 from typing import Final
 
 from onefold import errors
-from onefold.interrupts import is_of_a_signal
+from onefold.interrupts import ignored, let_through
 
 _SYNC: Final = getattr(os, "fdatasync", os.fsync)  # as SQLite does: macOS has no fdatasync
 
@@ -69,8 +68,7 @@ class Log:
             try:
                 self._sync(self._path)
             except OSError as error:
-                if is_of_a_signal(error):
-                    raise
+                let_through(error)
                 self.failure = str(error.strerror or error)
                 self.check(is_seen=True)
             self._on_disk = max(self._on_disk, begun)
@@ -98,7 +96,7 @@ class Log:
             _SYNC(self._file)
             return
         # The engine was closed between this commit and now. Who closes a file last writes its log into it and syncs that.
-        with suppress(FileNotFoundError):
+        with ignored(FileNotFoundError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 _SYNC(file)

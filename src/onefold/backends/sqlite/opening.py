@@ -13,6 +13,7 @@ from onefold import errors, forks, private_files
 from onefold.backends.sqlite.file import FileSettings
 from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.refusals import translate
+from onefold.interrupts import let_through
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
@@ -58,6 +59,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
         connection.execute("PRAGMA secure_delete=FAST")
         connection.execute("PRAGMA busy_timeout=0")
     except (sqlite3.Error, OSError) as error:
+        let_through(error)
         raise translate(error, path) from error
     return connection
 
@@ -71,6 +73,7 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
         connection.execute("PRAGMA temp_store=FILE")
         connection.execute("PRAGMA query_only=ON")
     except (sqlite3.Error, OSError) as error:
+        let_through(error)
         raise translate(error, path) from error
     return connection
 

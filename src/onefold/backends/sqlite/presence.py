@@ -16,7 +16,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from onefold.backends.sqlite.ledger import append_in
 from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.backends.sqlite.refusals import translate
 from onefold.contracts.ledger import Row
+from onefold.interrupts import ignored, let_through
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")  # the name of a file; a record may name anything
 _UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner
@@ -52,6 +53,7 @@ class Presence:
             private_files.make_folder(self.directory, private_files.as_folder(mode))
             self._file: int | None = self._appear(mode)
         except OSError as error:
+            let_through(error)
             raise translate(error, str(self.directory)) from error
 
     def _appear(self, mode: int) -> int:
@@ -59,7 +61,7 @@ class Presence:
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
-        with suppress(OSError):  # for people only; on a full disk there is no block for it, and the lock needs none
+        with ignored(OSError):  # for people only; on a full disk there is no block for it, and the lock needs none
             os.write(file, f"{os.getpid()}\n".encode())
         unnamed.rename(self.lock_file)
         return file
@@ -71,7 +73,8 @@ class Presence:
     def _others(self) -> list[str]:
         try:
             names = os.listdir(self.directory)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            let_through(error)
             return []  # with the folder went every sign of life; leases decide
         return sorted(name for name in names if name != self.owner and not name.startswith(_UNNAMED))
 
@@ -107,7 +110,7 @@ class Presence:
     def abandon(self) -> None:
         """In a child of the process: give up this end of its sign of life, which stays the parent's."""
         if self._file is not None:
-            with suppress(OSError):  # a program that becomes a daemon may have closed all files
+            with ignored(OSError):  # a program that becomes a daemon may have closed all files
                 os.close(self._file)
             self._file = None
 
@@ -152,12 +155,14 @@ def join(lock_file: str) -> int:
     """
     try:
         file = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        let_through(error)
         raise _buried(lock_file) from None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         os.close(file)
+        let_through(error)
         raise _buried(lock_file) from None
     if os.fstat(file).st_nlink == 0:  # buried between the two lines above
         os.close(file)
@@ -178,7 +183,8 @@ def _grave(path: Path) -> Iterator[bool]:
     """Hold an owner's file exclusively if all its processes are gone; says whether they are."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:  # buried, or not ours to judge: its lease decides
+    except OSError as error:  # buried, or not ours to judge: its lease decides
+        let_through(error)
         yield False
         return
     try:
@@ -187,7 +193,8 @@ def _grave(path: Path) -> Iterator[bool]:
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            let_through(error)
             yield False
         else:
             yield True

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from onefold.backends.sqlite.refusals import DiskFull
 from onefold.backends.sqlite.turn import Run
 from onefold.clock import SystemClock
+from onefold.interrupts import ignored, let_through
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ class Space:
 
     def make_room(self) -> None:
         """Write the log into the file as far as readers allow, give its space back, and look again."""
-        with suppress(sqlite3.Error):  # the disk is full: what fitted was written
+        with ignored(sqlite3.Error):  # the disk is full: what fitted was written
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._look()
         if self._limits != self._set:
@@ -230,7 +230,8 @@ class Space:
         self._until_look = _LOOK_EVERY
         try:
             self._limits = limits(self._place, self._page_bytes, self._log_bytes)
-        except OSError:
+        except OSError as error:
+            let_through(error)
             return  # the file is gone, which `OpenFile` notices
         if self._limits.is_tight:
             self._until_look = _LOOK_EVERY_WHEN_TIGHT
@@ -253,5 +254,6 @@ def _asked(connection: sqlite3.Connection, name: str) -> int:
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        let_through(error)
         return 0

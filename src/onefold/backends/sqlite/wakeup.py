@@ -19,12 +19,12 @@ import socket
 import stat
 import tempfile
 import threading
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onefold import private_files
+from onefold.interrupts import ignored, let_through
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -128,7 +128,7 @@ class SocketWaiter:
 
     def wake(self) -> None:
         """Wake this waiter only, now or when it waits next."""
-        with suppress(BlockingIOError):  # full: there is enough to wake up for
+        with ignored(BlockingIOError):  # full: there is enough to wake up for
             self._waker.send(b"!")
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class SocketWaiter:
 
 
 def _drain(listening: socket.socket) -> None:
-    with suppress(BlockingIOError):
+    with ignored(BlockingIOError):
         while True:
             listening.recv(_DRAIN_BYTES)
 
@@ -178,6 +178,7 @@ class Wakeup:
             self._sender.setblocking(False)
             self.waiter().close()  # a path that is too long shows here
         except (OSError, AttributeError) as error:  # AttributeError: a system without AF_UNIX or user ids
+            let_through(error)
             self._directory = None
             self.polls = f"{type(error).__name__}: {error}"
 
@@ -194,7 +195,8 @@ class Wakeup:
             name = self._entropy.token()
             try:
                 waiter = SocketWaiter(self._directory / name)
-            except FileNotFoundError:  # the last one to leave has just removed the folder
+            except FileNotFoundError as error:  # the last one to leave has just removed the folder
+                let_through(error)
                 self._directory = _private_directory(self._path)
             else:
                 if foreign:
@@ -209,7 +211,8 @@ class Wakeup:
         try:
             # Each time: a list kept for later would miss who has just come.
             names = os.listdir(self._directory)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            let_through(error)
             return
         for name in names:
             if not name.startswith(_UNREADY) and name not in self._foreign:
@@ -229,19 +232,17 @@ class Wakeup:
             self._sender.close()
             self._sender = None
         if self._directory is not None:
-            with suppress(OSError):  # someone else still waits there; the last one to go removes it
+            with ignored(OSError):  # someone else still waits there; the last one to go removes it
                 self._directory.rmdir()
 
 
 def _wake(sender: socket.socket, path: str) -> None:
     try:
         sender.sendto(b"!", path)
-    except BlockingIOError:
-        pass  # full: it has enough to wake up for
-    except ConnectionRefusedError:
-        Path(path).unlink(missing_ok=True)  # its process died; names are never used twice
-    except OSError:
-        pass  # closed since it was listed
+    except OSError as error:  # full, with enough to wake up for; or closed since it was listed
+        let_through(error)
+        if isinstance(error, ConnectionRefusedError):
+            Path(path).unlink(missing_ok=True)  # its process died; names are never used twice
 
 
 def _private_directory(path: str) -> Path:
