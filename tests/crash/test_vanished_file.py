@@ -20,6 +20,9 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.clock import SystemClock
+from onefold.entropy import SystemEntropy
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -232,3 +235,29 @@ def test_a_process_that_changes_its_folder_stays_on_its_file(tmp_path: Path, mon
         assert other.submit(engine.queues.depth, "parcels").result().visible == 2
     assert os.listdir(elsewhere) == []
     app.close()
+
+
+def test_after_a_truncated_log_was_noticed_nothing_is_written_and_no_function_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "cut.db"
+    opened = SqliteEngine(str(path), clock=SystemClock(), entropy=SystemEntropy(), owner="me", url=str(path))
+    effects: list[str] = []
+
+    @onefold.once(key="{key}", name="charge", store=opened.store)
+    def charge(key: str) -> str:
+        effects.append(key)
+        return key
+
+    charge("before")
+    os.truncate(f"{path}-wal", 0)
+    engine = opened.database
+    with pytest.raises(errors.StorageError):
+        engine.read(
+            lambda reader: reader.execute("PRAGMA quick_check").fetchall()
+        )  # its own small cache has not all of it
+    for key in ("before", "after", "after"):
+        with pytest.raises(errors.StorageError, match="damaged by an earlier call"):
+            charge(key)
+    with pytest.raises(errors.StorageError, match="damaged by an earlier call"):
+        engine.check_file()
+    assert effects == ["before"]
+    opened.close()

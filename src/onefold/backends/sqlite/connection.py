@@ -30,7 +30,7 @@ from onefold.backends.sqlite.lending import LentConnection
 from onefold.backends.sqlite.log import Log
 from onefold.backends.sqlite.opening import connect_reader, connect_writer
 from onefold.backends.sqlite.readers import Readers
-from onefold.backends.sqlite.refusals import DiskFull, kept_turn, translate
+from onefold.backends.sqlite.refusals import DiskFull, kept_turn
 from onefold.backends.sqlite.space import Space
 from onefold.backends.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.contracts.admin import Transferred
@@ -200,7 +200,7 @@ class Engine:
         except BaseException as error:
             self._forget_undone()
             if isinstance(error, sqlite3.Error):
-                raise translate(error, self.path) from None
+                raise self._file.as_ours(error) from None
             raise
 
     def _run_waiting(self, own: Work[Any]) -> None:
@@ -240,7 +240,7 @@ class Engine:
             self._forget_undone()
             if not is_own:
                 raise
-            translated = translate(error, self.path)  # of all of it, or of the only one
+            translated = self._file.as_ours(error)  # of all of it, or of the only one
             for work in works:
                 work.error = work.error or translated
             batch.over = True
@@ -274,7 +274,7 @@ class Engine:
                     self._writer.execute(f"ROLLBACK TO {name}")
                     self._writer.execute(f"RELEASE {name}")
             if isinstance(error, sqlite3.Error):
-                raise translate(error, self.path) from error.__cause__
+                raise self._file.as_ours(error) from error.__cause__
             raise
         finally:
             self._depth = depth - 1
@@ -329,7 +329,7 @@ class Engine:
         """Look whether the file is still the one that was opened; for processes that write seldom.
 
         Raises:
-            StorageError: it was removed or replaced, or its log or the log's index was, or its disk did not take the log.
+            StorageError: it, its log or the log's index was removed, replaced or damaged, or its disk did not take the log.
         """
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
@@ -373,7 +373,7 @@ class Engine:
                     self._turn.lock.release()
                     self._roll_back()
             if isinstance(error, sqlite3.Error):
-                raise translate(error, self.path) from error
+                raise self._file.as_ours(error) from error
             raise
         return self._writer
 
@@ -397,7 +397,7 @@ class Engine:
                         self._roll_back()
             except sqlite3.Error as error:
                 self._forget_undone()
-                raise translate(error, self.path) from error
+                raise self._file.as_ours(error) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
         """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
@@ -428,7 +428,7 @@ class Engine:
                     unsynced = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
                 self._forget_undone()
-                raise translate(error, self.path) from error
+                raise self._file.as_ours(error) from error
             finally:
                 self._held_by = None
         if unsynced:
@@ -497,7 +497,7 @@ class Engine:
         try:
             return call()
         except sqlite3.Error as error:
-            raise translate(error, self.path) from error
+            raise self._file.as_ours(error) from error
 
     # -- forks ---------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec import Struct
 
 from onefold import errors
+from onefold.backends.sqlite.refusals import is_damage, translate
 from onefold.interrupts import ignored, let_through
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class OpenFile:
         self.log = f"{self.place}-wal"
         self._index = f"{self.place}-shm"
         self._seen: list[tuple[int, int] | None] = []
+        self._damage: str | None = None
 
     def note(self) -> None:
         """Remember which file and log this process has opened; called as soon as it has both."""
@@ -93,7 +95,11 @@ class OpenFile:
         """Whether file, log and index are still what this process has open and not emptied. 4 us; asked in every write.
 
         Two processes with different indexes on one log would each overwrite what the other has accepted.
+
+        Raises:
+            StorageError: it was found damaged before.
         """
+        self._check_whole()
         try:
             main, log, index = os.stat(self._name), os.stat(self.log), os.stat(self._index)
         except OSError as error:
@@ -105,6 +111,25 @@ class OpenFile:
             return False
         seen = [(main.st_dev, main.st_ino), (log.st_dev, log.st_ino), (index.st_dev, index.st_ino)]
         return seen == self._seen and main.st_size > 0
+
+    def as_ours(self, error: BaseException) -> BaseException:
+        """As `refusals.translate`. One that says that the file is not what it was is remembered: see `is_there`."""
+        if is_damage(error):
+            self._damage = self._damage or str(error)
+        return translate(error, self._path)
+
+    def _check_whole(self) -> None:
+        """Refuse to write on after the file was found damaged: what is cached of it here hides that, and makes it worse.
+
+        Raises:
+            StorageError: it was.
+        """
+        if self._damage is not None:
+            raise errors.StorageError(
+                f"{self._path} or its log was found damaged by an earlier call of this process: {self._damage}.",
+                meaning="Nothing of this call was stored.",
+                todo="Stop every process that uses it and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
+            )
 
     def is_log_gone(self) -> bool:
         """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""

@@ -19,6 +19,14 @@ def primary(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether SQLite says by this that the file, or its log, is not what it was; not what a virtual table says of itself."""
+    if not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB:
+        return False
+    is_short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
+    return is_short or primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
     """The refusal where another thread of this process did not let go of the file."""
     return errors.StorageBusy(
