@@ -88,9 +88,9 @@ def test_the_page_names_the_time_outs_that_are_set() -> None:
     from onefold.backends.aws import session
 
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert f"{session.CONNECT_S} s to connect, {session.READ_S} s to read" in text
+    assert f"{session.CONNECT_S} s to connect and {session.READ_S} s to read" in text
     assert session.TRIES == 3
-    assert "three tries in all" in text
+    assert "three attempts" in text
 
 
 def test_the_page_is_linked() -> None:
